@@ -18,7 +18,7 @@ RUNS ?= runs
 WORKERS ?= 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: docs reference help install wheelhouse demo demo-distributed demo-glue test test-all check test-kill test-fuzz lint coverage bench bench-check gpu-check clean
+.PHONY: docs help install wheelhouse demo demo-distributed demo-glue test test-all check test-kill test-fuzz lint coverage bench bench-check gpu-check clean
 
 help:  ## print this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -87,9 +87,6 @@ test-kill: $(INSTALLED)  ## kill small runs at 40 moments and resume them, into 
 
 test-fuzz: $(INSTALLED)  ## feed damaged files to all readers for FUZZ_MINUTES=10, from FUZZ_SEED= (random); findings: runs/fuzz
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
-
-reference: $(INSTALLED)  ## after a change of an option: write docs/reference/options.md and the file of `mtmoe options`
-	$(BIN)/python tools/reference.py
 
 docs: $(INSTALLED)  ## build the site; open docs/site/index.html in a browser
 	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs docs/site

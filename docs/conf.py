@@ -1,12 +1,16 @@
 """The site's configuration for Sphinx: `make docs` writes it to docs/site, which any browser opens from the disk."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe import __version__ as release
 
 DOCS = Path(__file__).parent
+sys.path.append(str(DOCS.parent))
+from tools import reference  # noqa: E402
+
 project = "fairseq_mtmoe"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "sphinx_copybutton"]
 exclude_patterns = ["site"]
@@ -33,12 +37,19 @@ def leave_docs(_app: Any, name: str, source: list[str]) -> None:
     source[0] = LINK.sub(link, source[0])
 
 
+def add_options(_app: Any, name: str, source: list[str]) -> None:
+    """Add the tables to the page of options (`source-read`)."""
+    if name == "reference/options":
+        source[0] += reference.tables()
+
+
 def escape_help(_app: Any, _context: Any, lines: list[str]) -> None:
     """Let a command's help be plain text (`sphinx-click-process-description`)."""
     lines[:] = [line.replace("*", r"\*") for line in lines]
 
 
 def setup(app: Any) -> None:
-    """Connect both."""
+    """Connect all three."""
     app.connect("source-read", leave_docs)
+    app.connect("source-read", add_options)
     app.connect("sphinx-click-process-description", escape_help)

@@ -23,7 +23,7 @@ from proselint.registry.checks.types import ExistenceSimple
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "fairseq_mtmoe/**/*.md", "examples/**/*.md")
-GENERATED = ("docs/reference/options.md", "docs/site")  # option help is checked in the source
+GENERATED = "docs/site"
 LONGEST = 45  # words in a sentence: 25 are the rule, but a list may need more
 CLAUSE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*(])|(?<=[;:])\s")
 FORMULA = re.compile(r"(?!.*[A-Za-z]{3})")  # `x x` repeats nothing

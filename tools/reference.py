@@ -1,63 +1,47 @@
-"""`make reference`: write the registered options.
+"""The tables of docs/reference/options.md, which `make docs` writes below the page's text."""
 
-It writes the file of `mtmoe options` and docs/reference/options.md.
-"""
+from fairseq_mtmoe.cli._registered import Choice, Option, choices_by_class, flag_of, shown
 
-from pathlib import Path
-
-from fairseq_mtmoe.cli import options
-from fairseq_mtmoe.cli._registered import collect
-from fairseq_mtmoe.cli.options import Choice, Option, Registered, by_class, flag_of, shown
-
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "options.md"
 KINDS = {"arch": "Architectures", "task": "Tasks", "criterion": "Criterions", "optimizer": "Optimizers"}
-BEGIN = """# Options
-
-Look up every option that this package adds to fairseq, with its default. `mtmoe options` prints the same tables:
-
-```
-mtmoe options base_moe_wmt15
-```
-
-`make reference` writes this page. Options that fairseq has too are named below each table; they keep fairseq's meaning.
-"""
 
 
-def page(found: Registered) -> str:
-    """Return the page: a section for each kind, a table for each class."""
-    blocks = [BEGIN]
+def tables() -> str:
+    """Return a section for each kind, with a table for each class."""
+    blocks = []
     for kind, title in KINDS.items():
         blocks.append(f"\n## {title}\n")
-        blocks += [section(named) for named in by_class(found.choices) if named[0].kind == kind]
+        blocks += [section(group) for group in choices_by_class() if group[0].kind == kind]
     return "".join(blocks)
 
 
-def section(named: list[Choice]) -> str:
+def section(group: list[Choice]) -> str:
     """Return a class's names and table, with the defaults of its first name."""
-    first = named[0]
-    also = f"\nAlso {', '.join(f'`{one.name}`' for one in named[1:])}.\n" if named[1:] else ""
-    own = table(first.own) if first.own else "It adds no option.\n"
-    theirs = [f"`{option.flag}`" for option in first.options if not option.is_ours]
-    rest = f"\nfairseq's: {', '.join(theirs)}.\n" if theirs else ""
-    return f"\n### {flag_of(first.kind)} {first.name}\n{also}\n{own}{differences(named)}{rest}"
+    first, *others = group
+    others_line = f"\nAlso {', '.join(f'`{choice.name}`' for choice in others)}.\n" if others else ""
+    fairseq_flags = [f"`{option.flag}`" for option in first.options() if not option.is_ours]
+    fairseq_line = f"\nfairseq's: {', '.join(fairseq_flags)}.\n" if fairseq_flags else ""
+    heading = f"\n### {flag_of(first.kind)} {first.name}\n{others_line}\n"
+    return heading + table(first.new_options()) + differences(first, others) + fairseq_line
 
 
-def table(own: list[Option]) -> str:
+def table(options: list[Option]) -> str:
     """Return a row for each option."""
-    rows = [f"| `{one.flag}` | {code(one.default)} | {cell(one.meaning)} |\n" for one in own]
+    if not options:
+        return "It adds no option.\n"
+    rows = [f"| `{option.flag}` | {code(option.default)} | {cell(option.meaning)} |\n" for option in options]
     return "| option | default | meaning |\n|---|---|---|\n" + "".join(rows)
 
 
-def differences(named: list[Choice]) -> str:
+def differences(first: Choice, others: list[Choice]) -> str:
     """Return our options whose defaults differ in a class's other names."""
-    first = {option.flag: option.default for option in named[0].own}
-    found = [
-        f"`{one.name}` has `{option.flag} {shown(option.default) or 'unset'}`"
-        for one in named[1:]
-        for option in one.own
-        if option.default != first[option.flag]
+    defaults = {option.flag: option.default for option in first.new_options()}
+    phrases = [
+        f"`{choice.name}` has `{option.flag} {shown(option.default) or 'unset'}`"
+        for choice in others
+        for option in choice.new_options()
+        if option.default != defaults[option.flag]
     ]
-    return f"\nOther defaults: {'; '.join(found)}.\n" if found else ""
+    return f"\nOther defaults: {'; '.join(phrases)}.\n" if phrases else ""
 
 
 def code(default: object) -> str:
@@ -69,14 +53,3 @@ def code(default: object) -> str:
 def cell(text: str) -> str:
     """Return text that is safe in a table's cell."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<")
-
-
-def main() -> None:
-    """Write both files."""
-    found = collect()
-    options.FILE.write_text(found.to_json(), encoding="utf-8")
-    PAGE.write_text(page(found), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -67,10 +67,10 @@ def options() -> list[str]:
     """Return the options that the package adds to fairseq, and those of its commands."""
     import click
 
-    from fairseq_mtmoe.cli.main import main as commands
-    from fairseq_mtmoe.cli.options import registered
+    from fairseq_mtmoe.cli._registered import choices
+    from fairseq_mtmoe.cli.main import commands
 
-    flags = {option.flag for choice in registered().choices for option in choice.own}
+    flags = {option.flag for choice in choices() for option in choice.new_options()}
     names = sorted(flags)
     waiting: list[tuple[str, click.Command]] = [("mtmoe", commands)]
     while waiting:

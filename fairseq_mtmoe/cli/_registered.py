@@ -1,55 +1,85 @@
-"""The classes that this package registers with fairseq; `tools/reference.py` writes them to `registered.json`."""
+"""The classes that this package registers with fairseq, with their options."""
 
 import argparse
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast, get_args
+from typing import Any
 
-from fairseq_mtmoe.cli.options import Choice, Option, Registered, flag_of
-
-
-def collect() -> Registered:
-    """Return this package's architectures, tasks, criterions and optimizers with their options."""
-    return Registered([_choice(kind, name) for name, kind in choices().items()], expert_options())
+from fairseq_mtmoe.errors import flag, raise_invalid
 
 
-def choices() -> dict[str, str]:
-    """Return the registered names of this package with their kinds: `arch`, `task`, `criterion`, …"""
-    return {name: kind for kind, known in _registries().items() for name, found in known.items() if _is_ours(found)}
+@dataclass(frozen=True)
+class Option:
+    """Command-line option, with its default for one architecture."""
+
+    flag: str
+    default: Any
+    meaning: str
+    is_ours: bool  # no class of fairseq's own of this kind (architecture, task, …) has an option of this name
 
 
-def expert_options() -> list[Option]:
-    """Return the options of `mtmoe upcycle`: those of sparse models that dense models lack."""
-    from fairseq_mtmoe.options.experts import RunOptions
-    from fairseq_mtmoe.options.transformer import FlatTransformerConfig
-    from fairseq_mtmoe.sparsify.upcycle import sparse_models
+@dataclass(frozen=True)
+class Choice:
+    """Class that `--KIND NAME` chooses; one class may have several names."""
 
-    dense = {field.name for kind in (FlatTransformerConfig, RunOptions) for field in dataclasses.fields(kind)}
-    found = {field.name: field for kind in sparse_models().values() for field in dataclasses.fields(kind)}
+    name: str
+    kind: str
+    registered: Any
+
+    def options(self) -> list[Option]:
+        """Return the class's options, those first that fairseq does not have."""
+        fairseq_names = _fairseq_names(self.kind)
+        defaults = _defaults(self)
+        options = [
+            Option(flag_of(name), defaults.get(name), meaning, name not in fairseq_names)
+            for name, meaning in _meanings(self.registered).items()
+        ]
+        return sorted(options, key=lambda option: not option.is_ours)
+
+    def new_options(self) -> list[Option]:
+        """Return the options that fairseq does not have."""
+        return [option for option in self.options() if option.is_ours]
+
+
+def choices() -> list[Choice]:
+    """Return this package's architectures, tasks, criterions and optimizers."""
     return [
-        Option(flag_of(name), None, help_of(field), True, type_of(field))
-        for name, field in found.items()
-        if name not in dense and name != "dense_updates"  # the model is sparse from the start
+        Choice(name, kind, registered)
+        for kind, registry in _registries().items()
+        for name, registered in registry.items()
+        if _is_ours(registered)
     ]
 
 
-def help_of(field: Any) -> str:
-    """Return the help of a field's option; empty if hidden."""
-    return "" if field.metadata["help"] == argparse.SUPPRESS else str(field.metadata["help"])
+def choices_by_class() -> list[list[Choice]]:
+    """Return the choices grouped by class, in order of first appearance."""
+    groups: dict[tuple[str, Any], list[Choice]] = {}
+    for choice in choices():
+        groups.setdefault((choice.kind, choice.registered), []).append(choice)
+    return list(groups.values())
 
 
-def type_of(field: Any) -> str:
-    """Return the name of a field's type, `float` of `Optional[float]`."""
-    return str(next(iter(get_args(field.type)), field.type).__name__)
+def choice_of(name: str) -> Choice:
+    """Return the choice with this name (UserError: unknown name)."""
+    by_name = {choice.name: choice for choice in choices()}
+    if name not in by_name:
+        raise_invalid("NAME", f"one of {', '.join(by_name)}", name)
+    return by_name[name]
 
 
-def _choice(kind: str, name: str) -> Choice:
-    registered = _registries()[kind][name]
-    theirs, values, meanings = _names_of_fairseq(kind), _defaults(kind, name), _meanings(registered)
-    found = [Option(flag_of(key), values.get(key), meaning, key not in theirs) for key, meaning in meanings.items()]
-    options = sorted(found, key=lambda option: not option.is_ours)
-    return Choice(name, kind, registered.__name__, options)
+def flag_of(name: str) -> str:
+    """Return an option as typed on the command line."""
+    return "DATA" if name == "data" else flag(name)
+
+
+def shown(default: Any) -> str:
+    """Return a default as typed on the command line; empty for None."""
+    if default is None:
+        return ""
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return f"({', '.join(map(str, default))})" if isinstance(default, list) else str(default)
 
 
 @cache
@@ -78,21 +108,20 @@ def _meanings(registered: Any) -> dict[str, str]:
 
 
 @cache
-def _names_of_fairseq(kind: str) -> set[str]:
+def _fairseq_names(kind: str) -> set[str]:
     """Return the names of options of fairseq's own classes of this kind."""
-    theirs = {registered for registered in _registries()[kind].values() if not _is_ours(registered)}
-    return {name for registered in theirs for name in _meanings(registered)}
+    classes = {registered for registered in _registries()[kind].values() if not _is_ours(registered)}
+    return {name for registered in classes for name in _meanings(registered)}
 
 
-def _defaults(kind: str, name: str) -> dict[str, Any]:
+def _defaults(choice: Choice) -> Any:
     """Return all options' values if the command line gives only this choice."""
-    from fairseq import options
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.models import ARCH_CONFIG_REGISTRY
     from omegaconf import OmegaConf
 
-    arguments = ["", "--arch", "transformer", flag_of(kind), name]  # the last value of an option counts
-    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
-    values = cfg["model" if kind == "arch" else kind]
-    if kind == "task":
-        values.data = None
-    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(values), resolve=True, enum_to_str=True))
+    values: Any = OmegaConf.to_container(OmegaConf.structured(choice.registered.__dataclass), enum_to_str=True)
+    sizes = argparse.Namespace()
+    if choice.kind == "arch":
+        ARCH_CONFIG_REGISTRY[choice.name](sizes)
+    # A default such as `${model.encoder_embed_dim}` is another option's value.
+    return OmegaConf.create({"model": {**values, **vars(sizes)}})["model"]

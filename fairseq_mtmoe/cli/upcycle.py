@@ -1,27 +1,45 @@
 """`mtmoe upcycle`: a sparse checkpoint from a dense one."""
 
+import argparse
+from dataclasses import Field, fields
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints
-from fairseq_mtmoe.cli.options import registered
+from fairseq_mtmoe.errors import flag
 from fairseq_mtmoe.io.files import output_file
-
-_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 class _WithExpertOptions(click.Command):
-    """Command that also has the sparse models' options; it reads them on first use."""
+    """Command that also has the sparse models' options; it imports fairseq on first use."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        *own, show_help = super().get_params(ctx)
-        more = [
-            click.Option([option.flag], required=option.flag == "--num-experts", type=_TYPES[option.type],
-                         help=option.meaning, hidden=not option.meaning)
-            for option in registered().of_upcycle
-        ]  # fmt: skip
-        return [*own, *more, show_help]
+        *params, show_help = super().get_params(ctx)
+        return [*params, *map(_option, _expert_fields()), show_help]
+
+
+def _expert_fields() -> list["Field[Any]"]:
+    """Return the options of sparse models that dense models lack."""
+    from fairseq_mtmoe import register
+    from fairseq_mtmoe.options.experts import RunOptions
+    from fairseq_mtmoe.options.transformer import FlatTransformerConfig
+    from fairseq_mtmoe.sparsify.upcycle import sparse_models
+
+    register()
+    dense_names = {field.name for kind in (FlatTransformerConfig, RunOptions) for field in fields(kind)}
+    dense_names.add("dense_updates")  # the model is sparse from the start
+    by_name = {field.name: field for kind in sparse_models().values() for field in fields(kind)}
+    return [field for name, field in by_name.items() if name not in dense_names]
+
+
+def _option(field: "Field[Any]") -> click.Option:
+    meaning = field.metadata["help"]
+    kind = next(iter(get_args(field.type)), field.type)  # float of Optional[float]
+    is_hidden = meaning == argparse.SUPPRESS
+    is_required = field.name == "num_experts"
+    return click.Option([flag(field.name)], type=kind, help=meaning, hidden=is_hidden, required=is_required)
 
 
 @click.command("upcycle", cls=_WithExpertOptions)
@@ -40,10 +58,7 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
     DENSE, else as in `mtmoe options base_moe`; --task-names defaults to DENSE's languages.
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
-    from fairseq_mtmoe import register
-
     expect_checkpoints(dense)
-    register()
     from fairseq_mtmoe.checkpoints import file_io, rebuild
     from fairseq_mtmoe.checkpoints.rewriting import save_whole
     from fairseq_mtmoe.sparsify.upcycle import upcycle
