@@ -1,4 +1,4 @@
-"""Figures that README and docs quote, by `quoted.yaml`: whether they are those of the table, and how they get there."""
+"""Figures that README and docs quote, by `quoted.yaml`: whether they are those of the table."""
 
 from __future__ import annotations
 
@@ -194,21 +194,6 @@ def misquoted(root: Path = ROOT, all_quoted: Sequence[Quoted] | None = None) -> 
                 yield f"{page}: the line with `{of_line[0][0].line}` must have `{wanted}`, but has not."
 
 
-def updated(page_lines: Sequence[str], of_page: Sequence[Told]) -> list[str]:
-    """A page's lines with the differences that it quotes, and their words, as the table has them now.
-
-    Means stay.
-    """
-    found = list(page_lines)
-    for at, of_line in _places(page_lines, of_page).items():
-        found[at] = _with_figures(found[at], of_line)
-        cells, column = _cells(found[at]), _column(found, at, "verdict")
-        if column:
-            cells[column] = _words(of_line)
-            found[at] = " | ".join(cells).strip()
-    return found
-
-
 def _places(page_lines: Sequence[str], of_page: Sequence[Told]) -> dict[int, list[Told]]:
     """The differences of each line, in the order in which they stand there.
 
@@ -228,19 +213,6 @@ def _places(page_lines: Sequence[str], of_page: Sequence[Told]) -> dict[int, lis
             for at, one in zip(places, of_words, strict=True):
                 found.setdefault(at, []).append(one)
     return found
-
-
-def _with_figures(line: str, of_line: Sequence[Told]) -> str:
-    """A line with new figures in the places of its first ones, and with their words where the old ones have some."""
-    new = iter(of_line)
-
-    def said(old: re.Match[str]) -> str:
-        one = next(new, None)
-        if one is None:
-            return old[0]
-        return f"{one[1]}, {one[2]}" if old[1] else one[1]
-
-    return FIGURE.sub(said, line)
 
 
 def _says(page_lines: Sequence[str], at: int, of_line: Sequence[Told]) -> tuple[bool, str]:

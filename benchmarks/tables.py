@@ -3,7 +3,6 @@
 python benchmarks/tables.py write                                        # results/STUDY.md, and a picture
 python benchmarks/tables.py show catalogs dense_heated dense high bleu   # one contrast, as pages quote it
 python benchmarks/tables.py check                                        # figures that pages quote, by quoted.yaml
-python benchmarks/tables.py update                                       # puts them and their words there
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from described import (
     studies,
     word_of,
 )
-from quotes import Panel, Quoted, load_pages, misquoted, told, updated
+from quotes import Panel, Quoted, load_pages, misquoted, told
 from study_figures import (
     MULTIPLICATIONS,
     NO_SEED,
@@ -39,7 +38,6 @@ from study_figures import (
     PARAMETERS,
     PERPLEXITY,
     RESULTS,
-    ROOT,
     SCORE,
     STEP,
     read_results,
@@ -325,29 +323,8 @@ def show(study: str, row: str, control: str, group: str, metric: str) -> None:
 
 
 @main.command()
-def update() -> None:
-    """Put differences and their words into the pages that quote them, and show the lines that change.
-
-    Then read these lines: what else they say may no longer hold.
-    """
-    found = told(load_pages().quoted)
-    for name in dict.fromkeys(one.page for one, *_ in found):
-        before = (ROOT / name).read_text(encoding="utf-8").split("\n")
-        after = updated(before, [one for one in found if one[0].page == name])
-        for old, new in zip(before, after, strict=True):
-            if old != new:
-                click.echo(f"{name}\n- {old}\n+ {new}")
-        write_text(ROOT / name, "\n".join(after))
-    _say_what_is_wrong()
-
-
-@main.command()
 def check() -> None:
     """Compare the figures that pages quote with the table."""
-    _say_what_is_wrong()
-
-
-def _say_what_is_wrong() -> None:
     wrong = list(misquoted())
     for sentence in wrong:
         click.echo(sentence)

@@ -362,28 +362,6 @@ def test_pages_that_say_something_else_are_found(tmp_path, verdict, word, wrong)
     assert [len(list(quotes.misquoted(tmp_path, [one]))) for one in agreed] == [1, 0]
 
 
-def test_pages_get_the_figures_and_words_of_the_table():
-    page = [*TABLE.format("worse", "worse").splitlines(), "- twice: +1.0 (one seed)", "- twice: +2.0 (one seed)",
-            "Both: +1.0 (one seed), better, and +2.0 (one seed).", "Mean: 3.0"]  # fmt: skip
-    lines = ("a claim", "In prose", "- twice", "- twice", "Both:", "Both:", "Mean:")
-    found = [(quotes.Quoted("page.md", line), f"-{at}.0 (-9.0 to +9.0)", "better" if line != "Mean:" else "")
-             for at, line in enumerate(lines)]  # fmt: skip
-    assert quotes.updated(page, found) == [
-        *page[:2], "| a claim | -0.0 (-9.0 to +9.0) | better |", "", "In prose -1.0 (-9.0 to +9.0), better, too.",
-        "- twice: -2.0 (-9.0 to +9.0)", "- twice: -3.0 (-9.0 to +9.0)",
-        "Both: -4.0 (-9.0 to +9.0), better, and -5.0 (-9.0 to +9.0).", "Mean: 3.0",
-    ]  # fmt: skip
-    odd = [
-        "| a \\| b | +1.0 (one seed) | worse |",
-        "| short |",
-        "| a claim | +1.0 (one seed) and +2.0 (one seed) | worse |",
-    ]
-    keys = [quotes.Quoted("page.md", words) for words in ("a \\| b", "short", "a claim", "claim |")]
-    new = quotes.updated([*page[:2], *odd], [(key, f"+{at}.0 (one seed)", "better") for at, key in enumerate(keys)])
-    assert new[2:] == ["| a \\| b | +0.0 (one seed) | better |", "| short |",
-                       "| a claim | +2.0 (one seed) and +3.0 (one seed) | better; better |"]  # fmt: skip
-
-
 # ---- intervals over seeds and sentences ----
 
 
