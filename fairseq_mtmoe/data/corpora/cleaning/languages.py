@@ -1,6 +1,6 @@
 """Languages: codes, scripts, and language identification by a fastText model (lid.176, GlotLID …)."""
 
-import mmap
+import os
 import re
 import struct
 from collections import Counter
@@ -119,13 +119,9 @@ def name_in(label: str) -> str:
     return label.removeprefix("__label__").split("_")[0]
 
 
-_MEMORY, _MEMORY_PER_BYTE = 1 << 30, 4
+_MEMORY, _MEMORY_PER_BYTE, _SECONDS = 1 << 30, 4, 300
 _TEXTS = ("the house is old", "Größe, naïve", "дом", "บ้าน หลัง ใหญ่", "家", " ".join(map(chr, range(0x21, 0x600))))
 _WHAT = "a fastText model for language identification"
-
-_MAGIC, _VERSIONS, _SUPERVISED, _LOSSES = 793712314, (11, 12), 3, (1, 2, 3, 4)
-_MOST_OCCURRENCES = 10**15  # the library's "more than any"; with larger counts its tree of labels has no end
-_CENTROIDS = 256
 
 
 def in_other_language(texts: Sequence[str], lang: str, model_path: str, confidence: float) -> NDArray[np.bool_]:
@@ -138,10 +134,10 @@ def in_other_language(texts: Sequence[str], lang: str, model_path: str, confiden
 
 
 def check_model(path: str) -> None:
-    """Raise `UserError` if `path` is no usable model; the library may crash, so that it is tried in a process."""
+    """Raise `UserError` if `path` is no usable model; the library may crash or hang, so that a process tries it."""
     memory = _MEMORY + _MEMORY_PER_BYTE * regular_file(path, _WHAT).stat().st_size
     try:
-        isolated(_try_out, path, memory=memory, seconds=600)
+        isolated(_try_out, path, memory=memory, seconds=_SECONDS)
     except Lost as error:
         raise UserError(f"`identify` must be {_WHAT}, but `{path}` cannot be used: {error}.") from error
 
@@ -165,89 +161,25 @@ def load_model(path: str) -> tuple[Any, frozenset[str]]:
     except ModuleNotFoundError:
         raise UserError("`identify` needs fasttext-predict: pip install 'fairseq_mtmoe[identify]'.") from None
     file = regular_file(path, _WHAT)
-    if not _is_whole(file):
-        raise UserError(f"`identify` must be {_WHAT}, but `{path}` is none, or only a part of one: download it again.")
     try:
         model = fasttext.load_model(str(file))
         labels, _ = model.predict("", k=-1, threshold=-1.0)
     except (ValueError, RuntimeError, MemoryError) as error:
         raise UserError(f"`identify` must be {_WHAT}, but `{path}` is none: {error}") from error
+    if not labels or not _has_all_rows(file, len(labels)):
+        raise UserError(f"`identify` must be {_WHAT}, but `{path}` is only a part of one: download it again.")
     return model, frozenset(map(name_in, labels))
 
 
-def _is_whole(path: Path) -> bool:
-    """Return whether a model is one of fastText 0.9 to its end: its library reads and writes beyond that of a part."""
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Walk(data).reaches_the_end()
-    except (ValueError, struct.error):  # an empty file; a number where there is none, or one too large
-        return False
+def _has_all_rows(file: Path, num_labels: int) -> bool:
+    """Return whether a model ends with a row for each label, which its library does not check.
 
-
-class _Walk:
-    """Walks through a model file by its own sizes (ValueError: these contradict each other)."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.offset = data, 0
-
-    def reaches_the_end(self) -> bool:
-        magic, version = self._numbers("<2i")
-        self._must(magic == _MAGIC and version in _VERSIONS)
-        dimension, _, _, _, _, word_ngrams, loss, model, buckets, _, most, _, _ = self._numbers("<12id")
-        hashes = word_ngrams > 1 or most > 0  # parts of words and several words have rows by their hash
-        words, labels, pruned = self._dictionary()
-        self._must(dimension > 0 and loss in _LOSSES and model == _SUPERVISED and buckets >= int(hashes))
-        (is_quantised,) = self._numbers("<?")
-        self._matrix(bool(is_quantised), words + (buckets if pruned < 0 else pruned), dimension)
-        (is_output_quantised,) = self._numbers("<?")
-        self._matrix(bool(is_quantised and is_output_quantised), labels, dimension)
-        return self.offset == len(self.data)
-
-    def _dictionary(self) -> tuple[int, int, int]:
-        """Words and labels, and how many rows are left for hashes where others were pruned, or -1."""
-        entries, words, labels, _, pruned = self._numbers("<3i2q")
-        self._must(words >= 0 and labels > 0 and entries == words + labels)
-        occurrences = 0
-        for number in range(entries):  # a name that ends in NUL, how often it occurs, and its kind
-            self._skip(self.data.find(b"\0", self.offset) + 1 - self.offset)
-            count, kind = self._numbers("<qb")
-            self._must(count >= 0 and kind == (number >= words))
-            occurrences += count
-        self._must(occurrences < _MOST_OCCURRENCES)
-        for _ in range(pruned):
-            _, row = self._numbers("<2i")
-            self._must(0 <= row < pruned)
-        return words, labels, pruned
-
-    def _matrix(self, is_quantised: bool, rows: int, columns: int) -> None:
-        if not is_quantised:
-            self._must(self._numbers("<2q") == (rows, columns))
-            self._skip(4 * rows * columns)
-            return
-        has_norms, found, width, codes = self._numbers("<?2qi")
-        self._skip(codes)
-        self._must((found, width) == (rows, columns) and codes == rows * self._centroids(columns))
-        if has_norms:
-            self._skip(rows)
-            self._must(self._centroids(1) == 1)
-
-    def _centroids(self, dimension: int) -> int:
-        """Return the number of parts of a row, each of which has a code."""
-        found, parts, width, last = self._numbers("<4i")
-        self._must(found == dimension and width > 0 and parts == -(-dimension // width))
-        self._must(last == (dimension % width or width))
-        self._skip(4 * _CENTROIDS * dimension)
-        return parts
-
-    def _must(self, holds: object) -> None:
-        if not holds:
-            raise ValueError
-
-    def _numbers(self, form: str) -> tuple[int, ...]:
-        found = struct.unpack_from(form, self.data, self.offset)
-        self._skip(struct.calcsize(form))
-        return found
-
-    def _skip(self, count: int) -> None:
-        self._must(0 <= count <= len(self.data) - self.offset)
-        self.offset += count
+    Quantised models (`.ftz`) may end in another way.
+    """
+    if file.suffix == ".ftz":
+        return True
+    with file.open("rb") as content:
+        content.seek(8)
+        (dimension,) = struct.unpack("<i", content.read(4))
+        content.seek(-4 * num_labels * dimension - 16, os.SEEK_END)
+        return content.read(16) == struct.pack("<2q", num_labels, dimension)
