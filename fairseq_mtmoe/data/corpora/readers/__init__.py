@@ -25,7 +25,7 @@ _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
     **{"jsonl": json_segments, "sgm": sgm_segments, "wmt": wmt_segments, "tmx": tmx_segments},
     **{"po": message_segments, "mo": message_segments},
 }
-_NUM_FILES = {"moses": (2,), "text": (2,), "iwslt": (2,), "sgm": (1, 2)}  # files of a corpus; other formats have 1
+_NUM_FILES = {"moses": (2,), "text": (2,), "iwslt": (2,), "sgm": (2,)}  # files of a corpus; other formats have 1
 _OF_LINES = ("moses", "text", "tsv", "jsonl")  # formats with a pair per line
 FORMATS = ("auto", *_PAIRS, *_SEGMENTS)  # values of `CorpusFiles.format`; `auto` detects the format by content
 

@@ -3,25 +3,22 @@
 import html
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from fairseq_mtmoe.data.corpora.blocks import Content, CorpusFiles, Fault, Segment, check_whole
 from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language
-from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import read_bytes, regular_file
 
 _UNKNOWN_ENCODING = 18  # expat's error code
 _MAX_DEPTH = 500
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})  # TMX elements with other documents' markup; `hi` has text
-_TAG = re.compile(r"<(/?)(srcset|refset|tstset|doc|seg)\b([^<>]*)>", re.IGNORECASE)
+_SGM_TAG = re.compile(r"<(?P<name>doc|seg)\b(?P<attributes>[^<>]*)>", re.IGNORECASE)
+_SGM_END = re.compile(r"</seg\s*>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+Key = tuple[str, ...]  # of a segment: its document in SGM, its number, and a count of equal keys
 _CHARACTER = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
-
-Key = tuple[str, ...]  # (in SGM the document,) the segment's number, and a count of equal ones before
 
 
 def _elements(content: Content, name: str) -> Iterator[Element]:
@@ -71,144 +68,76 @@ def tmx_segments(files: CorpusFiles) -> Iterator[Segment]:
         yield Segment(source, target)
 
 
-def _paired(
-    sources: Iterable[tuple[Key, str]], references: Sequence[dict[Key, str]], further: int, alone: str | None
-) -> Iterator[Segment]:
-    """Yield sources with the references of the same key, the first as target; then references without a source.
-
-    `further` is the number of references besides the target, `alone` the reason for a source without reference.
-    """
-    for key, text in sources:
-        there = [texts.pop(key) for texts in references if key in texts]
-        others = [*there[1:], *[""] * further][:further]
-        yield Segment(text, there[0] if there else None, others, None if there else alone)
-    for key in _keys(references):
-        yield Segment(None, next(texts[key] for texts in references if key in texts), [""] * further, "unpaired")
-
-
-def _keys(references: Iterable[Mapping[Key, str]]) -> dict[Key, None]:
-    """Return the keys of all references' segments, in order."""
-    return dict.fromkeys(key for texts in references for key in texts)
-
-
 def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """Yield the segments of an XML set with references; documents of the other direction are reversed."""
-    translators: dict[str, None] = {}
-    try:
-        for document in _elements(files.contents[0], "doc"):
-            translators |= {one.get("translator", ""): None for one in _sides(document, "ref", files.target_lang)}
-    except Fault:  # the second pass raises it again
-        pass
-    further = max(len(translators) - 1, 0)  # every block has as many references
-    langs = (files.source_lang, files.target_lang)
-    for document in _elements(files.contents[0], "doc"):
-        sources, used = _texts(_sides(document, "src", langs[0])), langs[0]
+    """Yield the segments of an XML set with the references of each translator, the first as target."""
+    documents = list(_elements(files.contents[0], "doc"))
+    references: list[dict[str, list[Element]]] = []
+    for document in documents:
         by_translator: dict[str, list[Element]] = {}
-        for one in _sides(document, "ref", langs[1]):
-            by_translator.setdefault(one.get("translator", ""), []).append(one)
-        references = [_texts(sides) for sides in list(by_translator.values())[: further + 1]]
-        if not sources and (originals := _texts(_sides(document, "src", langs[1]))):
-            sources, used = _texts(_sides(document, "ref", langs[0])[:1]), langs[1]
-            references = [originals]
-        yield from _paired(sources.items(), references, further, None)
-        of_source = [one for one in document.iter() if _name(one) == "src"]
-        others = [one for one in of_source if not is_same_language(one.get("lang", ""), used)]
-        yield from _paired(_texts(others).items(), [], further, None)
+        for side in _sides(document, "ref", files.target_lang):
+            by_translator.setdefault(side.get("translator", ""), []).append(side)
+        references.append(by_translator)
+    translators = list(dict.fromkeys(name for by_translator in references for name in by_translator))
+    if not translators:
+        raise Fault("markup", f"it has no references in {files.target_lang}")
+    for document, by_translator in zip(documents, references, strict=True):
+        sources = _texts(_sides(document, "src", files.source_lang))
+        texts = [_texts(by_translator.get(name, [])) for name in translators]
+        for key in dict.fromkeys([*sources, *(key for part in texts for key in part)]):
+            targets = [part[key] for part in texts if key in part]
+            further = [*targets[1:], *[""] * len(translators)][: len(translators) - 1]
+            reason = None if key in sources else "unpaired"
+            yield Segment(sources.get(key), targets[0] if targets else None, further, reason)
 
 
 def _sides(document: Element, name: str, lang: str) -> list[Element]:
-    return [one for one in document.iter() if _name(one) == name and is_same_language(one.get("lang", ""), lang)]
+    sides = (element for element in document.iter() if _name(element) == name)
+    return [side for side in sides if is_same_language(side.get("lang", ""), lang)]
 
 
 def _texts(sides: Iterable[Element]) -> dict[Key, str]:
-    found: dict[Key, str] = {}
-    seen: Counter[str] = Counter()
-    for segment in (inner for side in sides for inner in side.iter() if _name(inner) == "seg"):
-        number = segment.get("id", "")
-        found[number, str(seen[number])] = _text(segment).strip()
-        seen[number] += 1
-    return found
+    """Return the text of each segment by its number."""
+    segments = (element for side in sides for element in side.iter() if _name(element) == "seg")
+    return _by_key(((segment.get("id", ""),), _text(segment).strip()) for segment in segments)
 
 
-class _InSet(NamedTuple):
-    """A segment of SGM with its set."""
-
-    kind: str  # srcset, refset or tstset
-    system: str  # the translator, for instance the first reference
-    key: Key
-    text: str
-    lang: str  # as its set says; empty if it does not
+def _by_key(segments: Iterable[tuple[Key, str]]) -> dict[Key, str]:
+    """Return segments by their keys, with a count in each, so that none replaces another."""
+    texts: dict[Key, str] = {}
+    seen = Counter[Key]()
+    for key, text in segments:
+        seen[key] += 1
+        texts[*key, str(seen[key])] = text
+    return texts
 
 
 def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """Yield the segments of an SGM set, source and references in two files or one, by document and number.
-
-    Raises `UserError` if the two files are in the wrong order, as their sets name their languages.
-    """
-    is_both = len(files.paths) == 1
-    references: dict[str, dict[Key, str]] = {}
-    fault = None
-    try:
-        for one in _sgm(files.contents[-1]):
-            _expect_side(one, files, 1)
-            if not is_both or one.kind == "refset":
-                references.setdefault(one.system, {})[one.key] = one.text
-    except Fault as broken:  # segments before it are used
-        fault = broken
-    sources = (
-        (one.key if not is_both or one.kind == "srcset" else (), one.text)
-        for one in _in_order(files)
-        if not is_both or one.kind not in ("refset", "tstset")
-    )
-    try:
-        yield from _paired(sources, list(references.values()), max(len(references) - 1, 0), "unpaired")
-    except Fault as broken:
-        lost = max(broken.lost, len(_keys(references.values())))
-        raise Fault(broken.reason, broken.message, lost) from broken
-    if fault and not is_both:  # the source's fault has been raised already
-        raise Fault(fault.reason, f"{files.paths[-1]}: {fault.message}")
+    """Yield the segments of an SGM set in two files, paired by document and number."""
+    sources, references = map(_sgm_texts, files.contents)
+    for key, text in sources.items():
+        yield Segment(text, references.get(key), reason=None if key in references else "unpaired")
+    for key, text in references.items():
+        if key not in sources:
+            yield Segment(None, text, reason="unpaired")
 
 
-def _in_order(files: CorpusFiles) -> Iterator[_InSet]:
-    for one in _sgm(files.contents[0]):
-        _expect_side(one, files, 0)
-        yield one
-
-
-def _expect_side(one: _InSet, files: CorpusFiles, side: int) -> None:
-    own, other = (files.source_lang, files.target_lang)[:: -1 if side else 1]
-    if len(files.paths) == 2 and is_same_language(one.lang, other) and not is_same_language(one.lang, own):
-        raise_invalid(f"the language of {files.paths[side]}", f"{own}, as the source's file comes first", one.lang)
-
-
-def _sgm(content: Content) -> Iterator[_InSet]:
-    """Yield a file's segments in order (Fault: the file is truncated, or has no segments)."""
+def _sgm_texts(content: Content) -> dict[Key, str]:
+    """Return a file's segments by document and number (Fault: the file is truncated, or has no segments)."""
     # Invalid UTF-8 becomes lone surrogates, so that only its own segment is left out.
     text = read_bytes(content.path, "a corpus' file").decode("utf-8-sig", "surrogateescape")
-    kind = lang = name_of_set = system = document = ""
-    sets = in_document = 0
-    seen: Counter[tuple[str, ...]] = Counter()
-    tags = list(_TAG.finditer(text))
-    for tag, after in zip_longest(tags, tags[1:]):
-        closes, name = tag[1], tag[2].lower()
-        given = {key.lower(): "".join(values) for key, *values in _ATTRIBUTE.findall(tag[3])}
-        if closes:
-            continue
-        if name == "doc":
-            document, system, in_document = given.get("docid", ""), given.get("sysid", ""), 0
-        elif name != "seg":
-            sets += name != "srcset"
-            kind, name_of_set = name, given.get("refid", str(sets))
-            lang = given.get("srclang" if name == "srcset" else "trglang", "")
-        elif after is None:
-            check_whole(content, lost=1)
-            raise Fault("markup", "the file ends within a segment", lost=1)
-        else:
-            in_document += 1
-            of, key = f"{name_of_set} {system}", (document, given.get("id", str(in_document)))
-            seen[kind, of, *key] += 1
-            plain = _CHARACTER.sub(lambda found: html.unescape(found[0]), text[tag.end() : after.start()].strip())
-            yield _InSet(kind, of, (*key, str(seen[kind, of, *key])), plain, lang)
     check_whole(content)
-    if not seen:
+    document = ""
+    segments: list[tuple[Key, str]] = []
+    for tag in _SGM_TAG.finditer(text):
+        attributes = {name.lower(): "".join(values) for name, *values in _ATTRIBUTE.findall(tag["attributes"])}
+        if tag["name"].lower() == "doc":
+            document = attributes.get("docid", "")
+            continue
+        end = _SGM_END.search(text, tag.end())
+        if end is None:
+            raise Fault("markup", "the file ends within a segment")
+        plain = _CHARACTER.sub(lambda code: html.unescape(code[0]), text[tag.end() : end.start()].strip())
+        segments.append(((document, attributes.get("id", "")), plain))
+    if not segments:
         raise Fault("markup", "the file has no segments")
+    return _by_key(segments)

@@ -13,6 +13,7 @@ from tests.helpers.reading import all_lines, found_in, split_lines, written
 from tests.unit.data.corpora.readers.test_markup import REFERENCE, SOURCE, TMX, WMT
 from tests.unit.data.corpora.readers.test_message_catalogs import PO
 
+UNREADABLE = {"markup"}  # the whole set cannot be read
 NAMESPACES = (27, 28, 29)  # expat's errors of prefixes, of which readers know nothing
 SEGMENT = re.compile(rb"<seg\b(?![\x80-\xff])[^<>]*>", re.IGNORECASE)
 
@@ -44,7 +45,7 @@ LEAST = {
     "moses": (200, LINES, LINES, {}, lambda content: max(number_of_lines(content), 12), 0),
     "tsv": (150, ROWS, None, {"fields": {"source": 2, "target": 3}}, number_of_lines, 10),
     "jsonl": (150, JSON, None, {}, number_of_lines, 4),
-    "sgm": (200, SOURCE, REFERENCE, {}, lambda content: max(3, len(SEGMENT.findall(content))), 0),
+    "sgm": (200, SOURCE, REFERENCE, {}, lambda content: len(SEGMENT.findall(content)), 0),
     "po": (150, PO, None, {"target": "ru"}, lambda content: 0, 0),
     "tmx": (200, TMX, None, {}, ".//tu", 0),
     "wmt": (200, WMT, None, {}, ".//doc/src//seg", 0),
@@ -68,7 +69,7 @@ def test_every_line_and_segment_is_accounted_for(tmp_path, form):
             assert result or is_archive or content.count(b"\n") < lines
             if result and isinstance(least, str):
                 check_xml(content, result, least)
-            elif result and not is_archive:
+            elif result and not is_archive and not (form == "sgm" and {bad.reason for bad in result[1]} & UNREADABLE):
                 assert all_lines(*result) >= least(content)
                 assert form in ("sgm", "po") or not number_of_lines(content) or all_lines(*result) == least(content)
         except BaseException as error:
