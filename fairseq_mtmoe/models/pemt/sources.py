@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Required, get_type_hints
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 KIND = "pemt-source"
 PROMPT = "prompt"  # the key of its tensor
-MOST_ADDED = 16  # languages or tasks that a backbone may have gained since 0.1.11
 MOST_VECTORS = 1 << 16  # in a prompt: options that ask for more are damaged
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")  # a task's name, which also names its file
@@ -142,11 +141,8 @@ def load(path: str | Path) -> Source:
     fault = typed.fault(about, _ABOUT)
     if fault is not None:
         raise UserError(f"`{path}` must state the {fault.path} of its source, but states {fault.found}.")
-    if PROMPT in tensors and tensors[PROMPT].dim() != 2:
-        raise UserError(f"`{PROMPT}` in `{path}` must have 2 dimensions, but has {tensors[PROMPT].dim()} instead.")
-    if about["has_prompt"] != (PROMPT in tensors):
-        found, other = ("a prompt", "without") if PROMPT in tensors else ("no prompt", "with")
-        raise UserError(f"`{path}` must hold a prompt if trained with one, but has {found} and was trained {other}.")
+    if about["has_prompt"] and (PROMPT not in tensors or tensors[PROMPT].dim() != 2):
+        raise UserError(f"`{path}` must have a `{PROMPT}` of 2 dimensions, but has none: it is damaged.")
     made = Made(**{field.name: about[field.name] for field in fields(Made)})
     return Source(about["task"], about["description"], made, tensors)
 
@@ -215,21 +211,6 @@ def fingerprint(parameters: Iterable[tuple[str, Tensor]], left_out: Mapping[str,
     return digest.hexdigest()
 
 
-def earlier_fingerprints(parameters: Sequence[tuple[str, Tensor]], left_out: Mapping[str, int]) -> Iterator[str]:
-    """Yield a backbone's fingerprints in versions up to 0.1.11.
-
-    These covered the rows of languages and tasks.
-
-    The first is of the backbone as it is. Later ones are of the backbone before its last language or task was added,
-    before its last two, and so on, at most `MOST_ADDED`. `left_out` has the numbers of all such rows.
-    """
-    tasks = {name for name in left_out if name.endswith(TASK_EMBEDDINGS)}
-    for added in range(min(MOST_ADDED, max(left_out.values(), default=0))):
-        yield fingerprint(parameters, {name: min(added, count) for name, count in left_out.items()})
-        if tasks and added:  # a language pair has no symbol
-            yield fingerprint(parameters, {name: min(added, left_out[name]) for name in tasks})
-
-
 def backbone(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Return the named parameters of a model's backbone, without heads."""
     parameters = model.named_parameters()
@@ -269,8 +250,8 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
     if not isinstance(task, DescribesTask):
         raise UserError("`--task` must be one that describes its tasks, such as `--task text_to_text`, but is another.")
     sources = {} if kept else {path: load(path) for path in source_paths(cfg)}
-    found, made = task.described(), Made.by(cfg)
-    if found.is_source not in (None, cfg.pemt_stage == SOURCE):
+    described, made = task.described(), Made.by(cfg)
+    if described.is_source not in (None, cfg.pemt_stage == SOURCE):
         raise_invalid("--pemt-stage", "source with --source-task, and target with --target-task", cfg.pemt_stage)
     paths: dict[str, str] = {}
     for path, source in sources.items():
@@ -281,19 +262,17 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
                 f"`--pemt-sources` must name files of different tasks, but `{other}` and `{path}` are both of "
                 f"{source.task}."
             )
-    if made.has_prompt and not found.tokens:
-        raise_invalid(f"the description of `{found.name}`", "a sentence", found.text)
-    if len(found.tokens) > MOST_VECTORS:
-        raise_invalid(f"the tokens of the description of `{found.name}`", f"at most {MOST_VECTORS}", len(found.tokens))
+    if made.has_prompt and not described.tokens:
+        raise_invalid(f"the description of `{described.name}`", "a sentence", described.text)
     named = kept or tuple(source.metadata for source in sources.values())
     if named:
         where = list(sources) or ["in its checkpoint"] * len(named)
         shown = ", ".join(f"{source.task} ({path})" for source, path in zip(named, where, strict=True))
-        logger.info(f"{found.name} borrows from {shown}")
-    if found.name in [source.task for source in named]:
-        logger.warning(f"{found.name} is both the target and one of its sources: a source was trained on its data")
-    metadata = Metadata(found.name, found.text, tuple(found.tokens), named)
-    return LoadedSources(metadata, sources, found.language_symbols)
+        logger.info(f"{described.name} borrows from {shown}")
+    if described.name in [source.task for source in named]:
+        logger.warning(f"{described.name} is both the target and one of its sources: a source was trained on its data")
+    metadata = Metadata(described.name, described.text, tuple(described.tokens), named)
+    return LoadedSources(metadata, sources, described.language_symbols)
 
 
 def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> None:
