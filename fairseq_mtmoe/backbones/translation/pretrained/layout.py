@@ -53,13 +53,6 @@ def token_of(lang: str, style: str) -> str:
     return token
 
 
-def token_name(path: object, name: Any) -> str:
-    """Return a token's name in a file (UserError: it is empty or not valid Unicode)."""
-    if not isinstance(name, str) or not name or not _is_unicode(name):
-        raise UserError(f"`{path}` must have tokens that are non-empty Unicode text, but has {name!a}.")
-    return name
-
-
 def language_name(path: object, lang: Any) -> str:
     """Return a language's name in a file.
 
@@ -71,10 +64,6 @@ def language_name(path: object, lang: Any) -> str:
             f"en-de need, but has {lang!a}: rename it in the folder."
         )
     return lang
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)  # unpaired surrogates, from JSON
 
 
 def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:

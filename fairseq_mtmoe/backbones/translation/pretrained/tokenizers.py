@@ -7,11 +7,10 @@ or two `vocab.json`.
 
 import itertools
 import re
-import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Required
+from typing import Any
 
 from fairseq_mtmoe.backbones.piece_models import (
     BPE,
@@ -38,14 +37,12 @@ from fairseq_mtmoe.backbones.translation.pretrained.layout import (
     Layout,
     filled,
     language_name,
-    token_name,
     token_of,
 )
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Side, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes, read_json
 from fairseq_mtmoe.io.sentencepieces import load_sentencepiece
-from fairseq_mtmoe.io.typed import Name, fault
 
 PIECES, TOKENIZER, VOCAB, TARGET_VOCAB = (
     *("sentencepiece.bpe.model", "tokenizer.json"),
@@ -55,11 +52,57 @@ SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
 SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 OURS = "fairseq_mtmoe"  # in `SETTINGS` of Marian's tokenizer in our exports: languages, and their tokens' places
-_TOKEN: Any = Literal["src", "tgt"] | None
-_FORM: Any = {"langs": Required[list[Name]], "langtoks": Required[tuple[_TOKEN, _TOKEN]]}
 CODE = re.compile(r"[a-z]{2,4}_[A-Za-z]{2,4}|__\w+__")  # of mBART-50 and NLLB-200: en_XX, eng_Latn
 LISTED_CODE = re.compile(r"[a-z]{2,8}(_\w+)?")  # other forms, of special tokens alone
 CODE_OF_M2M = re.compile(r"__(\w+?)__")
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The values in the JSON files of a folder's tokenizer; {} for missing files."""
+
+    tokenizer: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    special: Mapping[str, Any]
+    added: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path) -> "_Files":
+        """Read the files (UserError: one is damaged)."""
+        names = (TOKENIZER, SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS)
+        return cls(*(_json(folder / name) for name in names))
+
+    def piece_rows(self) -> dict[str, int]:
+        """Return the rows of the pieces in `tokenizer.json`."""
+        vocabulary = (self.tokenizer.get("model") or {}).get("vocab") or {}
+        if isinstance(vocabulary, dict):
+            return vocabulary
+        return {piece: row for row, (piece, _) in enumerate(vocabulary)}
+
+    def added_rows(self) -> dict[str, int]:
+        """Return the rows of tokens that were added to the pieces."""
+        rows = {token["content"]: token["id"] for token in self.tokenizer.get("added_tokens") or ()}
+        return rows | self.rows_beside()
+
+    def rows_beside(self) -> dict[str, int]:
+        """Return the rows of added tokens in the files beside `tokenizer.json`."""
+        decoder = self.settings.get("added_tokens_decoder") or {}
+        rows = {_content(token): int(row) for row, token in decoder.items()}
+        return rows | {name: int(row) for name, row in self.added.items()}
+
+    def special_tokens(self) -> list[str]:
+        """Return special tokens that are listed without rows, in their order."""
+        tokens: list[str] = []
+        for content in (self.special, self.settings):
+            for key in LISTS:
+                listed = content.get(key) or ()
+                tokens += map(_content, listed.values() if isinstance(listed, dict) else listed)
+        return tokens
+
+    def masks(self) -> list[str]:
+        """Return the mask tokens."""
+        masks = [content.get("mask_token") for content in (self.special, self.settings)]
+        return [_content(mask) for mask in masks if mask is not None]
 
 
 def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, Any]) -> Layout:
@@ -69,15 +112,27 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
 
     values: of the folder's `config.json`.
     """
-    settings = _json(folder / SETTINGS)
     for path in folder.glob("tokenization_*.py"):  # such as SMaLL-100's, whose sentences differ from M2M-100's
         raise UserError(f"`{folder}` must have a tokenizer of `transformers`, but has its own, `{path.name}`.")
-    if config.model_type == MARIAN or OURS in settings:
-        return _of_marian(folder, config, settings)
-    if config.model_type == MBART:
-        _expect_mbart50(folder, settings, values)
-    model, listed = _pieces(folder), _listed_tokens(folder, settings, config)
-    names = _names(folder, model, listed)
+    files = _Files.of(folder)
+    try:
+        if config.model_type == MARIAN or OURS in files.settings:
+            return _of_marian(folder, config, files)
+        if config.model_type == MBART:
+            _expect_mbart50(folder, files.settings, values)
+        return _of_pieces(folder, config, files)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"`{folder}` must have a tokenizer as `transformers` writes it, but its files have other values."
+        ) from error
+
+
+def _of_pieces(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
+    """Return the layout of an mBART-50, NLLB-200 or M2M-100."""
+    model, listed = _pieces(folder, files), _listed_tokens(folder, files, config)
+    names = _names(folder, model, files, listed)
     if names.get(config.vocab_size) == MASK:  # the classes add it beyond the rows of a model that has none
         del names[config.vocab_size]
     symbols = filled(names, config.vocab_size, folder)
@@ -93,14 +148,14 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
             langs.append(match[1] if is_m2m and symbol.startswith("__") else symbol)
             tokens.add(symbol)
             symbols[index] = token_of(langs[-1], style)
-    _expect_no_words(folder, tokens, [*dict(_added_ids(folder)), *listed])
+    _expect_no_words(folder, tokens, [*files.added_rows(), *listed])
     if not langs:
         raise UserError(
             f"`{folder}` must name its languages as `{LISTS[0]}` in `{SPECIAL_TOKENS}` or `{SETTINGS}`, or in "
             f"`{TOKENIZER}`, but does not."
         )
     vocabulary = Vocabulary.joined(symbols[NUM_SPECIAL:], model.model)
-    is_legacy = settings.get("legacy_behaviour") is True and not is_m2m
+    is_legacy = files.settings.get("legacy_behaviour") is True and not is_m2m
     return Layout(vocabulary, tuple(langs), style, ("src", "tgt"), is_legacy)
 
 
@@ -113,12 +168,12 @@ def _expect_mbart50(folder: Path, settings: Mapping[str, Any], values: Mapping[s
         )
 
 
-def _pieces(folder: Path) -> Side:
+def _pieces(folder: Path, files: _Files) -> Side:
     """Return a folder's SentencePiece model as a side without symbols."""
     if (folder / PIECES).exists():
         return Side((), piece_model(folder / PIECES))
     if (folder / TOKENIZER).exists():
-        return Side((), _model_of(read_json(folder / TOKENIZER)))
+        return Side((), _model_of(files.tokenizer))
     raise UserError(f"`{folder}` must have `{PIECES}`, the SentencePiece model of its tokenizer, but has none.")
 
 
@@ -134,7 +189,7 @@ def piece_model(path: Path) -> bytes:
     return model
 
 
-def _model_of(tokenizer: Any) -> bytes:
+def _model_of(tokenizer: Mapping[str, Any]) -> bytes:
     """Return the SentencePiece model from which a `tokenizer.json` was made.
 
     Raises `UserError`: there is none.
@@ -158,14 +213,14 @@ def _model_of(tokenizer: Any) -> bytes:
             first + [one for one in pieces if one[0] not in SPECIAL], character_table(tokenizer["normalizer"]),
             {"unk": 0, "bos": 1, "eos": 2, "pad": -1}, kind,
         )  # fmt: skip
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"`{TOKENIZER}` must have a SentencePiece model if there is no `{PIECES}` beside it, but has none: copy "
             f"the `{PIECES}` of the model from which this one was trained."
         ) from error
 
 
-def _names(folder: Path, side: Side, listed: Iterable[str]) -> dict[int, str]:
+def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> dict[int, str]:
     """Return the names of the embedding matrix' rows: pieces, then added tokens.
 
     Tokens that are `listed` without ids have the free rows after the pieces, as the classes number their codes before
@@ -181,10 +236,9 @@ def _names(folder: Path, side: Side, listed: Iterable[str]) -> dict[int, str]:
         if sorted(pieces[: NUM_SPECIAL - 1]) != sorted((SPECIAL[0], EOS, UNK)):
             raise UserError(f"`{folder / PIECES}` must begin with <unk>, <s> and </s>, but does not.")
         names = dict(enumerate((*SPECIAL, *pieces[NUM_SPECIAL - 1 :])))
-    ids = sorted(_ids(folder), key=lambda item: item[1])
-    _expect_same_rows(folder, names, ids)
     rows, end = {name: index for index, name in names.items()}, max(names) + 1
-    for name, index in ids:
+    tokens = files.piece_rows() | files.added_rows()
+    for name, index in sorted(tokens.items(), key=lambda token: token[1]):
         if name not in rows and names.setdefault(index, name) != name:
             raise UserError(
                 f"`{folder}` must have one token for each row of its matrix, but has `{names[index]}` and `{name}` for "
@@ -215,110 +269,36 @@ def _expect_no_words(folder: Path, tokens: Collection[str], added: Iterable[str]
             )
 
 
-def _expect_same_rows(folder: Path, names: Mapping[int, str], tokens: Iterable[tuple[str, int]]) -> None:
-    """Raise a `UserError` if `tokens` contradict the vocabulary's rows."""
-    rows = {name: index for index, name in names.items()}
-    for name, index in tokens:
-        row, holder = rows.get(name, index), names.get(index, name)
-        if row != index or holder != name:
-            other = f"row {row}" if row != index else f"that of {holder!r}"
-            raise UserError(
-                f"`{folder}` must give each token one row of its matrix, but its tokenizer's files give {name!r} row "
-                f"{index} and {other}."
-            )
-
-
 def _numbered(path: Path) -> dict[int, str]:
-    """Return the tokens of a `vocab.json` by their ids."""
-    found = read_json(path, "the vocabulary of a tokenizer")
-    if not isinstance(found, dict) or any(type(index) is not int or index < 0 for index in found.values()):
-        raise UserError(f"`{path}` must give each token its id, but does not.")
-    names = {index: token_name(path, name) for name, index in found.items()}
-    if len(names) != len(found):
-        raise UserError(f"`{path}` must give each token an id of its own, but gives two the same.")
+    """Return the tokens of a `vocab.json` by their ids (UserError: it is no vocabulary)."""
+    rows = read_json(path, "the vocabulary of a tokenizer")
+    names = {row: name for name, row in rows.items()}
+    if len(names) != len(rows) or not all(isinstance(row, int) for row in names):
+        raise UserError(f"`{path}` must give each token an id of its own, but does not.")
     return names
 
 
-def _listed_tokens(folder: Path, settings: Mapping[str, Any], config: TranslatorConfig) -> dict[str, bool]:
+def _listed_tokens(folder: Path, files: _Files, config: TranslatorConfig) -> dict[str, bool]:
     """Return special tokens that are listed without ids, in their order, and whether each can be a code."""
-    tokens: dict[str, bool] = {}
-    masks = {} if (folder / VOCAB).exists() else {MASK: False}  # M2M-100 has no mask
-    for file in (SPECIAL_TOKENS, SETTINGS):
-        with _tokens_of(folder / file) as content:
-            for token in (token for key in LISTS for token in _listed(content.get(key))):
-                tokens[token_name(folder / file, _content(token))] = True
-            if (mask := content.get("mask_token")) is not None:
-                masks[token_name(folder / file, _content(mask))] = False
+    tokens = dict.fromkeys(files.special_tokens(), True)
+    masks = dict.fromkeys(files.masks(), False)
     if (folder / VOCAB).exists():  # version 4 of `transformers` may save only the name of the code set
         default = None if any(map(CODE_OF_M2M.fullmatch, tokens)) else "m2m100"
-        codes = SETS.get(str(settings.get("language_codes", default)), ())
+        codes = SETS.get(str(files.settings.get("language_codes", default)), ())
         tokens = {**dict.fromkeys((token_of(code, PLAIN) for code in codes), True), **tokens}
-    elif config.model_type == MBART:
+        return tokens | masks
+    if config.model_type == MBART:
         tokens = {**dict.fromkeys(MBART50, True), **tokens}
-    return tokens | masks
+    return tokens | {MASK: False} | masks  # M2M-100 has no mask
 
 
-@contextmanager
-def _tokens_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield a file's content, or {} without the file.
-
-    Raise a `UserError` if the block finds wrong types in it.
-    """
-    content = _json(path)
-    try:
-        yield content
-    except (TypeError, LookupError, ValueError, AttributeError, OverflowError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"`{path}` must have tokens as `transformers` writes them, but does not.") from error
-
-
-def _listed(tokens: Any) -> Iterable[Any]:
-    if tokens is not None and not isinstance(tokens, list | dict):
-        raise TypeError("no list")
-    return tokens.values() if isinstance(tokens, dict) else tokens or ()
-
-
-def _content(token: Any) -> Any:
-    return token["content"] if isinstance(token, dict) else token
-
-
-def _ids(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield tokens with ids from all files, pieces too."""
-    with _tokens_of(folder / TOKENIZER) as content:
-        vocabulary = (content.get("model") or {}).get("vocab") or {}
-        is_unigram = not isinstance(vocabulary, dict)
-        pieces = ((one[0], at) for at, one in enumerate(vocabulary)) if is_unigram else vocabulary.items()
-        yield from _checked(folder / TOKENIZER, pieces)
-    yield from _added_ids(folder)
-
-
-def _added_ids(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield tokens with ids that were added to the pieces."""
-    with _tokens_of(folder / TOKENIZER) as content:
-        added = ((_content(token), token["id"]) for token in content.get("added_tokens") or ())
-        yield from _checked(folder / TOKENIZER, added)
-    yield from _ids_beside(folder)
-
-
-def _ids_beside(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield tokens with ids from the files beside `tokenizer.json`."""
-    with _tokens_of(folder / SETTINGS) as content:
-        decoder = content.get("added_tokens_decoder") or {}
-        yield from _checked(folder / SETTINGS, ((_content(token), index) for index, token in decoder.items()))
-    with _tokens_of(folder / ADDED_TOKENS) as content:
-        yield from _checked(folder / ADDED_TOKENS, content.items())
-
-
-def _checked(path: Path, tokens: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, int]]:
-    for name, index in tokens:
-        if not isinstance(index, int | str) or isinstance(index, bool) or int(index) < 0:
-            raise ValueError("no row")
-        yield token_name(path, name), int(index)
+def _content(token: Any) -> str:
+    content: str = token["content"] if isinstance(token, dict) else token
+    return content
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return a file's content, or {} without the file."""
+    """Return a file's content, or {} without the file (UserError: it is no dictionary)."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise_invalid(str(path), "a dictionary", content)
@@ -328,11 +308,11 @@ def _json(path: Path) -> dict[str, Any]:
 # ---- Marian ----
 
 
-def _of_marian(folder: Path, config: TranslatorConfig, settings: Mapping[str, Any]) -> Layout:
+def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
+    settings = files.settings
     models = [_marian_pieces(folder / name) for name in (SOURCE_PIECES, TARGET_PIECES)]
     is_joined = config.share_encoder_decoder_embeddings
-    numbered, added = _numbered(folder / VOCAB), dict(_ids_beside(folder))
-    _expect_same_rows(folder, numbered, added.items())
+    numbered, added = _numbered(folder / VOCAB), files.rows_beside()
     _expect_no_words(folder, {*SPECIAL, *filter(OF_MARIAN.fullmatch, added)}, added)
     new = {index: name for name, index in added.items() if index not in numbered}
     names = filled(numbered | new, config.vocab_size, folder)
@@ -350,10 +330,8 @@ def _of_marian(folder: Path, config: TranslatorConfig, settings: Mapping[str, An
     ends = [side if lang is None else language_name(folder / SETTINGS, lang) for side, lang in given]
     langs = tuple(dict.fromkeys([ends[0], *codes] if codes else ends))
     langtoks: tuple[str | None, str | None] = ("tgt" if codes else None, None)
-    if (form := settings.get(OURS)) is not None:
-        if (found := fault(form, _FORM, OURS)) is not None:
-            raise UserError(f"`{folder / SETTINGS}` {found}.")
-        langs, langtoks = tuple(language_name(folder / SETTINGS, lang) for lang in form["langs"]), form["langtoks"]
+    if OURS in settings:
+        langs, langtoks = tuple(settings[OURS]["langs"]), settings[OURS]["langtoks"]
     sides, rows = [], []
     for each, model in zip((names, targets), models, strict=True):
         symbols, ids = _marian_side(each, langs)

@@ -179,18 +179,6 @@ def test_positions_that_are_no_sinusoids_are_refused(tmp_path):
         mtmoe("import-hf", tmp_path / "ours", tmp_path / "again.pt")
 
 
-def test_a_form_of_sentences_that_is_none_is_refused(tmp_path):
-    file_io.save(trained(FORMS["m2m_100"], ("en", "de")), str(tmp_path / "checkpoint_best.pt"))
-    mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
-    path = tmp_path / "ours" / "tokenizer_config.json"
-    settings = json.loads(path.read_text())
-    for wrong in ("text", {"langs": ["en"]}, {"langs": ["en", "a-b"], "langtoks": ["src", "tgt"]},
-                  {"langs": ["en", "de"], "langtoks": ["src", "other"]}):  # fmt: skip
-        path.write_text(json.dumps({**settings, "fairseq_mtmoe": wrong}))
-        with refused("tokenizer_config.json"):
-            mtmoe("import-hf", tmp_path / "ours", tmp_path / "again.pt")
-
-
 def test_ctranslate2_loads_a_model_that_was_trained_from_nothing(tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     file_io.save(trained(FORMS["m2m_100"]), str(tmp_path / "checkpoint_best.pt"))
