@@ -1,4 +1,4 @@
-"""Multi-task understanding: a training step of `mt_tag_minilm` and `mt_dense_minilm`, and what loading GLUE takes.
+"""Multi-task understanding: a training step of MT-TaG, CA-MTL and MT-Dense, and what loading GLUE takes.
 
     python benchmarks/bench_glue.py --write
 
@@ -21,7 +21,22 @@ from pathlib import Path
 from typing import Any
 
 import click
-from glue_systems import DENSE, PEER, SPARSE, System, batches, check_equal, drawn, full, made_encoder, padding, systems
+from glue_systems import (
+    ADAPTED,
+    ADAPTED_FROZEN,
+    DENSE,
+    FROZEN,
+    PEER,
+    SPARSE,
+    System,
+    batches,
+    check_equal,
+    drawn,
+    full,
+    made_encoder,
+    padding,
+    systems,
+)
 from glue_texts import lengths, serialized_tokenizer, write_benchmark
 from measure import Report, interleaved, report_name, report_options
 from timing import Floor, Ratio
@@ -31,6 +46,12 @@ from fairseq_mtmoe.backbones.bert.config import MINILM, EncoderConfig
 WARMUPS = 2
 SECONDS, CACHED_SECONDS, PADDING = 60, 1, 0.1
 OWN, LONGEST = "GLUE's lengths", "128 tokens"
+RATIOS = (  # of steps: a system, what it is compared with, the ratio's ceiling
+    (SPARSE, DENSE, 1.10),
+    (DENSE, PEER, 0.95),
+    (FROZEN, DENSE, 0.80),
+    (ADAPTED_FROZEN, ADAPTED, 0.80),
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +108,7 @@ def steps(report: Report, found: dict[str, System], size: Size, repetitions: int
         report.raw(f"seconds, {kind}", times)
         tokens = [sample["ntokens"] for sample in chosen[WARMUPS:]]
         show_steps(report, kind, times, tokens, described(chosen))
-        for own, other, limit in ((SPARSE, DENSE, 1.10), (DENSE, PEER, 0.95)):
+        for own, other, limit in RATIOS:
             ratio = Ratio.of(times[own], times[other])
             report.figure(f"step, {kind}: {own} / {other}", ratio.median, Floor(limit), (ratio.low, ratio.high))
 

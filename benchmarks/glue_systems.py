@@ -1,4 +1,4 @@
-"""What `bench_glue.py` trains: `mt_dense_minilm`, `mt_tag_minilm` and Hugging Face's `BertModel`, with the same heads.
+"""What `bench_glue.py` trains: MT-Dense, MT-TaG, CA-MTL and Hugging Face's `BertModel`, with the same heads.
 
 All begin with the same weights and have the same loss and optimizer. The batches are the training data's own, of
 examples of like lengths and most of the tasks; or as long as they may be.
@@ -27,13 +27,30 @@ from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
+from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 
 register()
 
 Sample = dict[str, Any]
-PEER, DENSE, SPARSE = "Hugging Face's BertModel", "mt_dense_minilm", "mt_tag_minilm"
+PEER = "Hugging Face's BertModel"
+DENSE = "mt_dense"
+SPARSE = "mt_tag"
+FROZEN = "mt_dense, half frozen"
+ADAPTED = "ca_mtl, nothing frozen"
+ADAPTED_FROZEN = "ca_mtl, half frozen"
+ALL_PARTS = ",".join(PARTS)
+# A system's name -> its architecture and its options.
+SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    DENSE: ("mt_dense", ("--freeze-layers", "0")),
+    SPARSE: ("mt_tag", ()),
+    FROZEN: ("mt_dense", ("--freeze-layers", "half")),
+    ADAPTED: ("ca_mtl", ("--conditional", ALL_PARTS, "--freeze-layers", "0")),
+    ADAPTED_FROZEN: ("ca_mtl", ("--conditional", ALL_PARTS, "--freeze-layers", "half")),
+}
+for _part in PARTS:
+    SYSTEMS[f"{_part} alone"] = ("ca_mtl", ("--conditional", _part, "--freeze-layers", "0"))
 
 
 def made_encoder(path: Path, config: EncoderConfig, tokenizer: str) -> None:
@@ -105,17 +122,30 @@ class System:
         return torch.as_tensor(loss)
 
 
-def systems(data: Path, encoder: Path, arguments: tuple[str, ...] = (), size: str = "_minilm") -> dict[str, System]:
-    """The three, with equal losses as long as they are not trained; `size` is that of the architectures' names."""
-    found = {}
-    for name, arch in ((SPARSE, f"mt_tag{size}"), (DENSE, f"mt_dense{size}")):
-        config = configuration(data, encoder, arch, *arguments)
+def systems(
+    data: Path, encoder: Path, arguments: tuple[str, ...] = (), size: str = "_minilm"
+) -> dict[str, System]:
+    """Return all systems, which have equal losses as long as they are not trained.
+
+    Args:
+        data: a benchmark's folder.
+        encoder: the pretrained encoder of all.
+        arguments: further options of all.
+        size: the end of the architectures' names.
+    """
+    found: dict[str, System] = {}
+    for name, (arch, options_of_system) in SYSTEMS.items():
+        config = configuration(data, encoder, arch + size, *arguments, *options_of_system)
         task = setup_task(config.task)
         torch.manual_seed(1)
-        found[name] = system_of(task, task.build_model(config.model), config)
-    dense, sparse = found[DENSE].model, found[SPARSE].model
-    sparse.heads.load_state_dict(dense.heads.state_dict())  # type: ignore[union-attr,operator]
-    return {PEER: system_of(task, PeerModel(dense), config), DENSE: found[DENSE], SPARSE: found[SPARSE]}
+        model = task.build_model(config.model)
+        if found:
+            heads: Any = model.heads
+            heads.load_state_dict(found[DENSE].model.heads.state_dict())  # type: ignore[union-attr,operator]
+        found[name] = system_of(task, model, config)
+        if name == DENSE:
+            found[PEER] = system_of(task, PeerModel(model), config)
+    return found
 
 
 def system_of(task: Any, model: nn.Module, config: Any) -> System:
