@@ -82,29 +82,6 @@ def with_prices(named: dict[str, Any], prices: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def put_prices(
-    state: dict[str, Any], prices: Mapping[str, Tensor], average: Mapping[str, Tensor] | None = None
-) -> dict[str, Any]:
-    """Return a copy of a checkpoint, whole or a shared part, with other prices.
-
-    average: prices for the moving average of its weights.
-    """
-    result = {**state, "model": with_prices(state["model"], prices)}
-    options = (state.get("cfg") or {}).get("model")
-    if isinstance(options, dict):  # `--model-overrides` changes only existing options
-        way = options.get("base_evaluation", "prices")
-        result["cfg"] = {**state["cfg"], "model": {**options, "base_evaluation": way}}
-    if "experts" in state:
-        keys = with_prices(dict.fromkeys(state["experts"]["keys"]), prices)
-        result["experts"] = {**state["experts"], "keys": list(keys)}
-    if average is not None:
-        result["extra_state"] = extra = dict(state["extra_state"])
-        for name in AVERAGES:
-            if name in extra:
-                extra[name] = with_prices(extra[name], {key: value.clone() for key, value in average.items()})
-    return result
-
-
 def without_best(extra_state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a checkpoint's extra state without the best validation.
 

@@ -231,7 +231,7 @@ def _say_without_prices(path: str, model: Any) -> None:
     if gates and not any(gate.prices.known for gate in gates):
         logger.warning(
             f"`{path}` has no prices for its BASE layers, so they route by scores alone, unlike in training; "
-            f"`mtmoe calibrate {path} OUT DATA` adds them."
+            "further training adds them."
         )
 
 

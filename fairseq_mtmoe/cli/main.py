@@ -23,7 +23,6 @@ COMMANDS = {
     "reshard": "Change the number of experts in each checkpoint file.",
     "average": "Average the parameters of checkpoints.",
     "merge": "Merge trained adapters into the model.",
-    "calibrate": "Compute the dual prices of a checkpoint's BASE layers.",
     "add-task": "Add a task or a language pair to a checkpoint.",
     "extend": "Add a language to a translator.",
     "translate": "Translate text.",

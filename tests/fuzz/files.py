@@ -366,7 +366,6 @@ def _read_checkpoint(folder: Path, draw: random.Random) -> object:
         )  # fmt: skip
         ways["reshard"] = lambda: mtmoe("reshard", path, out, "--single-file")
         ways["add-task"] = lambda: mtmoe("add-task", path, out, "--task", "dd")
-        ways["calibrate"] = lambda: mtmoe("calibrate", path, out, data, "--updates", 1, "--cpu")
         if name == "dense":
             ways["upcycle"] = lambda: mtmoe("upcycle", path, out, "--num-experts", 2)
     else:

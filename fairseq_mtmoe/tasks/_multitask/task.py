@@ -23,7 +23,7 @@ from fairseq_mtmoe.analysis.run_log import FILE_NAME
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
-from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
+from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
 from fairseq_mtmoe.data.mixtures.training import PADDING, TrainingMixture
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
@@ -308,8 +308,6 @@ class Multitask(FairseqTask, ABC):
         """Run a validation step; add the batch's sums under its task's name."""
         if not sample:  # a rank of `fairseq-validate` without a batch left
             return 0.0, 0, {}
-        if CANDIDATES in sample:  # `mtmoe calibrate` passes training batches
-            sample = sample[PASSES][0]
         sample = self.for_models(sample, [model])
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if "task" in sample:

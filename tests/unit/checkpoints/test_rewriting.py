@@ -13,7 +13,7 @@ from fairseq.models.ema.ema import EMA
 
 from fairseq_mtmoe.checkpoints import file_io, rewriting
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part
-from fairseq_mtmoe.checkpoints.key_maps import prices_of, put_prices, without_prices
+from fairseq_mtmoe.checkpoints.key_maps import prices_of, with_prices, without_prices
 from fairseq_mtmoe.checkpoints.loading import load_ema
 from fairseq_mtmoe.checkpoints.rewriting import EPOCHS, UPDATES, average, copy_with_experts, newest, remove_orphans
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
@@ -265,7 +265,10 @@ def priced(seed=1):
         model(**batch())
         remember_prices(running_prices(model))
         average.step(model)
-    return put_prices(state, prices_of(model.state_dict()), prices_of(average.get_model().state_dict()))
+    prices = prices_of(average.get_model().state_dict())
+    averages = {name: with_prices(state["extra_state"][name], prices) for name in ("ema", "ema_fp32_params")}
+    state["model"] = with_prices(state["model"], prices_of(model.state_dict()))
+    return {**state, "extra_state": {**state["extra_state"], **averages}}
 
 
 def unpriced(seed=1):
@@ -284,29 +287,6 @@ def without(state):
 def means(named):
     totals = {key: value for key, value in named.items() if key.endswith("prices.total")}
     return {key: value / named[key.replace("total", "weight")] for key, value in totals.items()}
-
-
-def test_they_are_put_where_a_model_has_them_and_all_else_stays():
-    state, prices = unpriced()[0], prices_of(priced()["model"])
-    before = copy.deepcopy(state)
-    found = put_prices(state, prices, prices)
-    assert_same(state, before)
-    assert len(prices) == 4 and list(found["model"]) == list(moe_model(num_experts=4, **BASE).state_dict())
-    options = {**state["cfg"]["model"], "base_evaluation": "prices"}  # which can be overridden from now on
-    assert_same(without(found), {**state, "cfg": {**state["cfg"], "model": options}})
-    assert_same(prices_of(found["model"]), prices)
-    assert found["extra_state"]["ema"].keys() == found["extra_state"]["ema_fp32_params"].keys() == found["model"].keys()
-    assert "ema" not in put_prices({**state, "extra_state": {}}, prices, None)["extra_state"]
-
-
-def test_a_shared_part_gets_them_too_and_keeps_its_experts(tmp_path):
-    source, (state, parameters) = tmp_path / "source.pt", unpriced()
-    prices = prices_of(priced()["model"])
-    write_in_parts(source, state, parameters, 2)
-    for path in (tmp_path / "target.pt", source):
-        rewriting.save_with_experts(put_prices(load_shared_part(source), prices, prices), source, path)
-        assert_same(read_whole(path), put_prices(state, prices, prices))
-        assert len(list(expert_folder(path).glob("*/*.pt"))) == 2 and len(list(expert_folder(path).iterdir())) == 1
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])

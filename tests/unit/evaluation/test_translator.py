@@ -16,11 +16,12 @@ from fairseq_cli import generate
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis.scores import score_pair
-from fairseq_mtmoe.checkpoints import loading
+from fairseq_mtmoe.checkpoints import file_io, loading
 from fairseq_mtmoe.evaluation import beam_search, mixing
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch, projection
 from fairseq_mtmoe.evaluation.mixing import Mixture
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator, joining_of, subword_marks
+from fairseq_mtmoe.moe.gates import base_gates
 from tests.helpers import untrained
 from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
@@ -340,3 +341,50 @@ def test_a_search_of_a_model_that_is_broken_ends(two):
     sample = direction.dataset.collater([direction.dataset[number] for number in range(3)])
     found = direction.task.inference_step(BeamSearch(direction.generator), translator.models, sample)
     assert [hypotheses[0]["tokens"].tolist() for hypotheses in found] == [[2]] * 3
+
+
+# ---- routing by prices ----
+
+
+@pytest.fixture
+def priced(two, tmp_path):
+    """A model with prices at which every token goes elsewhere."""
+    model = Namespace(data=two.data, checkpoint=tmp_path / "priced.pt", unpriced=tmp_path / "unpriced.pt")
+    untrained.save_model(two.data, model.unpriced, *untrained.SPARSE, "--expert-gates", "base")
+    state = file_io.load(str(model.unpriced))
+    for key in [key for key in state["model"] if key.endswith("prices.total")]:
+        state["model"][key] = torch.tensor([25.0, -25, 15, -15])
+        state["model"][key.replace("total", "weight")] = torch.tensor(0.5)
+    file_io.save(state, str(model.checkpoint))
+    return model
+
+
+def routed(model, way=None):
+    return translate(model, decoding=replace(SHORT, base_evaluation=way)).hypotheses
+
+
+def test_base_layers_route_as_the_checkpoint_says_or_as_asked(priced, caplog):
+    greedy = routed(Namespace(data=priced.data, checkpoint=priced.unpriced))
+    assert f"`{priced.unpriced}` has no prices" in caplog.text
+    caplog.clear()
+    assert routed(priced) == routed(priced, "prices") != greedy
+    assert routed(priced, "greedy") == greedy
+    assert "has no prices" not in caplog.text
+
+
+def test_a_run_that_validates_in_balance_translates_by_prices(priced):
+    state = file_io.load(str(priced.checkpoint))
+    state["cfg"]["model"]["base_evaluation"] = "balanced"
+    file_io.save(state, str(priced.checkpoint))
+    translator = translator_of(priced)
+    translator.translate("en-aa", "test")
+    assert {gate.routing.evaluation for gate in base_gates(translator.models[0])} == {"prices"}
+
+
+def test_prices_of_another_number_of_experts_are_one_sentence(priced):
+    state = file_io.load(str(priced.checkpoint))
+    key = next(key for key in state["model"] if key.endswith("prices.total"))
+    state["model"][key] = torch.zeros(3)
+    file_io.save(state, str(priced.checkpoint))
+    with refused("priced.pt", key, first=False):
+        routed(priced)
