@@ -15,7 +15,6 @@ import click
 import torch
 
 from fairseq_mtmoe.cli.main import commands
-from fairseq_mtmoe.data.fairseq_readers import PiecesOfLines
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.tables import markdown_table
 from tests.helpers.decoding_models import KINDS, DecodingModels
@@ -89,15 +88,6 @@ def nucleus(trial: Trial) -> None:
     _samples(trial, ("--sampling-topp", 0.9), ("--sampling-topp", 1e-6))
 
 
-def diverse_groups(trial: Trial) -> None:
-    """One group is greedy; the other has another word wherever both have one."""
-    two = ("--beam", 2, "--nbest", 2, "--diverse-beam-groups", 2)
-    found, greedy = trial.run(*two, "--diverse-beam-strength", 100), trial.run("--beam", 1).best
-    for number, (one, other) in found.hypotheses.items():
-        assert greedy[number] in (one.pieces, other.pieces)
-        assert all(a != b for a, b in zip(one.pieces, other.pieces, strict=False))
-
-
 def diverse_siblings(trial: Trial) -> None:
     """From its second word on a hypothesis pays for each word's rank among those that go on from the same words."""
     assert trial.run("--diversity-rate", 0, *ALL) == trial.run(*ALL)
@@ -116,21 +106,6 @@ def prefix(trial: Trial) -> None:
         wanted = [piece.replace("<<unk>>", "<unk>") for piece in output.references[number][:2]]
         assert one.pieces[:2] == wanted
     assert any(one.pieces[:2] != output.references[number][:2] for number, one in trial.run(*ALL).all)
-
-
-def constraints(trial: Trial) -> None:
-    """All hypotheses have what is behind a line's tabs, in this order where that is asked for."""
-    asked = [("ab", "de"), ("bc",), ("cd", "yx", "o"), ("de", "o", "yx")]
-    cutter, file = PiecesOfLines(str(trial.models.data / "spm.model")), trial.models.folder / "lines.txt"
-    plain = trial.model.interact([line for line, *_ in asked], file)
-    for order in ("unordered", "ordered"):
-        output = trial.model.interact(["\t".join(line) for line in asked], file, "--constraints", order, "--nbest", 2)
-        trial.model.check_scores(output)
-        for number, one in output.all:
-            wanted = [f" {cutter.encode(each)} " for each in asked[number][1:]]
-            places = [f" {' '.join(one.pieces)} ".find(each) for each in wanted]
-            assert -1 not in places and (order == "unordered" or places == sorted(places))
-        assert output.best[1] == plain.best[1] and sorted(output.best) == [0, 1, 2, 3]
 
 
 def alignment(trial: Trial) -> None:
@@ -242,11 +217,8 @@ EXTRAS = (
           ("--sampling", "--sampling-topk")),
     Extra("sampling from a share P of probability", "--sampling --sampling-topp P", nucleus, ("--sampling-topp",)),
     Extra("temperature", "--temperature T", temperature, ("--temperature",)),
-    Extra("diverse beams, in groups", "--diverse-beam-groups N --diverse-beam-strength X", diverse_groups,
-          ("--diverse-beam-groups",)),
     Extra("diverse beams, by siblings", "--diversity-rate X", diverse_siblings, ("--diversity-rate",)),
     Extra("given first words", "--prefix-size N", prefix, ("--prefix-size",)),
-    Extra("lexical constraints", "--constraints [ordered]", constraints, ("--constraints",)),
     Extra("alignment", "--print-alignment [soft]", alignment, ("--print-alignment",)),
     Extra("ensembles", "--path FILE:FILE", ensemble, ("FILE:FILE",)),
     Extra("scores of references", "--score-reference", reference_scores, ("score",)),
@@ -257,6 +229,8 @@ EXTRAS = (
     Extra("no repeated n-grams", "--no-repeat-ngram-size N", no_repeats, ("--no-repeat-ngram-size",)),
     Extra("a penalty for unknown words", "--unkpen X", unknown_words, ("--unkpen",)),
     Extra("dropout while translating", "--retain-dropout", dropout, ("--retain-dropout",)),
+    Extra("diverse beams, in groups", "--diverse-beam-groups N", left_out("--diverse-beam-groups", 2)),
+    Extra("lexical constraints", "--constraints [ordered]", left_out("--constraints")),
     Extra("words of the source for unknown ones", "--replace-unk", left_out("--replace-unk")),
     Extra("a language model beside it", "--lm-path FILE", left_out("--lm-path", "lm.pt")),
     Extra("the steps of iterative models", "--print-step --retain-iter-history", left_out("--print-step")),
