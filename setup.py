@@ -95,7 +95,6 @@ setup(
             "dask[distributed]>=2024.5",  # `prepare corpora --scheduler`: the work of one machine, on many
         ],
         "serve": [
-            "tornado>=6.4",  # `mtmoe translate --web`: a server in one package, which dask brings anyway
             "ctranslate2>=4.8",  # serves what `mtmoe export-hf` writes
             "transformers>=5",  # its converter loads folders by them
         ],

