@@ -37,8 +37,8 @@ from wmt15_models import FULL, SMALL, RandomTexts, Size
 
 from fairseq_mtmoe.analysis.scores import score_pair
 from fairseq_mtmoe.cli._shared import quiet_fairseq
-from fairseq_mtmoe.evaluation.mixing import Mixture
-from fairseq_mtmoe.evaluation.translator import Decoding, Direction, Translator
+from fairseq_mtmoe.evaluation.decode import Decoder, Decoding
+from fairseq_mtmoe.evaluation.translator import PairData, Translator
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -142,49 +142,43 @@ class Systems:
         # as many words as the source has
         decoding = Decoding(beam=beam, max_len_a=1.0, max_len_b=0)
         self.translator = Translator(str(data), [str(checkpoint)], decoding, post_process="none")
-        self.directions = {pair: self.translator.direction(pair, "test") for pair in pairs}
-        self.translator.direction = self._ready  # type: ignore[method-assign]
-        self.mixture = Mixture(self.translator, list(pairs), "test")
-        self.lengths = {
-            (pair, number): int(size)
-            for pair, direction in self.directions.items()
-            for number, size in enumerate(direction.dataset.sizes_of(np.arange(len(direction.dataset)))[:, 0])
-        }
-
-    def _ready(self, pair: str, subset: str) -> Direction:
-        return self.directions[pair]
+        self.test_sets = {pair: self.translator.pair_data(pair, "test") for pair in pairs}
+        rows = [row for test_set in self.test_sets.values() for row in test_set.rows()]
+        self.decoder = Decoder(self.test_sets[pairs[0]].task, self.translator.models, decoding)
+        self.batches = self.decoder.batches(rows)
+        self.lengths = {row.key: len(row.tokens) for row in rows}
 
     def mixed(self, share: float, turn: int) -> Found:
         """So much of all sentences, in batches from all lengths."""
-        count = len(self.mixture)
+        count = len(self.batches)
         number = max(1, round(count * share))
         step = count / (number * TURNS)
         chosen = sorted({int((turn + TURNS * place + 0.5) * step) for place in range(number)})
         found: Found = {}
-        for batch in chosen:
-            for pair, texts in self.mixture.translate_batch(batch).items():
-                found |= {(pair, index): text for index, text in texts.items()}
-        references = [self.directions[pair].references.lines[index] for pair, index in found]
+        for batch in (self.batches[index] for index in chosen):
+            for row, (best, *_) in zip(batch, self.decoder.decode(batch), strict=True):
+                found[row.key] = self.test_sets[row.key[0]].text(best.tokens)
+        references = [self.test_sets[pair].references.lines[index] for pair, index in found]
         score_pair("en-xx", list(found.values()), references)
         return found
 
     def peer(self, pairs: Sequence[str]) -> Found:
         """Whole directions, one after the other, as fairseq-generate does it."""
-        return {(pair, n): text for pair in pairs for n, text in self._generate(self.directions[pair]).items()}
+        return {(pair, n): text for pair in pairs for n, text in self._generate(self.test_sets[pair]).items()}
 
-    def _generate(self, direction: Direction) -> dict[int, str]:
-        task, models = direction.task, self.translator.models
+    def _generate(self, test_set: PairData) -> dict[int, str]:
+        task, models = test_set.task, self.translator.models
         positions = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
         batches = task.get_batch_iterator(
             task.dataset("test"), max_tokens=12000, max_positions=positions, ignore_invalid_inputs=True,
             required_batch_size_multiple=8,
         ).next_epoch_itr(shuffle=False)  # fmt: skip
-        generator = task.build_generator(models, self.translator.generation)
+        generator = task.build_generator(models, self.translator.decoding.generation)
         generator.search, generator.should_set_src_lengths = EndingSearch(generator.tgt_dict), True
         scorer = SacrebleuScorer(SacrebleuConfig())
         found: dict[int, str] = {}
         for sample in batches:
-            sample = self.translator.moved(sample)
+            sample = self.translator.decoding.moved(sample)
             for row, hypotheses in enumerate(task.inference_step(generator, models, sample)):
                 found[int(sample["id"][row])] = self._texts(task, generator, sample, row, hypotheses, scorer)
         scorer.result_string()
@@ -206,7 +200,7 @@ class Systems:
 
 
 def measured(systems: Systems, directions: int) -> dict[str, Spent]:
-    pairs = list(systems.directions)
+    pairs = list(systems.test_sets)
     spent = {PEER: Spent(), MIXED: Spent()}
     share = directions / len(pairs)
     for turn in range(TURNS):

@@ -28,9 +28,9 @@ from wmt15_models import FULL, SMALL, Size
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.cli._shared import quiet_fairseq
-from fairseq_mtmoe.evaluation.mixing import Mixture
+from fairseq_mtmoe.evaluation.decode import Decoding
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from fairseq_mtmoe.evaluation.translator import Translator
 
 sys.path.insert(0, str(ROOT))
 
@@ -101,10 +101,11 @@ def run(command: str, *arguments: str, text: str = "") -> str:
 def searches(data: Path, model: Path, pair: str, lines: Lines, decoding: Decoding) -> dict[str, Callable[[], Lines]]:
     """The searches of `mtmoe evaluate` in the test set, and of `mtmoe translate` in its lines."""
     source, target = pair.split("-")
-    mixture = Mixture(Translator(str(data), [str(model)], decoding), [pair], "test")
+    evaluation = Translator(str(data), [str(model)], decoding)
+    evaluation.pair_data(pair, "test")  # loads the model
     translator = TextTranslator([str(model)], decoding)
     return {
-        EVALUATE: lambda: next(mixture.translate()).hypotheses,
+        EVALUATE: lambda: evaluation.translate(pair, "test").hypotheses,
         SEARCH: lambda: translator.translate(lines, source=source, target=target),
     }
 

@@ -72,8 +72,8 @@ def load_translator(
     filter_known()
     with quiet_fairseq():
         register()
+        from fairseq_mtmoe.evaluation.decode import Decoding
         from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-        from fairseq_mtmoe.evaluation.translator import Decoding
 
         paths = [os.fspath(path) for path in (model, *more)]
         return TextTranslator(paths, Decoding(cpu=cpu, fp16=fp16, bf16=bf16), None if data is None else os.fspath(data))

@@ -214,15 +214,11 @@ def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) -> Scores:
-    """Return rows of pairs: low tier first, then by name; pivots after the direct pair.
-
-    Pairs without a tier are last. Averages are of direct translation; pairs that were also translated by a pivot have
-    an average of each way.
-    """
+    """Return rows of pairs: low tier first, then by name; pairs without a tier are last."""
     rank = {tier: index for index, tier in enumerate(TIERS)}
-    ordered = sorted(scores, key=lambda score: (rank.get(score.tier, len(TIERS)), score.direction, score.pivot))
+    ordered = sorted(scores, key=lambda score: (rank.get(score.tier, len(TIERS)), score.pair))
     groups: dict[str, list[str]] = {tier: [] for tier in TIERS}
-    rows, data, direct = [], {}, []
+    rows, data = [], {}
     for score in ordered:
         for metric, value in score.figures.items():
             rows.append(score_row("pair", score.pair, metric, value, score.sentences))
@@ -231,15 +227,10 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
             "data": settings.get("data_sha256"),
             "kind of references": settings.get("references"),
         }
-        if score.pivot:
-            groups.setdefault(f"without {score.pivot}", []).append(score.direction)
-            groups.setdefault(f"through {score.pivot}", []).append(score.pair)
-            continue
-        direct.append(score.pair)
         if score.tier in rank:
             groups[score.tier].append(score.pair)
     groups = {name: members for name, members in groups.items() if members}
-    return Scores(rows, {**groups, ALL: direct}, data, settings, {score.pair: score for score in ordered})
+    return Scores(rows, {**groups, ALL: list(data)}, data, settings, {score.pair: score for score in ordered})
 
 
 def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, Any]) -> Scores:

@@ -36,7 +36,7 @@ Figure = Annotated[float, between(-1000, 1000)]
 
 @dataclass(frozen=True)
 class PairScore:
-    """Scores of a pair on one test set, from 0 to 100; `ha-en-zu` has a pivot."""
+    """Scores of a pair on one test set, from 0 to 100."""
 
     pair: Name
     tier: Text  # one of TIERS, or "" if unknown
@@ -49,23 +49,11 @@ class PairScore:
     more_references: Count = 0  # number of further references of every sentence, or of some
     altered_references: Count = 0  # references that lost words outside the dictionary
     untranslated: Count = 0  # sentences longer than the model's positions
-    left_out: Count = 0  # sentences without output of fairseq-generate
     hypotheses_sha256: Text = ""  # of the file of hypotheses
     spbleu: Figure | None = None  # BLEU over the pieces of a SentencePiece model
     spbleu_signature: Text = ""
     metrics: Mapping[Text, Figure] = field(default_factory=dict)  # other than sacreBLEU's (COMET from 0 to 1)
     metric_signatures: Mapping[Text, Text] = field(default_factory=dict)
-
-    @property
-    def direction(self) -> str:
-        """Source and target language, such as `ha-zu`."""
-        codes = self.pair.split("-")
-        return f"{codes[0]}-{codes[-1]}"
-
-    @property
-    def pivot(self) -> str:
-        """The language between two steps, or ""."""
-        return "-".join(self.pair.split("-")[1:-1])
 
     @property
     def figures(self) -> dict[str, float]:
@@ -86,14 +74,13 @@ class PairScore:
         found = {
             altered + "have": self.altered_references,
             f"{self.untranslated} longer than the model's positions not translated": self.untranslated,
-            f"{self.left_out} left out by fairseq-generate": self.left_out,
         }
         return [remark for remark, count in found.items() if count]
 
     @property
     def fields(self) -> dict[str, object]:
         """The JSON fields except the pair, without optional ones that are empty."""
-        optional = ("left_out", "more_references", "hypotheses_sha256", "spbleu", "spbleu_signature", "metrics",
+        optional = ("more_references", "hypotheses_sha256", "spbleu", "spbleu_signature", "metrics",
                     "metric_signatures")  # fmt: skip
         found = {name: value for name, value in asdict(self).items() if name != "pair"}
         return {name: value for name, value in found.items() if name not in optional or value not in (None, "", {}, 0)}

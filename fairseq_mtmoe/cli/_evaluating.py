@@ -1,4 +1,4 @@
-"""Steps of `mtmoe evaluate` for one model or for output of fairseq-generate: translate, score, write, show."""
+"""Steps of `mtmoe evaluate` for one model: translate, score, write, show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -16,43 +16,36 @@ from fairseq_mtmoe.analysis import score_files
 from fairseq_mtmoe.analysis import scores as scoring
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MARKDOWN_FILE, Scores, scores_of_pairs
 from fairseq_mtmoe.analysis.score_tables import remove_scores, score_table, write_scores
-from fairseq_mtmoe.analysis.scores import PairScore, PieceBleu
+from fairseq_mtmoe.analysis.scores import PairScore, PieceBleu, score_of
 from fairseq_mtmoe.cli._shared import progress_bar, say
 from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import plain_code
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE, read_tiers
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, read_bytes, read_json, write_text
-from fairseq_mtmoe.io.journal import Journal, entries
-from fairseq_mtmoe.io.typed import Name, Rule, Text
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.comet import Comet
-    from fairseq_mtmoe.evaluation.pivot import Pivot
-    from fairseq_mtmoe.evaluation.translator import Batch, Translation, Translator
+    from fairseq_mtmoe.evaluation.translator import Translation, Translator
 
-JOURNAL = "unfinished.jsonl"
+UNFINISHED = "unfinished.json"  # the settings and scores of an interrupted evaluation
 
-_PATHS = ("checkpoint", "data", "pivot_checkpoint")  # not compared: the files' digests are
-_Number = Annotated[Text, Rule("a sentence's number", lambda value: value.isdecimal() and len(value) < 12)]
-_NOTE = {"settings": dict[Text, Any], "batch": dict[Name, dict[_Number, Text]], "score": PairScore}
+_PATHS = ("checkpoint", "data")  # not compared: the files' digests are
 _DIGESTS = {"checkpoint_sha256": "another checkpoint", "data_sha256": "other data"}
 
 
 class ScoreFolder:
     """Output folder of one evaluation, created with its first result.
 
-    An interrupted evaluation leaves `known`, hypotheses by pair and sentence number, and `scored`, scores by pair.
+    An interrupted evaluation leaves `unfinished`, scores by pair, beside the texts of these pairs.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, object], overwrite: bool) -> None:
         self.folder = folder
         self.settings: dict[str, object] = json.loads(json.dumps(settings))
-        self.known: dict[str, dict[int, str]] = {}
-        self.scored: dict[str, PairScore] = {}
+        self.unfinished: dict[str, PairScore] = {}
         self._overwrite = overwrite
         self._before: Mapping[str, PairScore] = {}
-        self._journal: Journal | None = None
 
     def finished(self) -> Scores | None:
         """Return the folder's scores if they are complete and of these settings, else None.
@@ -62,17 +55,17 @@ class ScoreFolder:
         """
         if (self.folder / JSON_FILE).exists():
             try:
-                found = score_files.scores_in(read_json(self.folder / JSON_FILE, "scores of mtmoe evaluate"))
+                scores = score_files.scores_in(read_json(self.folder / JSON_FILE, "scores of mtmoe evaluate"))
             except ValueError:
-                found = Scores([], {}, {})
-            self._before = found.pairs
-            differing = self._differing(found.settings)
-            is_whole = (self.folder / MARKDOWN_FILE).is_file() and all(map(self.has_texts, found.pairs.values()))
+                scores = Scores([], {}, {})
+            self._before = scores.pairs
+            differing = self._differing(scores.settings)
+            is_whole = (self.folder / MARKDOWN_FILE).is_file() and all(map(self.has_texts, scores.pairs.values()))
             if not differing and is_whole:
-                return found
+                return scores
             self._refuse("the scores", differing)
-        elif (left := self._left()) is not None:
-            self._refuse("an unfinished evaluation", self._differing(left[0]))
+        elif (self.folder / UNFINISHED).exists():
+            self._read_unfinished()
         else:  # texts without scores may be another program's
             kinds = ("hyp", "ref", "ref[0-9]*")
             texts = sorted(path.name for kind in kinds for path in self.folder.glob(f"*-*.{kind}"))
@@ -84,35 +77,26 @@ class ScoreFolder:
         check_writable(self.folder)
         return None
 
-    def begin(self) -> None:
-        """Read an interrupted evaluation's results, and start the journal.
-
-        Raises:
-            UserError: another command writes there, or has written other scores since the first check.
-        """
-        self._journal = Journal(self.folder / JOURNAL)
-        self.finished()
-        left = self._left()
-        if left is not None and not self._differing(left[0]):
-            for entry in left[1]:
-                for pair, texts in entry.get("batch", {}).items():
-                    self.known.setdefault(pair, {}).update({int(number): text for number, text in texts.items()})
-                if "score" in entry:
-                    self.scored[entry["score"]["pair"]] = PairScore(**entry["score"])
-            return
-        self._journal.clear()
-        self._journal.add({"settings": self.settings})
-
-    def note(self, batch: Mapping[str, Mapping[int, str]]) -> None:
-        """Record a finished batch's hypotheses in the journal."""
-        assert self._journal is not None
-        self._journal.add({"batch": batch})
+    def _read_unfinished(self) -> None:
+        path = self.folder / UNFINISHED
+        content = read_json(path, "an unfinished evaluation")
+        try:
+            settings = content["settings"]
+            scores = [score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"`{path}` must be of an unfinished evaluation, but is not; remove it.") from error
+        differing = self._differing(settings)
+        self._refuse("an unfinished evaluation", differing)
+        self.unfinished = {} if differing else {score.pair: score for score in scores if self.has_texts(score)}
 
     def write_texts(
-        self, score: PairScore, hypotheses: Sequence[str], references: Sequence[Sequence[str]],
+        self,
+        score: PairScore,
+        hypotheses: Sequence[str],
+        references: Sequence[Sequence[str]],
         by_sentence: Mapping[str, Sequence[float]],
-    ) -> None:  # fmt: skip
-        """Write one pair's compared texts; older scores are removed first."""
+    ) -> None:
+        """Write one pair's compared texts, then its scores; older scores are removed first."""
         remove_scores(self.folder)
         self._remove_texts(score.pair)
         for number, lines in enumerate(references):
@@ -120,8 +104,9 @@ class ScoreFolder:
         for name, figures in by_sentence.items():
             write_text(self.folder / f"{score.pair}.{name.lower()}", as_file([repr(figure) for figure in figures]))
         write_text(self.folder / f"{score.pair}.hyp", as_file(hypotheses))
-        if self._journal is not None:
-            self._journal.add({"score": {"pair": score.pair, **score.fields}})
+        self.unfinished[score.pair] = score
+        scores = {pair: known.fields for pair, known in self.unfinished.items()}
+        write_text(self.folder / UNFINISHED, json.dumps({"settings": self.settings, "pairs": scores}))
 
     def has_texts(self, score: PairScore) -> bool:
         """Return whether a pair's texts exist and are those that were scored."""
@@ -129,8 +114,7 @@ class ScoreFolder:
         files = [self.folder / f"{score.pair}.{kind}" for kind in ("hyp", *references, *map(str.lower, score.metrics))]
         if not all(path.is_file() for path in files):
             return False
-        digest = hashlib.sha256(read_bytes(files[0])).hexdigest()
-        return score.hypotheses_sha256 in ("", digest)  # scores from before 0.1.8 have none
+        return score.hypotheses_sha256 == hashlib.sha256(read_bytes(files[0])).hexdigest()
 
     def write_scores(self, results: Sequence[PairScore]) -> Scores:
         """Write the scores of all pairs, and remove the texts of pairs that are no longer evaluated."""
@@ -138,24 +122,13 @@ class ScoreFolder:
             self._remove_texts(pair)
         scores = scores_of_pairs(results, self.settings)
         write_scores(self.folder, scores)
-        if self._journal is not None:
-            self._journal.remove()
+        (self.folder / UNFINISHED).unlink(missing_ok=True)
         return scores
-
-    def close(self) -> None:
-        """Unlock the folder; the journal keeps unfinished results."""
-        if self._journal is not None:
-            self._journal.close()
 
     def _remove_texts(self, pair: str) -> None:
         for pattern in ("hyp", "ref", "ref[0-9]*", "comet"):
             for path in self.folder.glob(f"{pair}.{pattern}"):
                 path.unlink()
-
-    def _left(self) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-        """Return an interrupted evaluation's settings and journal entries; None without."""
-        first, *others = entries(self.folder / JOURNAL, _NOTE) or [{}]
-        return (first["settings"], others) if "settings" in first else None
 
     def _refuse(self, what: str, differing: Sequence[str]) -> None:
         if differing and not self._overwrite:
@@ -164,12 +137,17 @@ class ScoreFolder:
 
     def _differing(self, settings: Mapping[str, object]) -> list[str]:
         """Return descriptions of the settings that differ from those of the folder's scores."""
-        names = [name for name in {**settings, **self.settings}
-                 if name not in _PATHS and settings.get(name) != self.settings.get(name)]  # fmt: skip
         if not all(name in settings for name in _DIGESTS):
             return ["another version of fairseq_mtmoe"]
-        before, now = ({**of, "lang_pairs": of.get("lang_pairs") or "all"} for of in (settings, self.settings))
-        return [_DIGESTS.get(name, f"{name} {before.get(name)} (now {now.get(name)})") for name in names]
+        names = [name for name in {**settings, **self.settings} if name not in _PATHS]
+        differing = []
+        for name in names:
+            before, now = settings.get(name), self.settings.get(name)
+            if name == "lang_pairs":
+                before, now = before or "all", now or "all"
+            if before != now:
+                differing.append(_DIGESTS.get(name, f"{name} {before} (now {now})"))
+        return differing
 
 
 def as_file(lines: Sequence[str]) -> str:
@@ -220,69 +198,67 @@ class Measures:
     def write(
         self, text: Translation, tier: str, sources: Callable[[], Sequence[str]], folder: ScoreFolder
     ) -> PairScore:
-        """Score a pair and write its texts, unless an interrupted evaluation has done both; return the scores."""
-        digest = hashlib.sha256(as_file(text.hypotheses).encode()).hexdigest()
-        known = folder.scored.get(text.pair)
-        if known is not None and known.hypotheses_sha256 == digest and folder.has_texts(known):
-            return known
-        pieces = self.piece_bleu
-        score = scoring.score_pair(text.pair, text.hypotheses, text.references, tier, text.more_references, pieces)
+        """Score a pair and write its texts; return the scores."""
+        score = scoring.score_pair(
+            text.pair, text.hypotheses, text.references, tier, text.more_references, self.piece_bleu
+        )
         score = replace(
-            score, references=text.reference_file, altered_references=text.altered, untranslated=text.untranslated,
-            left_out=text.left_out, hypotheses_sha256=digest,
-        )  # fmt: skip
+            score,
+            references=text.reference_file,
+            altered_references=text.altered,
+            untranslated=text.untranslated,
+            hypotheses_sha256=hashlib.sha256(as_file(text.hypotheses).encode()).hexdigest(),
+        )
         by_sentence = {}
         if self.comet is not None:
             name, all_sources = self.comet.name, sources()
-            found = self.comet([all_sources[number] for number in text.numbers], text.hypotheses, text.references)
-            by_sentence, signatures = {name: found}, {name: self.comet.signature}
-            score = replace(score, metrics={name: sum(found) / len(found)}, metric_signatures=signatures)
+            chosen = [all_sources[number] for number in text.numbers]
+            figures = self.comet(chosen, text.hypotheses, text.references)
+            by_sentence, signatures = {name: figures}, {name: self.comet.signature}
+            score = replace(score, metrics={name: sum(figures) / len(figures)}, metric_signatures=signatures)
         folder.write_texts(score, text.hypotheses, [text.references, *text.more_references], by_sentence)
         return score
 
 
 def translate_and_score(
-    translator: Translator, pairs: Sequence[str], subset: str, tiers: dict[str, str], measures: Measures,
-    folder: ScoreFolder, pivot: Pivot | None = None,
-) -> list[PairScore]:  # fmt: skip
-    """Translate, score and write the pairs one by one, with a progress bar over all sentences.
-
-    `pivot` adds translations in two steps after the others.
+    translator: Translator,
+    pairs: Mapping[str, int],
+    subset: str,
+    tiers: Mapping[str, str],
+    measures: Measures,
+    folder: ScoreFolder,
+) -> Scores:
+    """Translate, score and write the pairs, with a progress bar over all sentences.
 
     With COMET all pairs are translated before the first is scored: both models may not fit on one GPU.
+
+    Args:
+        translator: of the models and data.
+        pairs: with their numbers of sentences.
+        subset: the subset of data to translate.
+        tiers: by pair.
+        measures: how to score.
+        folder: where to write.
     """
-    from fairseq_mtmoe.evaluation.mixing import Mixture
-    from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ
-
-    # Equality with fairseq-generate needs its batches: one pair each.
-    mixture = None if translator.references == FAIRSEQ else Mixture(translator, pairs, subset)
-    folder.begin()
+    folder.finished()  # another command may have written there since the first check
+    known = {pair: score for pair, score in folder.unfinished.items() if pair in pairs}
+    left = [pair for pair in pairs if pair not in known]
     console = Console(stderr=True)
-    results = []
+    scores = {}
     with progress_bar("sentences", console) as progress:
-        done = sum(map(len, folder.known.values()))
-        total = None if mixture is None else mixture.sentences + (0 if pivot is None else pivot.sentences)
-        bar = progress.add_task("translating", total=total, completed=done)
-
-        def note(batch: Batch) -> None:
-            folder.note(batch)
-            progress.advance(bar, sum(map(len, batch.values())))
-
-        alone = (translator.translate(pair, subset, note, folder.known.get(pair, {})) for pair in pairs)
-        texts = alone if mixture is None else mixture.translate(note, folder.known)
-        del mixture  # it also holds references to the models
-        if pivot is not None:
-            texts = pivot.beside(texts, translator, subset, note, folder.known)
+        done = sum(pairs[pair] for pair in known)
+        bar = progress.add_task("translating", total=sum(pairs.values()), completed=done)
+        texts = translator.translations(left, subset, partial(progress.advance, bar))
         if measures.comet is not None:
             texts = iter(list(texts))
             translator.release()
         for text in texts:
-            sources = partial(translator.sources, text.direction, subset)
-            score = measures.write(text, tiers.get(text.direction, ""), sources, folder)
+            sources = partial(translator.sources, text.pair, subset)
+            score = measures.write(text, tiers.get(text.pair, ""), sources, folder)
             line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
             say(["; ".join([line, *score.remarks])], console)
-            results.append(score)
-    return results
+            scores[text.pair] = score
+    return folder.write_scores([{**known, **scores}[pair] for pair in pairs])
 
 
 def show(scores: Scores, folder: Path) -> None:

@@ -1,47 +1,34 @@
 """Input of `mtmoe translate`, in groups of lines, and its output: standard output or files.
 
-A killed translation into files can be continued: partial files and a journal lie beside the output.
+A killed translation into files goes on after the whole lines that it has written.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.evaluation.lines import Lines
 from fairseq_mtmoe.io.files import (
     check_writable,
     decoded_line,
     move_into_place,
     open_in_place,
     output_file,
+    read_json,
     regular_file,
+    write_text,
 )
-from fairseq_mtmoe.io.journal import Journal, entries
-from fairseq_mtmoe.io.typed import Text
 
 GROUP = 10_000  # lines translated together: enough for full batches of similar lengths
 LONGEST = 1 << 20  # bytes in a line
-_NOTE = {
-    "settings": dict[Text, Any], "groups": int, "bytes": dict[Text, int], "batch": int,
-    "found": list[list[list[Any]]],
-}  # fmt: skip
-
-Found = Sequence[Sequence[Sequence[Any]]]  # hypotheses of each row of a batch: text, score, length
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Consecutive lines of an input; `first` is the first line's number, `name` the input's name in messages."""
-
-    name: str
-    first: int
-    lines: list[str]
 
 
 def read(path: Path | None) -> Iterator[Lines]:
@@ -54,24 +41,20 @@ def read(path: Path | None) -> Iterator[Lines]:
     size = 1 if path is None and sys.stdin.isatty() else GROUP  # answer each typed line at once
     first = 1
     with nullcontext(sys.stdin.buffer) if path is None else open(regular_file(path), "rb") as file:
-        while lines := [_decoded(line, name, first + at) for at, line in enumerate(_some(file, size))]:
-            yield Lines(name, first, lines)
+        while lines := _some(file, size, name, first):
+            yield Lines(lines, name, first)
             first += len(lines)
 
 
-def _some(file: BinaryIO, count: int) -> Iterator[bytes]:
-    for _ in range(count):
-        line = file.readline(LONGEST + 1)
-        if not line:
-            return
-        yield line
-
-
-def _decoded(line: bytes, name: str, number: int) -> str:
-    if len(line) > LONGEST:
-        raise UserError(f"Line {number} of {name} must have at most {LONGEST >> 20} MiB, but is longer.")
-    text = decoded_line(line, number, name).removesuffix("\n").removesuffix("\r")
-    return text.removeprefix("\ufeff") if number == 1 else text
+def _some(file: BinaryIO, count: int, name: str, first: int) -> list[str]:
+    lines: list[str] = []
+    while len(lines) < count and (line := file.readline(LONGEST + 1)):
+        number = first + len(lines)
+        if len(line) > LONGEST:
+            raise UserError(f"Line {number} of {name} must have at most {LONGEST >> 20} MiB, but is longer.")
+        text = decoded_line(line, number, name).removesuffix("\n").removesuffix("\r")
+        lines.append(text.removeprefix("\ufeff") if number == 1 else text)
+    return lines
 
 
 def survey(path: Path) -> tuple[int, str]:
@@ -83,29 +66,14 @@ def survey(path: Path) -> tuple[int, str]:
     return count, digest.hexdigest()
 
 
-class Sink(Protocol):
-    """Output of translations.
-
-    groups: number of groups of lines already written. known: results of the next group by batch number.
-    """
-
-    groups: int
-    known: dict[int, Found]
-
-    def note(self, batch: int, found: Found) -> None: ...
-    def write(self, texts: Mapping[str, str]) -> None: ...
-    def finish(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class Screen:
     """Standard output, for one language."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self.groups, self.known, self._stream = 0, dict[int, Found](), stream
+    lines = 0  # that are written already
 
-    def note(self, batch: int, found: Found) -> None:
-        """Do nothing: standard output cannot be continued."""
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.is_terminal = stream.isatty()
 
     def write(self, texts: Mapping[str, str]) -> None:
         """Write and flush a group's lines (UserError: the output cannot be written)."""
@@ -128,127 +96,127 @@ class Screen:
 class Files:
     """One file per language, moved into place when complete.
 
-    `settings` determine the translations, input included; None if they cannot be continued, as for a pipe.
+    lines: that a killed translation has written into each, in whole groups.
     """
 
+    is_terminal = False
+
     def __init__(
-        self, paths: Mapping[str, Path], settings: Mapping[str, object] | None, overwrite: bool,
-        kept: Sequence[tuple[str, Path]],
-    ) -> None:  # fmt: skip
-        """Check the paths; `kept` are input files with the names of their options (UserError: `paths` has one)."""
-        self.groups, self.known = 0, dict[int, Found]()
-        self._paths, self._files = paths, dict[str, BinaryIO]()
+        self,
+        paths: Mapping[str, Path],
+        settings: Mapping[str, object] | None,
+        overwrite: bool,
+        inputs: Sequence[tuple[str, Path]],
+    ) -> None:
+        """Check the paths.
+
+        Args:
+            paths: of the files by language.
+            settings: determine the translations, input included; None if they cannot go on, as those of a pipe.
+            overwrite: whether to replace the files, and what another translation has left.
+            inputs: files that may not be overwritten, with the names of their options.
+        """
+        self.lines = 0
+        self._paths, self._inputs, self._overwrite = paths, inputs, overwrite
         self._partial = {lang: path.with_name(f".{path.name}.unfinished") for lang, path in paths.items()}
+        self._files: dict[str, BinaryIO] = {}
         first = next(iter(paths.values()))
-        self._place = first.with_name(f".{first.name}.unfinished.jsonl")
-        self._settings: dict[str, Any] = {} if settings is None else json.loads(json.dumps(settings))
-        self._has_found = False
-        self._overwrite, self._kept = overwrite, kept
-        self._left = self._check()
+        self._note = first.with_name(f".{first.name}.unfinished.json")
+        self._settings: Any = None if settings is None else json.loads(json.dumps(settings))
+        self._check()
 
-    def _check(self) -> list[dict[str, Any]]:
-        """Check the paths, and return the journal of a killed translation (UserError)."""
-        left = self._unfinished(self._overwrite)
-        for path in self._paths.values():
-            for name, file in self._kept:
-                output_file("--out", path, self._overwrite or bool(left), **{name: file})
-            output_file("--out", path, self._overwrite or bool(left))
-            check_writable(path.parent)
-        return left
-
-    def _unfinished(self, overwrite: bool) -> list[dict[str, Any]]:
-        """Return the journal of a killed translation with the same settings (UserError: they differ)."""
-        first, *others = entries(self._place, _NOTE) or [{}]
-        if not first.get("settings") or not self._settings:
-            return []
-        before, now = first["settings"], self._settings
-        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        if differing and not overwrite:
-            what = ", ".join(differing)
+    def _check(self) -> bool:
+        """Return whether a killed translation of these settings can go on (UserError: it has others)."""
+        before = read_json(self._note, "the settings of a translation") if self._note.exists() else None
+        goes_on = before is not None and before == self._settings
+        if before is not None and not goes_on and not self._overwrite:
             raise UserError(
-                f"`{self._place}` belongs to an unfinished translation with another {what}; give another `--out`, or "
-                "`--overwrite` to start again."
+                f"`{self._note}` belongs to an unfinished translation with other options or input; give another "
+                "`--out`, or `--overwrite` to start again."
             )
-        return [] if differing else [first, *others]
+        for path in self._paths.values():
+            for name, file in self._inputs:
+                output_file("--out", path, True, **{name: file})
+            output_file("--out", path, self._overwrite or goes_on)
+            check_writable(path.parent)
+        return goes_on
 
-    def begin(self) -> None:
-        """Continue an unfinished translation or start one.
+    def begin(self, ends: Sequence[int]) -> None:
+        """Go on with an unfinished translation or start one.
+
+        ends: numbers of lines at the ends of groups.
 
         Raises:
             UserError: another command writes there, or has finished there since the first check.
         """
-        out = next(iter(self._paths.values()))
-        self._journal = Journal(
-            self._place,
-            in_use=f"`--out` must be a file that no other command writes, but another `mtmoe translate` is writing "
-            f"`{out}`: wait for its end, or give another `--out`.",
-        )
-        try:
-            self._left = self._check()
-        except UserError:
-            self._journal.close()
-            raise
-        sizes = dict.fromkeys(self._paths, 0)
-        if self._left and self._fits(self._left[0]["bytes"]):
-            first, *others = self._left
-            self.groups, sizes = first["groups"], first["bytes"]
-            self.known = {one["batch"]: one["found"] for one in others if one.get("groups") == self.groups}
-            self._has_found = self.groups > 0 or bool(self.known)
-        else:
-            self._note_groups(sizes)
-        for lang, size in sizes.items():
-            if not self._is_moved(lang, size):
-                self._files[lang] = open_in_place(self._partial[lang], "r+b")
-                self._files[lang].truncate(size)
-                self._files[lang].seek(size)
-
-    def _fits(self, sizes: Mapping[str, int]) -> bool:
-        partial = self._partial
-        return sizes.keys() == self._paths.keys() and all(
-            self._is_moved(lang, size) or (partial[lang].is_file() and partial[lang].stat().st_size >= size)
-            for lang, size in sizes.items()
-        )
-
-    def _is_moved(self, lang: str, size: int) -> bool:
-        """Return whether a file was moved into place before the process was killed."""
-        path = self._paths[lang]
-        return size > 0 and not self._partial[lang].exists() and path.exists() and path.stat().st_size == size
-
-    def note(self, batch: int, found: Found) -> None:
-        """Record a finished batch's hypotheses in the journal."""
-        self._has_found = True
-        self._journal.add({"groups": self.groups, "batch": batch, "found": found})
+        goes_on = self._check()
+        for lang, partial in self._partial.items():
+            if goes_on and not partial.exists() and self._paths[lang].exists():  # killed while it was moved into place
+                os.replace(self._paths[lang], partial)
+            self._files[lang] = _locked(partial)
+        whole = min(map(_whole_lines, self._files.values())) if goes_on else 0
+        self.lines = max((end for end in ends if end <= whole), default=0)
+        for file in self._files.values():
+            file.seek(0)
+            file.truncate(sum(map(len, islice(file, self.lines))))
+            file.seek(0, os.SEEK_END)
+        if self._settings is not None:
+            write_text(self._note, json.dumps(self._settings))
 
     def write(self, texts: Mapping[str, str]) -> None:
         """Write a group's lines in each language."""
-        self._has_found = True
         for lang, text in texts.items():
             file = self._files[lang]
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
-        self.groups, self.known = self.groups + 1, {}
-        self._note_groups({lang: file.tell() for lang, file in self._files.items()})
-
-    def _note_groups(self, sizes: Mapping[str, int]) -> None:
-        self._journal.replace({"settings": self._settings, "groups": self.groups, "bytes": sizes})
 
     def finish(self) -> None:
         """Move the complete files into place."""
         for lang, file in self._files.items():
             file.close()
             move_into_place(self._partial[lang], self._paths[lang])
-        self._journal.remove()
+        self._note.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the files; keep partial results only if there are some and they can be continued."""
+        """Close the files; keep partial results only if there are some and they can go on."""
         for file in self._files.values():
             file.close()
-        if not self._settings or not self._has_found:
-            for path in self._partial.values():
-                path.unlink(missing_ok=True)
-            self._journal.remove()
-        self._journal.close()
+        partial = [self._partial[lang] for lang in self._files if self._partial[lang].exists()]
+        if self._settings is not None and any(path.stat().st_size for path in partial):
+            return
+        for path in partial:
+            path.unlink()
+        if self._files:
+            self._note.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> BinaryIO:
+    """Return a file, open to read and write (UserError: another process has it open)."""
+    file: BinaryIO = open_in_place(path, "r+b")
+    with suppress(BlockingIOError, FileNotFoundError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):  # it was not moved before it was locked
+            return file
+    file.close()
+    raise UserError(
+        f"`--out` must be a file that no other command writes, but another `mtmoe translate` is writing `{path}`: wait "
+        "for its end, or give another `--out`."
+    )
+
+
+def _whole_lines(file: BinaryIO) -> int:
+    file.seek(0)
+    return sum(line.endswith(b"\n") for line in file)
+
+
+def group_ends(counts: Sequence[int]) -> list[int]:
+    """Return the numbers of lines at the ends of the groups of files with so many lines."""
+    ends, before = [], 0
+    for count in counts:
+        ends += [before + min(end, count) for end in range(GROUP, count + GROUP, GROUP)]
+        before += count
+    return ends
 
 
 def output_paths(out: Path, targets: Sequence[str], inputs: Sequence[Path]) -> dict[str, Path]:

@@ -78,7 +78,7 @@ of_precision = _together(
     click.option("--cpu", is_flag=True, help="Do not use a GPU."),
 )
 of_text = _together(
-    click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
+    click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True,
                  help="CPU processes; they share the cores and the model."),
     click.option("--data", type=click.Path(), help="Data directory of the run; only checkpoints from before 0.2.0 need "
                  "its vocabulary. By default the directory that the run used."),

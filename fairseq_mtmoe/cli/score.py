@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
-from fairseq_mtmoe.cli._lines import Lines, Screen, read, survey
+from fairseq_mtmoe.cli._lines import Screen, read, survey
 from fairseq_mtmoe.cli._shared import (
     PATH,
     expect_checkpoints,
@@ -22,12 +22,15 @@ from fairseq_mtmoe.cli._shared import (
     progress_bar,
     quiet_fairseq,
 )
-from fairseq_mtmoe.cli._workers import Models, workers_of
+from fairseq_mtmoe.cli._workers import done_by, load
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, output_file, replacing
 
 if TYPE_CHECKING:
+    from fairseq_mtmoe.evaluation.decode import Decoding
+    from fairseq_mtmoe.evaluation.lines import Lines
     from fairseq_mtmoe.evaluation.text_scores import Pairs
+    from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 
 Write = Callable[[str], object]
 
@@ -75,59 +78,54 @@ def command(
     from fairseq_mtmoe import register
 
     register()
-    from fairseq_mtmoe.evaluation.translator import Decoding
+    from fairseq_mtmoe.evaluation.decode import Decoding
 
     decoding = Decoding.of(computing)
-    if workers > 1 and decoding.use_cuda:
-        raise_invalid("--workers", "1 on a GPU; `--cpu` scores on the CPU", workers)
-    models = Models(tuple(model.split(":")), decoding, data, n_best=1)
-    job = _Job(models, sources, targets, (source, target), tsv)
     stdout = None if out is not None else sys.stdout.buffer
     with contextlib.redirect_stdout(sys.stderr):  # keeps libraries' output apart from the scores
+        job = _Job(load(model, decoding, data, workers), decoding, (sources, targets), (source, target), tsv)
         if stdout is not None:
             screen = Screen(stdout)
-            job.run(workers, total, lambda text: screen.write({target: text}), quiet=stdout.isatty())
+            job.run(workers, total, lambda text: screen.write({target: text}), quiet=screen.is_terminal)
             return
         assert out is not None
-        with replacing(out) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+        with replacing(out) as unfinished, open(unfinished, "w", encoding="utf-8", newline="") as file:
             job.run(workers, total, file.write)
             file.flush()
 
 
+@dataclass(frozen=True)
 class _Job:
     """Scoring of one file against another, in two languages."""
 
-    def __init__(self, models: Models, sources: Path, targets: Path, langs: tuple[str, str], tsv: bool) -> None:
-        self._models, self._paths, self._langs, self._tsv = models, (sources, targets), langs, tsv
+    translator: TextTranslator
+    decoding: Decoding
+    paths: tuple[Path, Path]
+    langs: tuple[str, str]
+    tsv: bool
 
     def run(self, workers: int, total: int, write: Write, quiet: bool = False) -> None:
         """Check all lines, then score them in groups and pass each group's text to `write`."""
-        translator = self._models.load(workers)
-        with closing(workers_of(translator.score_batch, workers)) as scoring:
-            forced = translator.forced(*self._langs)
-            for side, path in enumerate(self._paths):
-                for some in read(path):
-                    forced.expect_short(side, some.lines, some.name, some.first)
+        with done_by(workers, self.translator.score_batch) as score_all:
+            forced = self.translator.forced(*self.langs)
+            for side, path in enumerate(self.paths):
+                for group in read(path):
+                    forced.expect_short(side, group)
             console = Console(stderr=True, quiet=quiet)
             with progress_bar("lines", console, transient=True) as progress:
                 bar = progress.add_task("scoring", total=total)
-                for sources, targets in self._groups():
-                    names = sources.name, targets.name
-                    pairs = forced.group(sources.lines, targets.lines, self._models.decoding, names, sources.first)
-                    for number, found in scoring.done(dict(enumerate(pairs.batches))):
-                        pairs.add(number, found)
-                        progress.advance(bar, len(found))
+                for sources, targets in zip(*map(read, self.paths), strict=True):
+                    pairs = forced.group(sources, targets, self.decoding)
+                    for batch, scores in zip(pairs.batches, score_all(pairs.batches), strict=True):
+                        pairs.add(batch, scores)
+                        progress.advance(bar, len(batch))
                     write(self._text(pairs, sources, targets))
                     progress.update(bar, completed=sources.first - 1 + len(sources.lines))
-
-    def _groups(self) -> Iterator[tuple[Lines, Lines]]:
-        sources, targets = map(read, self._paths)
-        return zip(sources, targets, strict=True)
 
     def _text(self, pairs: Pairs, sources: Lines, targets: Lines) -> str:
         lines = []
         for tokens, source, target in zip(pairs.finished(), sources.lines, targets.lines, strict=True):
             score = f"{sum((value for _, value in tokens), start=0.0):.4f}"
             texts = (text.replace("\t", " ") for text in (source, target))
-            lines.append("\t".join([score, str(len(tokens)), *texts]) if self._tsv else score)
+            lines.append("\t".join([score, str(len(tokens)), *texts]) if self.tsv else score)
         return "".join(f"{line}\n" for line in lines)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,9 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
+from fairseq_mtmoe import __version__
 from fairseq_mtmoe.checkpoints import checksum
-from fairseq_mtmoe.cli._lines import Files, Screen, Sink, output_paths, read, survey
+from fairseq_mtmoe.cli._lines import Files, Screen, group_ends, output_paths, read, survey
 from fairseq_mtmoe.cli._shared import (
     PATH,
     expect_checkpoints,
@@ -27,14 +28,14 @@ from fairseq_mtmoe.cli._shared import (
     progress_bar,
     quiet_fairseq,
 )
-from fairseq_mtmoe.cli._workers import Here, Models, Processes, workers_of
-from fairseq_mtmoe.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.cli._workers import done_by, load
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.text_batches import Forms, Group, Hypothesis, Row
-    from fairseq_mtmoe.evaluation.translator import Decoding
-
-    Translating = Here[Row, list[Hypothesis]] | Processes[Row, list[Hypothesis]]
+    from fairseq_mtmoe.evaluation.decode import Decoding
+    from fairseq_mtmoe.evaluation.lines import Lines
+    from fairseq_mtmoe.evaluation.text_batches import Translated
+    from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 
 
 @click.command("translate")
@@ -59,8 +60,8 @@ if TYPE_CHECKING:
               "--beam is then the number of samples, by default --n-best; the most probable are written.")  # fmt: skip
 @click.option("--sampling-topk", type=click.IntRange(1), metavar="K",
               help="Sample each token from the K most probable.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), help="Seed for --sampling; a sentence has the same translation in any "
-              "batch, process or run.  [default: 1]")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Seed for --sampling; the batches determine the samples, too.")  # fmt: skip
 @click.option("--scores", is_flag=True, help="Write fairseq-generate's score and a tab before each translation.")
 @of_batches
 @of_text
@@ -84,37 +85,40 @@ def command(
     mtmoe translate run/checkpoint_best.pt --from en --to sw,ig --input in.txt --out translations
     mtmoe translate before.pt after.pt --web
     """
-    _complete_sampling(search, n_best)
+    is_default = click.get_current_context().get_parameter_source("beam") is ParameterSource.DEFAULT
+    if search["sampling"] and is_default:
+        search["beam"] = n_best
     _check(models, source, targets, inputs, out, web, n_best, search["beam"])
     from fairseq_mtmoe import register
 
     register()
-    from fairseq_mtmoe.evaluation.translator import Decoding
+    from fairseq_mtmoe.evaluation.decode import Decoding
 
     decoding = Decoding.of(search)
-    if workers > 1 and decoding.use_cuda:
-        raise_invalid("--workers", "1 on a GPU; `--cpu` translates on the CPU", workers)
-    each = [Models(tuple(model.split(":")), decoding, data, n_best) for model in models]
     if web:
         from fairseq_mtmoe.cli._web import serve
 
-        serve([model.load() for model in each], models, port, lambda address: click.echo(address, err=True))
+        serve([load(model, decoding, data) for model in models], models, port)
         return
     assert source is not None
-    stdout = None if sys.stdout is None else sys.stdout.buffer
+    targets = tuple(dict.fromkeys(targets))
+    surveys = [survey(path) for path in inputs]
+    sink: Screen | Files
+    if out is None:
+        sink = Screen(sys.stdout.buffer)
+    else:
+        checkpoints = models[0].split(":")
+        settings = {
+            "MODEL": [checksum.identity(path) for path in checkpoints], "--input": [digest for _, digest in surveys],
+            "--from": source, "--to": targets, **asdict(decoding), "--n-best": n_best, "--scores": scores,
+            "--data": data, "version": __version__,
+        }  # fmt: skip
+        kept = [*(("--input", path) for path in inputs), *(("MODEL", Path(path)) for path in checkpoints)]
+        sink = Files(output_paths(out, targets, inputs), settings if inputs else None, overwrite, kept)
     with contextlib.redirect_stdout(sys.stderr):  # keeps libraries' output apart from the translations
-        job = _Job(each[0], source, list(dict.fromkeys(targets)), inputs, scores)
-        job.run(out, stdout, workers, overwrite)
-
-
-def _complete_sampling(search: dict[str, Any], n_best: int) -> None:
-    """Set defaults of sampling options (UserError: one is given without `--sampling`)."""
-    for name in () if search["sampling"] else ("sampling_topk", "seed"):
-        if search[name] is not None:
-            raise_invalid(flag(name), "absent without `--sampling`", search[name])
-    search["seed"] = 1 if search["seed"] is None else search["seed"]
-    if search["sampling"] and click.get_current_context().get_parameter_source("beam") is ParameterSource.DEFAULT:
-        search["beam"] = n_best
+        translator = load(models[0], decoding, data, workers)
+        job = _Job(translator, decoding, source, targets, inputs, n_best, scores)
+        job.run(sink, workers, [count for count, _ in surveys])
 
 
 def _check(
@@ -126,9 +130,6 @@ def _check(
     if n_best > beam:
         raise_invalid("--n-best", f"at most --beam, {beam}", n_best)
     if web:
-        from fairseq_mtmoe.cli._web import expect_server
-
-        expect_server()
         return
     if len(models) > 1:
         raise_invalid("MODEL", "one model, or FILE:FILE for an ensemble; only --web takes several", " ".join(models))
@@ -145,88 +146,57 @@ def _check(
         raise_invalid("--to", "one language for the standard output; `--out` takes several", ",".join(targets))
 
 
+@dataclass(frozen=True)
 class _Job:
     """Translation of inputs from one language into others."""
 
-    def __init__(
-        self, models: Models, source: str, targets: Sequence[str], inputs: Sequence[Path], scores: bool
-    ) -> None:
-        self._models, self._source, self._targets = models, source, targets
-        self._inputs, self._scores = inputs, scores
-        self._cut = 0  # translations that reached the length limit
+    translator: TextTranslator
+    decoding: Decoding
+    source: str
+    targets: Sequence[str]
+    inputs: Sequence[Path]
+    n_best: int
+    scores: bool
 
-    def run(self, out: Path | None, stdout: Any, workers: int, overwrite: bool) -> None:
-        """Check all lines, then translate them in groups and write each to `out`, or else to `stdout`."""
-        found = [survey(path) for path in self._inputs]
-        files: Files | None = None
-        if out is not None:
-            settings = self._settings([digest for _, digest in found]) if found else None
-            models = [("MODEL", Path(path)) for path in self._models.checkpoints]
-            kept = [*(("--input", path) for path in self._inputs), *models]
-            files = Files(output_paths(out, self._targets, self._inputs), settings, overwrite, kept)
-        translator = self._models.load(workers)
-        forms, decoding, n_best = translator.forms, self._models.decoding, self._models.n_best
-        work = partial(translator.translate_batch, decoding=decoding, n_best=n_best)
-        with closing(workers_of(work, workers)) as translating:
-            forms.check(self._source, self._targets)
-            for some in (some for path in self._inputs for some in read(path)):
-                forms.expect_short(some.lines, self._source, some.name, some.first)
-            sink: Sink = Screen(stdout)
-            if files is not None:
-                files.begin()
-                sink = files
-            total = sum(count for count, _ in found) * len(self._targets) if found else None
-            console = Console(stderr=True, quiet=out is None and bool(stdout.isatty()))
+    def run(self, sink: Screen | Files, workers: int, counts: Sequence[int]) -> None:
+        """Check all lines, then translate them in groups and write each; `counts` are the inputs' lines."""
+        decoder = self.translator.decoder(self.decoding, self.n_best)
+        with done_by(workers, decoder.decode) as decode_all:
+            self._check_lines()
+            if isinstance(sink, Files):
+                sink.begin([end * self.n_best for end in group_ends(counts)])
+            lines, cut = 0, 0
+            console = Console(stderr=True, quiet=sink.is_terminal)
             with closing(sink), progress_bar("lines", console, transient=True) as progress:
+                total = sum(counts) * len(self.targets) if self.inputs else None
                 bar = progress.add_task("translating", total=total)
-                for number, (group, lines) in enumerate(self._groups(forms)):
-                    if number >= sink.groups:
-                        self._translate(group, translating, sink, lambda count: progress.advance(bar, count))
-                        sink.write({lang: self._written(group, lang) for lang in self._targets})
-                    progress.update(bar, completed=lines * len(self._targets))
+                for group in self._groups():
+                    lines += len(group.lines)
+                    if lines * self.n_best > sink.lines:
+                        translated = self.translator.translated(
+                            group, self.source, self.targets, decoder, decode_all, partial(progress.advance, bar)
+                        )
+                        sink.write({target: self._written(translated[target]) for target in self.targets})
+                        cut += sum(best.is_cut for target in self.targets for best, *_ in translated[target])
+                    progress.update(bar, completed=lines * len(self.targets))
                 sink.finish()
-            if self._cut:
-                click.echo(
-                    f"translations that may lack their end: {self._cut:,}; they reached the length limit of "
-                    "--max-len-a, --max-len-b or the model", err=True,
-                )  # fmt: skip
+        if cut:
+            click.echo(
+                f"translations that may lack their end: {cut:,}; they reached the length limit of --max-len-a, "
+                "--max-len-b or the model", err=True,
+            )  # fmt: skip
 
-    def _groups(self, forms: Forms) -> Any:
-        """Yield the groups of all inputs, each with the number of lines up to its end."""
-        lines, decoding = 0, self._models.decoding
-        for path in self._inputs or (None,):
-            for some in read(path):
-                lines += len(some.lines)
-                yield (
-                    forms.group(
-                        some.lines, self._source, self._targets, decoding, self._models.n_best, some.name, some.first
-                    ),
-                    lines,
-                )
+    def _check_lines(self) -> None:
+        forms = self.translator.forms
+        forms.check(self.source, self.targets)
+        for path in self.inputs:
+            for group in read(path):
+                forms.expect_short(group, self.source)
 
-    @staticmethod
-    def _translate(group: Group, translating: Translating, sink: Sink, advance: Any) -> None:
-        for number, hypotheses in sink.known.items():
-            group.add(number, hypotheses)
-        left = {number: rows for number, rows in enumerate(group.batches) if number not in sink.known}
-        for number, found in translating.done(left):
-            group.add(number, found)
-            sink.note(number, found)
-            advance(sum(row.part == 0 for row in group.batches[number]))
+    def _groups(self) -> Iterator[Lines]:
+        for path in self.inputs or (None,):
+            yield from read(path)
 
-    def _written(self, group: Group, lang: str) -> str:
-        start = "{:.4f}\t" if self._scores else ""
-        lines = group.finished(lang)
-        self._cut += sum(best.is_cut for best, *_ in lines)
-        return "".join(f"{start.format(one.score)}{one.text}\n" for hypotheses in lines for one in hypotheses)
-
-    def _settings(self, digests: Sequence[str]) -> dict[str, object]:
-        """Return the settings that determine the translations; a continued one must have the same."""
-        from fairseq_mtmoe import __version__
-
-        decoding: Decoding = self._models.decoding
-        return {
-            "MODEL": [checksum.identity(path) for path in self._models.checkpoints], "--input": digests,
-            "--from": self._source, "--to": self._targets, **asdict(decoding), "--n-best": self._models.n_best,
-            "--scores": self._scores, "--data": self._models.data, "version": __version__,
-        }  # fmt: skip
+    def _written(self, lines: Sequence[Sequence[Translated]]) -> str:
+        start = "{:.4f}\t" if self.scores else ""
+        return "".join(f"{start.format(each.score)}{each.text}\n" for best in lines for each in best)

@@ -9,7 +9,7 @@ Letters: `S` sentences, `N` sentences that are left, `B` hypotheses per sentence
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerDecoderBase, TransformerModelBase
@@ -27,7 +27,7 @@ _AT_ONCE = 1 << 18  # scores that fit into a core's own cache
 
 
 class BeamSearch:
-    """Replaces fairseq's plain search, `generator`, in a task's `inference_step`.
+    """Replaces fairseq's plain search, `generator`.
 
     Args:
         generator: fairseq's.
@@ -40,27 +40,24 @@ class BeamSearch:
         self._goes_on, self._n_best = goes_on or bool, n_best
         self._ensemble, self._beam = generator.model, int(generator.beam_size)
         self._eos, self._penalty = generator.eos, generator.len_penalty
-        self._a, self._b, self._longest = generator.max_len_a, generator.max_len_b, generator.max_len - 1
+        self._generator = generator
         # As in fairseq: there are 2 * beam candidates, of which the first half may end.
         self._memory = _Memory(2 * self._beam, generator.pad, generator.eos)
 
-    def limits(self, lengths_S: Tensor) -> Tensor:
-        """(S,) Return the limit of words of each translation, without its end."""
-        limit_S: Tensor = (self._a * lengths_S.double() + float(self._b)).clamp(1, self._longest)
-        return limit_S.long()
-
     @torch.no_grad()
     def generate(
-        self, models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Tensor | None = None,
-        constraints: None = None, bos_token: int | None = None,
-    ) -> list[list[dict[str, Tensor]]]:  # fmt: skip
+        self,
+        models: Sequence[Any],
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[dict[str, Tensor]]]:
         """Return the best hypotheses of each sentence, in fairseq's generators' form.
 
         Each has `tokens` and a `score`: its log-probability, normalised by length as in fairseq. Translations begin
         with `prefix_tokens` (S, 1); `bos_token` is the decoder's first input.
         """
-        lengths_S = sample["net_input"]["src_lengths"]
-        limit_S = self.limits(lengths_S)
+        limit_S = length_limits(self._generator, sample["net_input"]["src_lengths"])
         reader = Reader(self._ensemble, sample["net_input"], self._beam, self._memory)
         first = self._eos if bos_token is None else bos_token
         beams = _Beams(limit_S, reader.width, self._beam, first, self._eos, self._penalty, self._n_best)
@@ -80,6 +77,12 @@ class BeamSearch:
         return beams.found()
 
 
+def length_limits(generator: Any, lengths_S: Tensor) -> Tensor:
+    """(S,) Return the limit of words of each translation, without its end, by its own source."""
+    limit_S: Tensor = generator.max_len_a * lengths_S.double() + float(generator.max_len_b)
+    return limit_S.clamp(1, generator.max_len - 1).long()
+
+
 @dataclass(frozen=True)
 class Scores:
     """Each row's next word: the K best log-probabilities, words, and the asked one."""
@@ -87,13 +90,6 @@ class Scores:
     values_RK: Tensor
     words_RK: Tensor
     asked_R: Tensor
-
-
-class _ChoosesWords(Protocol):
-    """Chooses words by the logits or log-probabilities of all."""
-
-    def projected(self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool) -> Scores: ...
-    def given(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> Scores: ...
 
 
 class _Memory:
@@ -108,7 +104,7 @@ class _Memory:
         found = [self._of_rows(features_RH[some], layer, asked_R[some], may_end) for some in rows]
         return Scores(*map(torch.cat, zip(*found, strict=True)))
 
-    def given(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> Scores:
+    def chosen(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> Scores:
         log_probs_RV.nan_to_num_(nan=NEVER, posinf=float("inf"), neginf=NEVER)
         of_asked_R = log_probs_RV.gather(1, asked_R.unsqueeze(1)).squeeze(1)
         log_probs_RV[:, self._forbidden(may_end)] = NEVER
@@ -165,7 +161,7 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
 class Reader:
     """The models with their states of a batch; at first one row per sentence if able."""
 
-    def __init__(self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _ChoosesWords) -> None:
+    def __init__(self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _Memory) -> None:
         self._ensemble, self._beam, self._memory = ensemble, beam, memory
         self._projection = projection(ensemble.single_model) if ensemble.models_size == 1 else None
         self._encoded = ensemble.forward_encoder(net_input)
@@ -185,7 +181,7 @@ class Reader:
             )
             return self._memory.projected(features[:, -1], self._projection, asked_R, may_end)
         log_probs_RV, _ = self._ensemble.forward_decoder(tokens_RL, self._encoded, self._states)
-        return self._memory.given(log_probs_RV, asked_R, may_end)
+        return self._memory.chosen(log_probs_RV, asked_R, may_end)
 
     def reorder(self, order_R: Tensor) -> None:
         """Continue rows from the rows `order_R`, which are beam-wide for each sentence."""

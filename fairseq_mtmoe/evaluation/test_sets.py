@@ -99,9 +99,9 @@ class Speller:
     def __init__(self, dictionary: Dictionary, post_process: str | None, ignored: Iterable[int] = ()) -> None:
         self.dictionary, self._post_process, self._ignored = dictionary, post_process, set(ignored)
 
-    def __call__(self, tokens: torch.Tensor, unknown: str) -> str:
+    def __call__(self, tokens: Sequence[int], unknown: str) -> str:
         text: str = self.dictionary.string(
-            tokens.tolist(), self._post_process, extra_symbols_to_ignore=self._ignored, unk_string=unknown
+            tokens, self._post_process, extra_symbols_to_ignore=self._ignored, unk_string=unknown
         )
         return text
 
@@ -150,7 +150,7 @@ class _Side:
 
     def spelled(self, unknown: str) -> list[str]:
         """Return the sentences as text, with this for unknown words."""
-        return [self._spell(tokens, unknown) for tokens in self.sentences]
+        return [self._spell(tokens.tolist(), unknown) for tokens in self.sentences]
 
     def text(self) -> list[str]:
         """Return the lines in `raw/` (UserError: they do not match the binarized lines)."""

@@ -1,4 +1,4 @@
-"""Batches of tokens from lines of text, and lines from hypotheses; no model.
+"""Rows of tokens from lines of text, and lines from hypotheses; no model.
 
 Every line gives one line. A line that is too long for the model is split at the ends of sentences, in any script, and
 its translations are joined.
@@ -11,7 +11,7 @@ import math
 import unicodedata
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +27,10 @@ from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.vocabulary import End, Side, Vocabulary, ends_of
 from fairseq_mtmoe.errors import UserError, raise_invalid, visible
 from fairseq_mtmoe.evaluation import stored
-from fairseq_mtmoe.evaluation.mixing import cut, limits_of
+from fairseq_mtmoe.evaluation.decode import Direction, Row
+from fairseq_mtmoe.evaluation.lines import Lines
 from fairseq_mtmoe.evaluation.test_sets import Speller
-from fairseq_mtmoe.evaluation.translator import UNKNOWN, Decoding, Sentence
+from fairseq_mtmoe.evaluation.translator import UNKNOWN
 from fairseq_mtmoe.io.files import text_lines
 
 TASKS = ("translation_heated", "translation_multi_simple_epoch")
@@ -46,20 +47,10 @@ _ENDS = regex.compile(
 _BYTE = regex.compile(r"<0x[0-9A-F]{2}>")
 
 
-class Row(NamedTuple):
-    """A sentence to translate: a part of a line, by numbers, and the input's tokens."""
+class Translated(NamedTuple):
+    """A line's translation, its score to the base 2 (as in fairseq-generate), and its length.
 
-    line: int
-    part: int
-    source: str
-    target: str
-    tokens: list[int]
-
-
-class Hypothesis(NamedTuple):
-    """A translation, its score to the base 2 (as in fairseq-generate), and its length.
-
-    Its length counts tokens, with the end. `is_cut`: it reached the limit of tokens.
+    Its length counts tokens, with the end. `is_cut`: a part reached the limit of tokens.
     """
 
     text: str
@@ -68,37 +59,10 @@ class Hypothesis(NamedTuple):
     is_cut: bool = False
 
 
-NOTHING = Hypothesis("", 0.0, 0)
+NOTHING = Translated("", 0.0, 0)
 
 
-@dataclass
-class Group:
-    """Lines translated together into all targets; batches have the longest rows first."""
-
-    lines: int
-    targets: Sequence[str]
-    batches: list[list[Row]]
-    lenpen: float
-    n_best: int = 1
-    _parts: dict[tuple[str, int], dict[int, list[Hypothesis]]] = field(default_factory=dict)
-
-    def add(self, batch: int, found: Sequence[Sequence[Sequence[Any]]]) -> None:
-        """Store the hypotheses of a batch's rows, which may come from JSON."""
-        for row, hypotheses in zip(self.batches[batch], found, strict=True):
-            of_line = self._parts.setdefault((row.target, row.line), {})
-            of_line[row.part] = [Hypothesis(*hypothesis) for hypothesis in hypotheses]
-
-    def finished(self, target: str) -> list[list[Hypothesis]]:
-        """Return each line's hypotheses, the best first; an empty line has empty ones."""
-        return [self._joined(self._parts.get((target, line), {})) for line in range(self.lines)]
-
-    def _joined(self, parts: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
-        in_order = [parts[number] for number in sorted(parts)]
-        wanted = range(self.n_best)
-        return [joined([each[min(rank, len(each) - 1)] for each in in_order], self.lenpen) for rank in wanted]
-
-
-def joined(parts: Sequence[Hypothesis], lenpen: float) -> Hypothesis:
+def joined(parts: Sequence[Translated], lenpen: float) -> Translated:
     """Join the translations of a line's parts, with the score of one hypothesis."""
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
@@ -108,7 +72,7 @@ def joined(parts: Sequence[Hypothesis], lenpen: float) -> Hypothesis:
         text += part.text if is_wide or not text else f" {part.text}"
     length = sum(part.length for part in parts)
     total = sum(part.score * part.length**lenpen for part in parts)
-    return Hypothesis(text, total / length**lenpen, length, any(part.is_cut for part in parts))
+    return Translated(text, total / length**lenpen, length, any(part.is_cut for part in parts))
 
 
 class Pieces:
@@ -257,48 +221,46 @@ class Forms:
 
         return sorted(self.langs, key=likeness, reverse=True)[:SHOWN]
 
-    def group(
-        self, lines: Sequence[str], source: str, targets: Sequence[str], decoding: Decoding, n_best: int = 1,
-        name: str = "the text", first: int = 1,
-    ) -> Group:  # fmt: skip
-        """Return the batches of lines (UserError: one is too long).
+    def rows(self, lines: Lines, source: str, targets: Sequence[str]) -> list[Row]:
+        """Return a row for each target and part of a line, by `(target, line, part)` (UserError: one is too long)."""
+        parts = self._split(lines, source)
+        rows = []
+        for target in targets:
+            direction = self.direction(source, target)
+            for line, pieces_of_parts in enumerate(parts):
+                for part, pieces in enumerate(pieces_of_parts):
+                    rows.append(Row((target, line, part), direction, self.tokens(pieces, source, target)))
+        return rows
 
-        name, first: the text and its first line's number, for errors.
-        """
-        parts = self._split(lines, source, name, first)
-        rows = [
-            Row(line, part, source, target, self.tokens(pieces, source, target))
-            for target in targets
-            for line, of_line in enumerate(parts)
-            for part, pieces in enumerate(of_line)
-        ]
-        return Group(len(lines), targets, self._batches(rows, decoding), decoding.lenpen, n_best)
+    def direction(self, source: str, target: str) -> Direction:
+        """Return what a search has to know of a direction."""
+        return Direction.of(self.task, f"{source}-{target}")
 
-    def expect_short(self, lines: Sequence[str], source: str, name: str, first: int) -> None:
+    def expect_short(self, lines: Lines, source: str) -> None:
         """Refuse lines with a sentence that is too long (UserError).
 
-        Only lines with many characters are cut. `group` refuses all; this checks much text before it is translated.
+        Only lines with many characters are cut. `rows` refuses all; this checks much text before it is translated.
         """
-        for number, line in enumerate(lines, start=first):
+        for number, line in enumerate(lines.lines, start=lines.first):
             if len(line) > self.longest // 4:
-                self._split([line], source, name, number)
+                self._split(Lines([line], lines.name, number), source)
 
-    def _split(self, lines: Sequence[str], source: str, name: str, first: int) -> list[list[list[int]]]:
+    def _split(self, lines: Lines, source: str) -> list[list[list[int]]]:
         """Return the tokens of each part of each line: mostly one part; none if empty."""
         encode = self.source(source).encode
-        found = [[pieces] if pieces else [] for pieces in encode(lines)]
-        for number, parts in enumerate(found):
+        parts_of_lines = [[pieces] if pieces else [] for pieces in encode(lines.lines)]
+        for number, parts in enumerate(parts_of_lines):
             if not parts or len(parts[0]) <= self.room:
                 continue
-            sentences = encode([part for part in _ENDS.split(lines[number]) if part.strip()])
-            found[number] = [pieces for pieces in sentences if pieces]
-            longest = max(map(len, found[number]))
+            sentences = [part for part in _ENDS.split(lines.lines[number]) if part.strip()]
+            parts_of_lines[number] = [pieces for pieces in encode(sentences) if pieces]
+            longest = max(map(len, parts_of_lines[number]))
             if longest > self.room:
                 raise UserError(
-                    f"Line {number + first} of {name} must have sentences of at most {self.room} tokens, but has one "
-                    f"of {longest}; break it up."
+                    f"Line {number + lines.first} of {lines.name} must have sentences of at most {self.room} tokens, "
+                    f"but has one of {longest}; break it up."
                 )
-        return found
+        return parts_of_lines
 
     def tokens(self, pieces: list[int], source: str, target: str) -> list[int]:
         """Return the encoder's input, in the form of fairseq's multilingual data or ours."""
@@ -310,32 +272,12 @@ class Forms:
             return [*pieces, token]
         return [*pieces, end, token] if self.task.args.encoder_langtok_last else [token, *pieces, end]
 
-    def first_token(self, target: str) -> int | None:
-        """Return the language token that the decoder writes first, or reads as an end."""
-        token: int | None = self.task.data_manager.get_decoder_langtok(target, self._specs[1])
-        return token
-
     @functools.cached_property
     def language_tokens(self) -> list[int]:
         """Ids of all languages' tokens among targets; they are never text."""
         dictionary, settings = self.task.target_dictionary, vars(self.task.args)
         symbols = (symbol for lang in self.langs for symbol in codes_of(lang, settings))
         return [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
-
-    def language_id(self, lang: str) -> int | None:
-        """Return a language's id for models with `--enable-lang-ids`, else None."""
-        return self.task.data_manager.lang_dict.index(lang) if self.task.args.enable_lang_ids else None
-
-    def _batches(self, rows: Sequence[Row], decoding: Decoding) -> list[list[Row]]:
-        """Return batches of rows of similar lengths, with all targets of one search."""
-        apart: dict[tuple[Any, ...], list[Sentence]] = {}
-        for number, row in enumerate(rows):
-            alone = row.target if self.replaces_ends else ""
-            sentence = Sentence(row.target, number, len(row.tokens), len(row.tokens))
-            apart.setdefault((alone, self.ends(row.target)), []).append(sentence)
-        batches = [batch for together in apart.values() for batch in cut(together, *limits_of(decoding))]
-        in_order = [[rows[one.number] for one in sorted(batch, key=lambda one: -one.source)] for batch in batches]
-        return sorted(in_order, key=lambda batch: -len(batch[0].tokens))
 
 
 @functools.cache

@@ -4,25 +4,22 @@ Search and spelling are those of `mtmoe evaluate`. Sentences into several langua
 language tokens and ids.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
-
-import torch
-from fairseq.data import data_utils
-from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
-from fairseq_mtmoe.evaluation.beam_search import BeamSearch
-from fairseq_mtmoe.evaluation.drawing import Drawing
+from fairseq_mtmoe.evaluation.decode import Decoder, Decoding, Hypothesis, Row, batch_of, ready
 from fairseq_mtmoe.evaluation.first_words import first_words
-from fairseq_mtmoe.evaluation.text_batches import Forms, Hypothesis, Row, Spelled, bits
+from fairseq_mtmoe.evaluation.lines import Lines
+from fairseq_mtmoe.evaluation.text_batches import Forms, Spelled, Translated, bits, joined
 from fairseq_mtmoe.evaluation.text_scores import Forced, Given, log_probs
-from fairseq_mtmoe.evaluation.translator import Decoding, ready
 
 _ARGUMENTS = "source", "target"
+
+DecodeAll = Callable[[Sequence[Sequence[Row]]], Iterator[list[list[Hypothesis]]]]
 
 
 class TextTranslator:
@@ -39,9 +36,8 @@ class TextTranslator:
         self._task = self.forms.task
         self._models: list[Any] = []
         self._load(states, checkpoints)
-        self._searches = lru_cache(maxsize=4)(self._search)
+        self.decoder = lru_cache(maxsize=4)(partial(Decoder, self._task, self._models))
         self._spellers = lru_cache(maxsize=None)(self._speller)
-        self._searches(decoding, 1)  # its warnings come once, also if several processes search
 
     @property
     def langs(self) -> list[str]:
@@ -69,23 +65,59 @@ class TextTranslator:
             sampling: Sample from the model's distribution instead of beam search; `beam` samples, 1 by default, of
                 which the most probable is returned.
             sampling_topk: Sample each token from this many most probable ones.
-            seed: Seed of the samples, 1 by default; a sentence's translation does not depend on its batch.
+            seed: Seed of the samples, 1 by default; the batches determine them, too.
 
         Raises:
             UserError: a language is unknown, an option is out of range, or a line has a sentence that is too long.
         """
-        given: dict[str, Any] = dict(
-            beam=beam, lenpen=lenpen, max_len_a=max_len_a, max_len_b=max_len_b, max_tokens=max_tokens,
-            batch_size=batch_size, sampling_topk=sampling_topk, seed=seed,
-        )  # fmt: skip
-        if sampling:
-            given |= {"sampling": True, "beam": beam or 1}
-        decoding = replace(self.decoding, **{name: value for name, value in given.items() if value is not None})
+        options: dict[str, Any] = {
+            "beam": 1 if sampling and beam is None else beam,
+            "lenpen": lenpen,
+            "max_len_a": max_len_a,
+            "max_len_b": max_len_b,
+            "max_tokens": max_tokens,
+            "batch_size": batch_size,
+            "sampling": sampling or None,
+            "sampling_topk": sampling_topk,
+            "seed": seed,
+        }
+        decoding = replace(self.decoding, **{name: value for name, value in options.items() if value is not None})
         self.forms.check(source, [target], _ARGUMENTS)
-        group = self.forms.group(_texts("lines", lines), source, [target], decoding)
-        for number, batch in enumerate(group.batches):
-            group.add(number, self.translate_batch(batch, decoding))
-        return [hypotheses[0].text for hypotheses in group.finished(target)]
+        translated = self.translated(Lines(_texts("lines", lines)), source, [target], self.decoder(decoding))
+        return [best.text for best, *_ in translated[target]]
+
+    def translated(
+        self,
+        lines: Lines,
+        source: str,
+        targets: Sequence[str],
+        decoder: Decoder,
+        decode_all: DecodeAll | None = None,
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> dict[str, list[list[Translated]]]:
+        """Return the best translations of each line into each target, the best first.
+
+        Args:
+            lines: of the text; an empty one has an empty translation.
+            source: language of the lines.
+            targets: languages to translate into.
+            decoder: of this translator.
+            decode_all: decodes batches, in their order; by default in this process.
+            advance: called with the number of lines in a batch.
+        """
+        batches = decoder.batches(self.forms.rows(lines, source, targets))
+        outputs = (decode_all or partial(map, decoder.decode))(batches)
+        parts: dict[tuple[str, int], dict[int, list[Translated]]] = {}
+        for batch, hypotheses in zip(batches, outputs, strict=True):
+            for row, best in zip(batch, hypotheses, strict=True):
+                target, line, part = row.key
+                parts.setdefault((target, line), {})[part] = self._texts(target, best)
+            advance(sum(row.key[2] == 0 for row in batch))
+        translated = {}
+        for target in targets:
+            numbers = range(len(lines.lines))
+            translated[target] = [_best_of_line(parts.get((target, line), {}), decoder) for line in numbers]
+        return translated
 
     def score(self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str) -> list[float]:
         """Return the log-probability of each target, given its source: forced decoding.
@@ -97,8 +129,8 @@ class TextTranslator:
         Raises:
             UserError: a language is unknown, there are not as many targets as sources, or a line is too long.
         """
-        found = self.score_tokens(sources, targets, source=source, target=target)
-        return [sum((value for _, value in tokens), start=0.0) for tokens in found]
+        lines = self.score_tokens(sources, targets, source=source, target=target)
+        return [sum((value for _, value in tokens), start=0.0) for tokens in lines]
 
     def score_tokens(
         self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str
@@ -108,9 +140,10 @@ class TextTranslator:
         if len(texts[1]) != len(texts[0]):
             rule = f"as many lines as there are sources, {len(texts[0]):,}"
             raise UserError(f"`targets` must be {rule}, but are {len(texts[1]):,} instead.")
-        pairs = self.forced(source, target, _ARGUMENTS).group(*texts, self.decoding)
-        for number, batch in enumerate(pairs.batches):
-            pairs.add(number, self.score_batch(batch))
+        sides = Lines(texts[0], "the sources"), Lines(texts[1], "the targets")
+        pairs = self.forced(source, target, _ARGUMENTS).group(*sides, self.decoding)
+        for batch in pairs.batches:
+            pairs.add(batch, self.score_batch(batch))
         symbols = self._task.target_dictionary
         return [[(symbols[token], value) for token, value in tokens] for tokens in pairs.finished()]
 
@@ -122,83 +155,46 @@ class TextTranslator:
         self.forms.check(source, [target], names)
         return Forced(self.forms, source, target, min(model.max_decoder_positions() for model in self._models))
 
-    def score_batch(self, given: Sequence[Given]) -> list[list[float]]:
+    def score_batch(self, batch: Sequence[Given]) -> list[list[float]]:
         """Return the log-probability of each token of a batch's translations.
 
         The longest source is first.
         """
-        target, dictionary = given[0].row.target, self._task.target_dictionary
-        sample = self._for_models([one.row for one in given])
-        begins = self.forms.first_token(target) if self.forms.replaces_ends else None
-        with first_words(self._models, self.forms.ends(target)[1]):
-            return log_probs(
-                self._models, sample["net_input"], [one.written for one in given],
-                dictionary.eos() if begins is None else begins, dictionary.pad(),
-            )  # fmt: skip
+        direction, dictionary = batch[0].row.direction, self._task.target_dictionary
+        sample = batch_of([pair.row for pair in batch], self._task, self._models, self.decoding)
+        begins = dictionary.eos() if direction.first_input is None else direction.first_input
+        written = [pair.written for pair in batch]
+        with first_words(self._models, direction.end):
+            return log_probs(self._models, sample["net_input"], written, begins, dictionary.pad())
 
-    def translate_batch(self, rows: Sequence[Row], decoding: Decoding, n_best: int = 1) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each row, the best first, at least one."""
-        search = self._searches(decoding, n_best)
-        sample = self._for_models(rows)
-        firsts = [self.forms.first_token(row.target) for row in rows]
-        prefixes = None if self.forms.replaces_ends or None in firsts else sample["id"].new_tensor(firsts).unsqueeze(1)
-        begins = firsts[0] if self.forms.replaces_ends else None
-        _, end = self.forms.ends(rows[0].target)
-        with first_words(self._models, end):
-            outputs = search.generate(self._models, sample, prefix_tokens=prefixes, bos_token=begins)
-        limits = search.limits(sample["net_input"]["src_lengths"]).tolist()
-        return [
-            [self._hypothesis(self._spellers(row.target), one, limit) for one in output]
-            for row, output, limit in zip(rows, outputs, limits, strict=True)
-        ]
-
-    @staticmethod
-    def _hypothesis(spell: Spelled, output: dict[str, torch.Tensor], limit: int) -> Hypothesis:
-        tokens = output["tokens"]
-        return Hypothesis(spell(tokens), bits(float(output["score"])), len(tokens), len(tokens) > limit)
-
-    def _for_models(self, rows: Sequence[Row]) -> dict[str, Any]:
-        sample: dict[str, Any] = self._task.for_models(self.decoding.moved(self._sample(rows)), self._models)
-        return sample
-
-    def _sample(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """Return a batch of ordered rows, as fairseq's tasks collate it."""
-        dictionary, left = self._task.source_dictionary, self._task.args.left_pad_source
-        tokens = [torch.tensor(row.tokens) for row in rows]
-        net_input = {
-            "src_tokens": data_utils.collate_tokens(tokens, dictionary.pad(), dictionary.eos(), left_pad=left),
-            "src_lengths": torch.tensor([len(row.tokens) for row in rows]),
-        }
-        ids = [self.forms.language_id(row.source) for row in rows]
-        if None not in ids:
-            net_input["src_lang_id"] = torch.tensor(ids).unsqueeze(1)
-        tasks = torch.tensor([self._task.task_id(f"{row.source}-{row.target}") for row in rows])
-        return {"id": torch.arange(len(rows)), "net_input": net_input, "task_ids": tasks}
-
-    def _search(self, by: Decoding, n_best: int) -> BeamSearch:
-        generation = GenerationConfig(beam=by.beam, lenpen=by.lenpen, max_len_a=by.max_len_a, max_len_b=by.max_len_b)
-        generator = self._task.build_generator(self._models, generation)
-        return (
-            Drawing(generator, by.seed, by.sampling_topk, n_best)
-            if by.sampling
-            else BeamSearch(generator, n_best=n_best)
-        )
+    def _texts(self, target: str, hypotheses: Sequence[Hypothesis]) -> list[Translated]:
+        spell = self._spellers(target)
+        return [Translated(spell(best.tokens), bits(best.score), len(best.tokens), best.is_cut) for best in hypotheses]
 
     def _speller(self, target: str) -> Spelled:
         return self.forms.target(target).speller([self._task.target_dictionary.eos(), *self.forms.language_tokens])
 
     def _load(self, states: list[dict[str, Any]], paths: Sequence[str]) -> None:
-        generation = GenerationConfig(beam=self.decoding.beam)
         while states:  # free each: it is as large as its model
             model = stored.build_model(self._task, states[0], paths[len(self._models)])
             del states[0]
-            self._models.append(ready(model, self.decoding, generation))
+            self._models.append(ready(model, self.decoding))
+
+
+def _best_of_line(parts: Mapping[int, Sequence[Translated]], decoder: Decoder) -> list[Translated]:
+    """Join the translations of a line's parts: the best of each, the second best of each, and so on."""
+    in_order = [parts[number] for number in sorted(parts)]
+    lines = []
+    for rank in range(decoder.n_best):
+        chosen = [texts[min(rank, len(texts) - 1)] for texts in in_order]
+        lines.append(joined(chosen, decoder.decoding.lenpen))
+    return lines
 
 
 def _texts(name: str, lines: Iterable[str]) -> list[str]:
     """Return the lines (UserError: one string, or a line that is no string)."""
-    found = [] if isinstance(lines, str) else list(lines)
-    wrong = [lines] if isinstance(lines, str) else [line for line in found if not isinstance(line, str)]
+    texts = [] if isinstance(lines, str) else list(lines)
+    wrong = [lines] if isinstance(lines, str) else [line for line in texts if not isinstance(line, str)]
     if wrong:
         raise_invalid(name, "a list of strings", wrong[0])
-    return found
+    return texts

@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import lzma
-import math
 import multiprocessing
 import os
 import random
@@ -15,7 +14,6 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,7 @@ from fairseq_mtmoe.backbones.bert import pretrained as bert
 from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
 from fairseq_mtmoe.backbones.t5 import pretrained as t5
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.cli._evaluating import JOURNAL, ScoreFolder
+from fairseq_mtmoe.cli._evaluating import UNFINISHED, ScoreFolder
 from fairseq_mtmoe.data.corpora.cleaning import languages as identification
 from fairseq_mtmoe.data.corpora.recipes import recipe as loading
 from fairseq_mtmoe.data.nlu import table
@@ -174,23 +172,17 @@ def _read_scores(folder: Path, draw: random.Random) -> None:
     return mtmoe("compare", *named, "--out", folder / "out")
 
 
-def _make_journal(draw: random.Random, folder: Path) -> None:
-    score = {"pair": "en-de", **json.loads(json.dumps(_SCORE.fields))}
-    notes: list[Any] = [{"settings": dict(_SETTINGS)}, {"batch": {"en-de": {"0": "x", "1": "y"}}}, {"score": score}]
-    replace_one(draw, notes, _JSON)
-    lines = [_text(note).encode() for note in notes]
-    (folder / JOURNAL).write_bytes(b"".join(b"%08x %s\n" % (zlib.crc32(line), line) for line in lines))
+def _make_unfinished(draw: random.Random, folder: Path) -> None:
+    content = {"settings": dict(_SETTINGS), "pairs": {"en-de": json.loads(json.dumps(_SCORE.fields))}}
+    values: list[Any] = [content]
+    replace_one(draw, values, _JSON)
+    _write(draw, folder / UNFINISHED, _text(values[0]))
 
 
-def _read_journal(folder: Path, draw: random.Random) -> None:
+def _read_unfinished(folder: Path, draw: random.Random) -> None:
     scores = ScoreFolder(folder, _SETTINGS, overwrite=True)
     scores.finished()
-    scores.begin()
-    assert all(isinstance(text, str) for texts in scores.known.values() for text in texts.values())
-    for pair, score in scores.scored.items():
-        scores.has_texts(score)
-        assert isinstance(pair, str) and math.isfinite(score.bleu)
-    scores.write_scores(list(scores.scored.values()) or [_SCORE])
+    scores.write_scores(list(scores.unfinished.values()) or [_SCORE])
 
 
 def _text(value: Any) -> str:
@@ -212,7 +204,7 @@ def _write(draw: random.Random, path: Path, text: str) -> None:
 LOGS = [
     Reader("run log", _make_log, _read_log),
     Reader("scores", _make_scores, _read_scores),
-    Reader("journal", _make_journal, _read_journal),
+    Reader("unfinished scores", _make_unfinished, _read_unfinished),
 ]
 
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 from fairseq.data import Dictionary
@@ -71,3 +72,15 @@ def rewrite(folder: Path, split: str, pair: str, sources: Sequence[str], targets
     processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
     for lang, lines in zip(pair.split("-"), (sources, targets), strict=True):
         _write(folder, f"{split}.{pair}.{lang}", lines, processor, Dictionary.load(str(folder / f"dict.{lang}.txt")))
+
+
+def by_fairseq(translator: Any, pair: str, size: int = 100) -> Any:
+    """The translation of a `Translator`'s test set by fairseq's generator, with so many sentences in a batch."""
+    data, texts = translator.pair_data(pair, "test"), {}
+    generator = data.task.build_generator(translator.models, translator.decoding.generation)
+    for start in range(0, len(data.fitting), size):
+        sample = data.dataset.collater([data.dataset[number] for number in data.fitting[start : start + size]])
+        outputs = data.task.inference_step(generator, translator.models, sample)
+        for number, output in zip(sample["id"].tolist(), outputs, strict=True):
+            texts[number] = data.text(output[0]["tokens"].tolist())
+    return data.translation(texts)

@@ -81,7 +81,8 @@ def imitate(data: Path, checkpoint: Path, pair: str) -> list[str]:
 
     One reference, which `write_raw` takes as returned, has an unknown word; the last source is longer than positions.
     """
-    from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+    from fairseq_mtmoe.evaluation.decode import Decoding
+    from fairseq_mtmoe.evaluation.translator import Translator
 
     sources = sentences(13, 1)
     write_split(data, "test", pair, sources, sources)

@@ -24,10 +24,9 @@ from torch import Tensor, distributed, nn
 
 from fairseq_mtmoe.analysis.scores import bleu_tokenizer
 from fairseq_mtmoe.data.translation.pairs import PairLoader
-from fairseq_mtmoe.data.translation.vocabulary import ends_of
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid, visible
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
-from fairseq_mtmoe.evaluation.first_words import first_words
+from fairseq_mtmoe.evaluation.decode import Direction, searched
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
 from fairseq_mtmoe.io.typed import fault
@@ -158,23 +157,15 @@ class ValidationScores:
         return BLEU(tokenize=tokenizer, force=True)
 
     def _translated(self, sample: Mapping[str, Any], model: nn.Module, pair: str) -> list[str]:
-        token, task = self._first_token(pair), self._task
-        search, inputs = self._search_with(model), sample["net_input"]["src_tokens"]
-        begins: dict[str, Any] = {}
-        if task.args.lang_tok_replacing_bos_eos:
-            begins["bos_token"] = token
-        elif token is not None:
-            begins["prefix_tokens"] = inputs.new_full((len(inputs), 1), token)
-        _, end = ends_of(task.state.state_dict, pair.partition("-")[2])
-        with uncounted(model, self._task.movement), routed_by_prices(model), first_words([model], end):
-            outputs = search.generate([model], dict(sample), **begins)
-        texts = [self._speller(output[0]["tokens"], UNKNOWN) for output in outputs]
+        direction, inputs = Direction.of(self._task, pair), sample["net_input"]["src_tokens"]
+        word, prefixes = direction.first_word, None
+        if word is not None:
+            prefixes = inputs.new_full((len(inputs), 1), word)
+        search = self._search_with(model)
+        with uncounted(model, self._task.movement), routed_by_prices(model):
+            outputs = searched(search, [model], dict(sample), direction, prefixes)
+        texts = [self._speller(output[0]["tokens"].tolist(), UNKNOWN) for output in outputs]
         return texts if self._detokenizer is None else [self._detokenizer.decode(text) for text in texts]
-
-    def _first_token(self, pair: str) -> int | None:
-        """Return the target language's token: the first output, or the first input."""
-        spec = self._task.args.langtoks["main"][1]
-        return int(self._task.data_manager.get_decoder_langtok(pair.partition("-")[2], spec)) if spec else None
 
     def _search_with(self, model: nn.Module) -> BeamSearch:
         is_sharded = any(layer.experts.placement.is_sharded for layer in expert_layers(model).values())
@@ -187,8 +178,9 @@ class ValidationScores:
     def _speller(self) -> Speller:
         dictionary, given = self._task.target_dictionary, self._task.args.eval_bleu_remove_bpe
         joining = joining_of(self._data, dictionary) if given is None else given
-        tokens = [token for pair in self._task.lang_pairs if (token := self._first_token(pair)) is not None]
-        return Speller(dictionary, joining, tokens)
+        directions = [Direction.of(self._task, pair) for pair in self._task.lang_pairs]
+        tokens = [direction.first_word or direction.first_input for direction in directions]
+        return Speller(dictionary, joining, filter(None, tokens))
 
 
 def _zeros(metric: str) -> Tensor:

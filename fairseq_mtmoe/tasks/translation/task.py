@@ -36,7 +36,6 @@ from fairseq_mtmoe.data.translation.recorded_sizes import synthetic_shares
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE, TIERS, load_tiers
 from fairseq_mtmoe.data.translation.vocabulary import KEPT, VOCABULARY, Side, Vocabulary, check_symbols, ends_of
 from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
-from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.fairseq_searches import mend
 from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.protocols import TaskDescription
@@ -328,25 +327,17 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- generation ----
 
     def build_generator(self, models: list[Any], args: Any, *others: Any, **kwargs: Any) -> Any:
-        """Build the generator, with the fixes of `fairseq_searches`.
+        """Build the generator, with the repair of `fairseq_searches`.
 
         fairseq looks for --keep-inference-langtok in the wrong place.
         """
-        kept, replaces = self.args.keep_inference_langtok, self.args.lang_tok_replacing_bos_eos
-        if replaces and getattr(args, "constraints", None):
-            raise_invalid("--constraints", "off for a model of `--lang-tok-replacing-bos-eos`", args.constraints)
+        kept = self.args.keep_inference_langtok
         build = FairseqTask.build_generator if kept else TranslationMultiSimpleEpochTask.build_generator
         generator = build(self, models, args, *others, **kwargs)
-        mend(generator, forced=int(self.args.langtoks["main"][1] is not None))
+        mend(generator)
         pairs = options.pairs_of({"task_state": self.state.state_dict})
         warn_of_targets(pairs, self.args.langtoks["main"], self.task_id, models)
         return generator
-
-    def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
-        """Return fairseq's data set of lines, with lexical constraints."""
-        dataset = super().build_dataset_for_inference(src_tokens, src_lengths)
-        dataset.constraints = constraints
-        return dataset
 
     def build_bpe(self, args: Any) -> Any:
         """Return fairseq's BPE; by default `fairseq-interactive` uses the data's model."""
@@ -361,7 +352,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Generate within the target language's part of the vocabulary."""
         _, end = ends_of(self.state.state_dict, self.args.target_lang)
         end = None if isinstance(generator, SequenceScorer) else end  # references may have any word
-        with first_words(models, end, padded=not isinstance(generator, BeamSearch)):
+        with first_words(models, end, padded=True):
             return self._infer(generator, models, sample, *rest, **more)
 
     def _infer(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
@@ -371,8 +362,6 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         tokens = sample["net_input"]["src_tokens"]
         sample = {**sample, "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))}
         found = super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
-        if not all(found):
-            raise UserError("`--max-len-b` must leave room for all constraints of a line and the words between them.")
         dictionary = self.source_dictionary
         special = tokens.new_tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()])
         codes = [code for lang in self.langs for code in codes_of(lang, vars(self.args))]

@@ -26,7 +26,8 @@ from fairseq_mtmoe.checkpoints.rebuild import TRUST
 from fairseq_mtmoe.checkpoints.rewriting import remove_orphans
 from fairseq_mtmoe.cli.upcycle import command as upcycle
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from fairseq_mtmoe.evaluation.decode import Decoding
+from fairseq_mtmoe.evaluation.translator import Translator
 from tests.helpers import untrained
 from tests.helpers.refused import refused
 

@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
-from fairseq_mtmoe.evaluation.mixing import Mixture
+from fairseq_mtmoe.evaluation.decode import Decoding
+from fairseq_mtmoe.evaluation.lines import Lines
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from fairseq_mtmoe.evaluation.translator import Translator
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import trained_pieces
 from tests.helpers.pretrained_translators import save_translator, sentences, write_lines
 from tests.helpers.training import train_here
+from tests.helpers.translated_text import by_fairseq
 
 OLD = ("swh_Latn", "fra_Latn")
 SEARCH = Decoding(beam=3, max_len_b=12, cpu=True)
@@ -61,10 +63,7 @@ def liking_new_words(folder, name, before):
 def found(path, targets, source="eng_Latn"):
     """Each target's best three hypotheses of each line, with their scores."""
     translator = TextTranslator([str(path)], SEARCH)
-    group = translator.forms.group(TEXT, source, targets, SEARCH, n_best=3)
-    for number, rows in enumerate(group.batches):
-        group.add(number, translator.translate_batch(rows, SEARCH, n_best=3))
-    return {target: group.finished(target) for target in targets}
+    return translator.translated(Lines(TEXT), source, targets, translator.decoder(SEARCH, 3))
 
 
 def test_old_directions_are_what_they_were_bit_for_bit(folder):
@@ -111,13 +110,13 @@ def test_a_second_language_leaves_the_first_what_it_was(tmp_path, joined):
 
 
 def test_test_sets_of_old_and_new_languages_are_translated_as_text_is(folder):
-    """All together, and each in fairseq-generate's way; sources are as both vocabularies cut them."""
-    translator = Translator(str(folder / "data"), [str(folder / "trained.pt")], SEARCH, references="fairseq")
+    """All together, and each by fairseq's generator; sources are as both vocabularies cut them."""
+    translator = Translator(str(folder / "data"), [str(folder / "trained.pt")], SEARCH)
     text, pairs = TextTranslator([str(folder / "trained.pt")], SEARCH), ["eng_Latn-swh_Latn", "eng_Latn-luo_Latn"]
-    together = {one.pair: one.hypotheses for one in Mixture(translator, pairs, "test").translate()}
+    together = {text.pair: text.hypotheses for text in translator.translations(pairs, "test")}
     wanted = {pair: text.translate(sentences("en", 6, 2), source="eng_Latn", target=pair[9:]) for pair in pairs}
     assert together == wanted and wanted[pairs[0]] != wanted[pairs[1]]
-    assert {pair: translator.translate(pair, "test").hypotheses for pair in pairs} == wanted
+    assert {pair: by_fairseq(translator, pair).hypotheses for pair in pairs} == wanted
 
 
 def test_a_validation_translates_as_text_is(folder, tmp_path, monkeypatch):

@@ -1,11 +1,10 @@
 """`mtmoe translate`: lines in, lines out, whatever happens to the process meanwhile; and the page for looking."""
 
-import asyncio
 import errno
+import fcntl
 import io
 import itertools
 import os
-import queue
 import re
 import socket
 import sys
@@ -14,8 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from contextlib import closing, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from multiprocessing import active_children
 from types import SimpleNamespace
 
@@ -25,11 +23,12 @@ from click.testing import CliRunner
 from lxml import html
 
 from fairseq_mtmoe.cli import _lines, _web, _workers
+from fairseq_mtmoe.cli import translate as command
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.decode import Decoder, Decoding
+from fairseq_mtmoe.evaluation.lines import Lines
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from fairseq_mtmoe.evaluation.translator import Decoding
-from fairseq_mtmoe.io.journal import Journal
 from tests.helpers.browser import NAMES, find_browser, running_browser
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import save_sparse_model, texts
@@ -84,10 +83,8 @@ def test_translations_that_end_at_the_limit_are_counted(model, file, tmp_path):
             rows[2] = 3 * rows[20]  # some sentences end
     torch.save(state, path)
     translator = TextTranslator([str(path)], Decoding(beam=2, max_len_b=8))
-    group = translator.forms.group(TEXT, "en", ["aa"], translator.decoding)
-    for number, rows in enumerate(group.batches):
-        group.add(number, translator.translate_batch(rows, translator.decoding))
-    lengths = [best.length for best, *_ in group.finished("aa")]
+    decoder = translator.decoder(translator.decoding)
+    lengths = [best.length for best, *_ in translator.translated(Lines(TEXT), "en", ["aa"], decoder)["aa"]]
     cut = lengths.count(9)  # the limit is of words before their end
     assert 0 < cut < len(TEXT)
 
@@ -114,50 +111,52 @@ def test_the_standard_input_is_read_in_groups(model, file, monkeypatch):
     assert next(_lines.read(None)).lines == TEXT[3:4]
 
 
-def test_a_killed_translation_of_files_goes_on_and_its_result_is_the_same(model, file, tmp_path, monkeypatch):
+def test_a_killed_translation_of_files_goes_on_after_its_groups_of_lines(model, file, tmp_path, monkeypatch):
     monkeypatch.setattr(_lines, "GROUP", 7)
-    job = (model, *SHORT, "--to", "aa,cc", "--input", file, "--input", file, "--batch-size", 4)
+    job = (model, *SHORT, "--to", "aa,cc", "--input", file, "--input", file, "--batch-size", 4, "--n-best", 2)
     translate(*job, "--out", tmp_path / "whole-{lang}")
-    out, steps = tmp_path / "out", itertools.count(1)
-    translated = []
-    work = TextTranslator.translate_batch
+    out, steps, decoded, decode = tmp_path / "out", itertools.count(1), [], Decoder.decode
 
     def dying(function):
-        """Every fourth call ends the process, after it or before."""
+        """The first of three calls ends the process before it, the third behind it."""
 
         def call(*arguments):
-            step = next(steps)
-            if step % 8 == 4:
+            step = next(steps) % 3
+            if step == 1:
                 raise MemoryError
             function(*arguments)
-            if step % 8 == 0:
+            if step == 0:
                 raise MemoryError
 
         return call
 
-    def watched(one, rows, **search):
-        found = work(one, rows, **search)
-        translated.append(len(rows))
-        return found
+    monkeypatch.setattr(Decoder, "decode", lambda one, rows: decoded.append(len(rows)) or decode(one, rows))
+    monkeypatch.setattr(_lines.Files, "write", dying(_lines.Files.write))
+    moves, move = itertools.count(1), _lines.move_into_place
 
-    monkeypatch.setattr(TextTranslator, "translate_batch", watched)
-    for name in ("note", "write"):
-        monkeypatch.setattr(_lines.Files, name, dying(getattr(_lines.Files, name)))
-    monkeypatch.setattr(_lines, "move_into_place", dying(_lines.move_into_place))
+    def dying_before(*arguments):
+        if next(moves) in (1, 3):
+            raise MemoryError
+        move(*arguments)
+
+    monkeypatch.setattr(_lines, "move_into_place", dying_before)
     out.mkdir()
     for runs in range(1, 30):  # noqa: B007
         try:
             translate(*job, "--out", out)
             break
         except MemoryError:
-            if names(out) == [".in.txt.aa.unfinished", ".in.txt.aa.unfinished.jsonl", ".in.txt.cc.unfinished"]:
-                with refused(".in.txt.aa.unfinished.jsonl", "--out", "--overwrite"):
-                    translate(*job, "--beam", 1, "--out", out)
+            left = names(out)
+            if left == [".in.txt.aa.unfinished", ".in.txt.aa.unfinished.json", ".in.txt.cc.unfinished"]:
+                with refused(".in.txt.aa.unfinished.json", "--out", "--overwrite"):
+                    translate(*job, "--beam", 3, "--out", out)
+                with open(out / left[2], "a") as torn:
+                    torn.write("half a li")
     assert runs > 5 and names(out) == ["in.txt.aa", "in.txt.cc"]
     for lang in ("aa", "cc"):
         content = (out / f"in.txt.{lang}").read_bytes()
-        assert content == (tmp_path / f"whole-{lang}").read_bytes() and content.count(b"\n") == 2 * len(TEXT)
-    assert 4 * len(TEXT) <= sum(translated) <= 4 * len(TEXT) + 4 * runs  # no more than a batch was lost each time
+        assert content == (tmp_path / f"whole-{lang}").read_bytes() and content.count(b"\n") == 4 * len(TEXT)
+    assert sum(decoded) <= 4 * len(TEXT) + 14 * runs  # no more than a group was lost each time
     with refused("--out", "--overwrite"):
         translate(*job, "--out", out)
 
@@ -171,7 +170,6 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(model, file, tmp_p
         ([], "--to"), (["--to", "aa", "--n-best", 3], "--n-best"), (["--to", "aa", "--out", file], "--out"),
         (["--to", "aa", "--fp16", "--bf16"], "--bf16"), (["--to", "aa", "--max-tokens", 3], "--max-tokens"),
         (["--to", "aa", "--out", model, "--overwrite"], "--out"), (["--to", "aa", "--workers", 0], None),
-        (["--to", "aa", "--workers", 3000], "--workers"),
     ):  # fmt: skip
         outs = [] if "--out" in arguments else ["--out", out]
         if name is None:
@@ -200,25 +198,26 @@ def test_a_pipe_into_a_file_is_whole_or_absent(model, tmp_path):
 def test_a_file_that_another_command_writes_is_told_by_its_option(model, file, tmp_path):
     out = tmp_path / "out"
     job = (model, *SHORT, "--to", "aa", "--input", file, "--out", out)
-    with closing(Journal(tmp_path / ".out.unfinished.jsonl")), refused("--out", "mtmoe translate", "out"):
-        translate(*job)
-    assert names(tmp_path) == ["in.txt"]
+    with open(tmp_path / ".out.unfinished", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with refused("--out", "mtmoe translate", ".out.unfinished"):
+            translate(*job)
     translate(*job)
+    assert names(tmp_path) == ["in.txt", "out"]
 
 
-@pytest.mark.parametrize("name", [".out.unfinished", ".out.unfinished.jsonl"])
-def test_a_link_beside_the_output_is_not_followed(model, file, tmp_path, name):
+def test_a_link_beside_the_output_is_not_followed(model, file, tmp_path):
     (tmp_path / "precious").write_text("precious")
-    (tmp_path / name).symlink_to("precious")
-    with refused(name):
+    (tmp_path / ".out.unfinished").symlink_to("precious")
+    with refused(".out.unfinished"):
         translate(model, *SHORT, "--to", "aa", "--input", file, "--out", tmp_path / "out")
     assert (tmp_path / "precious").read_text() == "precious" and not (tmp_path / "out").exists()
 
 
 def test_a_file_that_another_command_has_finished_meanwhile_is_kept(model, file, tmp_path, monkeypatch):
-    load, out = _workers.Models.load, tmp_path / "out"
+    load, out = _workers.load, tmp_path / "out"
     job = (model, *SHORT, "--to", "aa", "--input", file, "--out", out)
-    monkeypatch.setattr(_workers.Models, "load", lambda *arguments: out.write_text("other") and load(*arguments))
+    monkeypatch.setattr(command, "load", lambda *arguments: out.write_text("other") and load(*arguments))
     with refused("--out", "--overwrite"):
         translate(*job)
     assert out.read_text() == "other" and names(tmp_path) == ["in.txt", "out"]
@@ -244,34 +243,37 @@ def test_several_processes_write_the_same(model, file, tmp_path, one_thread_each
         assert (tmp_path / f"one-{lang}").read_bytes() == (tmp_path / f"two-{lang}").read_bytes()
 
 
-def test_processes_share_one_load_of_the_model_and_end_at_once(translator, one_thread_each):
-    work = partial(translator.translate_batch, decoding=Decoding(beam=2, max_len_b=8))
-    group = translator.forms.group(TEXT, "en", ["aa"], Decoding(batch_size=5))
-    batches = dict(enumerate(group.batches))
-    here = dict(_workers.Here(work).done(batches))
-    with closing(_workers.Processes(work, 2)) as processes:
-        assert dict(processes.done(batches)) == here
-    rows = [row for batch in batches.values() for row in batch] * 2
+def test_processes_do_batches_in_their_order_and_end_at_once(one_thread_each):
+    def slowly(batch):
+        time.sleep(0.3 if batch == "first" else 0.1)
+        return batch, os.getpid()
 
-    def slowly(rows):
-        time.sleep(0.3)
-        return [(os.getpid(), row.line) for row in rows]
-
-    with closing(_workers.Processes(slowly, 2)) as processes:
-        ((_, found),) = processes.done({0: rows})
-    assert len({process for process, _ in found}) == 2 and [line for _, line in found] == [row.line for row in rows]
-    processes = _workers.Processes(lambda rows: time.sleep(20), 2)
-    processes._executor.submit(_workers._done, TEXT)
-    time.sleep(0.3)  # it has begun
+    batches = ["first", *map(str, range(5))]
+    with _workers.done_by(2, slowly) as done:
+        results = list(done(batches))
+    assert [batch for batch, _ in results] == batches and len({process for _, process in results}) == 2
     start = time.monotonic()
-    processes.close()
+    with pytest.raises(KeyboardInterrupt), _workers.done_by(2, lambda batch: time.sleep(20)) as done:
+        done(batches)
+        time.sleep(0.3)  # they have begun
+        raise KeyboardInterrupt
     assert time.monotonic() - start < 3
+
+
+def test_the_sentence_of_the_work_and_the_death_of_a_process_are_told(one_thread_each):
+    def wrong(batch):
+        raise UserError("`wrong` must be right.")
+
+    with refused("wrong"), _workers.done_by(2, wrong) as done:
+        list(done(["a"]))
+    with refused("--workers"), _workers.done_by(2, lambda batch: os._exit(1)) as done:
+        list(done(["a"]))
 
 
 # ---- the page ----
 
 
-def test_processes_that_cannot_start_are_one_sentence(translator, monkeypatch):
+def test_processes_that_cannot_start_are_one_sentence(monkeypatch):
     fork, forked = os.fork, []
 
     def fails_at_the_second():
@@ -281,32 +283,21 @@ def test_processes_that_cannot_start_are_one_sentence(translator, monkeypatch):
         return forked[-1]
 
     monkeypatch.setattr(os, "fork", fails_at_the_second)
-    with refused("--workers"):
-        _workers.Processes(lambda rows: rows, 4)
-    wait_until(lambda: not active_children())
+    with refused("--workers"), _workers.done_by(4, lambda batch: batch):
+        pass
+    assert not active_children()
 
 
 @contextmanager
 def served(*translators, names=None):
     """The address of a page, whose server ends with the block."""
-    ready, loop = queue.Queue(), asyncio.new_event_loop()
-    names = names or [f"model{number}" for number in range(len(translators))]
-    task = loop.create_task(_web.serving(translators, names, 0, ready.put))
-
-    def run():
-        asyncio.set_event_loop(loop)
+    with _web.Server(translators, names or [f"model{number}" for number in range(len(translators))], 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
         try:
-            loop.run_until_complete(task)
-        except asyncio.CancelledError:
-            loop.close()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield ready.get(timeout=10)
-    finally:
-        loop.call_soon_threadsafe(task.cancel)
-        thread.join(10)
+            yield f"http://{server.hosts[0]}/"
+        finally:
+            server.shutdown()
 
 
 def ask(address, headers=(), **form):
@@ -364,29 +355,17 @@ def test_the_page_is_for_this_machine_and_for_little_text(translator):
         ):  # fmt: skip
             assert ask(address, headers, **form)[0] == status
             assert slow.calls == 0
-        assert ask(f"{address}?text=bo&from=en&to=zz")[0] == 200 and slow.calls == 0
-        for text, status in (("b" * 5001, 413), ("b\n" * 60, 413), ("b" * 70_000, 400)):
-            assert ask(address, **{**form, "text": text})[0] == status
-        answers = []
-        threads = [
-            threading.Thread(target=lambda: answers.append(ask(address, {"Origin": address[:-1]}, **form)[0]))
-            for _ in range(7)
-        ]
-        for thread in threads:
-            thread.start()
-        deadline = time.monotonic() + 20
-        while len(answers) < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert answers == [503] * 3 and slow.calls == 1
+        assert ask(f"{address}?text=bo&from=en&to=zz")[0] == 403
+        for text in ("b" * 5001, "b\n" * 60):
+            assert ask(address, **{**form, "text": text})[0] == 413
+        assert slow.calls == 0
         slow.go.set()
-        for thread in threads:
-            thread.join(20)
-        assert sorted(answers) == [200] * 4 + [503] * 3
+        assert ask(address, {"Origin": address[:-1]}, **form)[0] == 200 and slow.calls == 1
 
 
 @pytest.mark.parametrize("sent", ["POST / HT", "POST / HTTP/1.1\r\nHost: {}\r\nContent-Length: 9\r\n\r\ntext"])
 def test_a_request_that_is_half_sent_ends(sent, monkeypatch):
-    monkeypatch.setattr(_web, "MOST_SECONDS", 0.1)
+    monkeypatch.setattr(_web.Page, "timeout", 0.1)
     with served(Slow()) as address:
         place = urllib.parse.urlsplit(address)
         with socket.create_connection((place.hostname, place.port), timeout=20) as client:
@@ -400,67 +379,9 @@ def test_a_models_name_need_not_be_utf8():
     assert status == 200 and "model⟨U+DCFF⟩.pt" in page
 
 
-class Endless:
-    """A model that computes one text until somebody stops it."""
-
-    def __init__(self):
-        self.langs, self.texts, self.stopped = ["en", "zz"], [], threading.Event()
-
-    def translate(self, lines, *, source, target):
-        self.texts.append(lines[0])
-        layer, until = torch.nn.Identity(), time.monotonic() + 20
-        try:
-            while lines == ["endless"] and time.monotonic() < until:
-                layer(torch.zeros(1))
-        finally:
-            self.stopped.set()
-        return list(lines)
-
-
-@contextmanager
-def asking(address, text):
-    """A client that leaves with the block."""
-    place = urllib.parse.urlsplit(address)
-    body = urllib.parse.urlencode({"text": text, "from": "en", "to": "zz"})
-    head = f"POST / HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-    with socket.create_connection((place.hostname, place.port)) as client:
-        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
-        yield
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_text_ends_with_its_client_and_all_do_with_the_server(monkeypatch, caplog):
-    endless, desks = Endless(), []
-    made = _web.Desk
-    monkeypatch.setattr(_web, "Desk", lambda *arguments: desks.append(made(*arguments)) or desks[-1])
-    with served(endless) as address:
-        with asking(address, "endless"):
-            wait_until(lambda: endless.texts)
-            with asking(address, "queued"):
-                wait_until(lambda: desks[0].waiting == 2)
-            wait_until(lambda: desks[0].waiting == 1)
-        assert ask(address, text="last", from_="en", to="zz")[0] == 200 and endless.texts == ["endless", "last"]
-        endless.stopped.clear()
-        with asking(address, "endless"):
-            wait_until(lambda: len(endless.texts) == 3)
-            with asking(address, "queued"):
-                wait_until(lambda: desks[0].waiting == 2)
-                start = time.monotonic()
-                desks[0].close()
-                assert endless.stopped.wait(5) and time.monotonic() - start < 5
-    assert endless.texts == ["endless", "last", "endless"]
-    assert not [record for record in caplog.records if record.levelname != "DEBUG"]
-
-
 def test_a_port_that_is_taken_is_said(translator):
     with served(translator) as address, refused("--port"):
-        _web.serve([translator], ["model"], urllib.parse.urlsplit(address).port, print)
+        _web.serve([translator], ["model"], urllib.parse.urlsplit(address).port)
 
 
 @pytest.mark.slow

@@ -9,9 +9,11 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_mtmoe import load_translator, register
 from fairseq_mtmoe.evaluation import text_scores
+from fairseq_mtmoe.evaluation.decode import Decoding
+from fairseq_mtmoe.evaluation.lines import Lines
 from fairseq_mtmoe.evaluation.text_scores import Given
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from fairseq_mtmoe.evaluation.translator import Translator
 from tests.helpers import untrained
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import LIMIT, PEMT, SPARSE, make_text_data, texts
@@ -44,10 +46,10 @@ def lines_of(data, pair):
 def by_fairseq(data, paths, pair):
     """What fairseq-generate's scorer gives for each token of the pair's targets."""
     old = Translator(str(data), [*map(str, paths)], SMALL)
-    direction = old.direction(pair, "test")
-    scorer = direction.task.build_generator(old.models, GenerationConfig(score_reference=True))
-    sample = direction.dataset.collater([direction.dataset[number] for number in range(len(direction.dataset))])
-    found = direction.task.inference_step(scorer, old.models, sample)
+    test_set = old.pair_data(pair, "test")
+    scorer = test_set.task.build_generator(old.models, GenerationConfig(score_reference=True))
+    sample = test_set.dataset.collater([test_set.dataset[number] for number in range(len(test_set.dataset))])
+    found = test_set.task.inference_step(scorer, old.models, sample)
     scores = {number: one["positional_scores"] for number, (one,) in zip(sample["id"].tolist(), found, strict=True)}
     return [scores[number].tolist() for number in sorted(scores)]
 
@@ -83,20 +85,18 @@ def test_an_ensemble_has_the_mean_probability_as_in_fairseq(data, model, tmp_pat
 
 
 @pytest.mark.parametrize("form", [[], ["--lang-tok-replacing-bos-eos"], None], ids=["code", "ends", "ensemble"])
-def test_the_search_gave_its_hypotheses_the_same_score(data, tmp_path, form, monkeypatch):
-    search, written = Decoding(beam=3, max_len_a=0.5, max_len_b=2, lenpen=0.7, cpu=True), []
+def test_the_search_gave_its_hypotheses_the_same_score(data, tmp_path, form):
+    search = Decoding(beam=3, max_len_a=0.5, max_len_b=2, lenpen=0.7, cpu=True)
     paths = [str(tmp_path / f"{seed}.pt") for seed in range(1 if form is not None else 2)]
     for seed, path in enumerate(paths):
         untrained.save_model(data, path, *SPARSE, *(form or ()), seed=seed)
     translator = TextTranslator(paths, search)
-    (rows,) = translator.forms.group(texts(20, 5), "en", ["cc"], search).batches
-    monkeypatch.setattr(
-        TextTranslator, "_hypothesis", staticmethod(lambda spell, output, limit: written.append(output))
-    )
-    translator.translate_batch(rows, search)
-    found = translator.score_batch([Given(row, one["tokens"].tolist()) for row, one in zip(rows, written, strict=True)])
+    decoder = translator.decoder(search)
+    (rows,) = decoder.batches(translator.forms.rows(Lines(texts(20, 5)), "en", ["cc"]))
+    written = [best for best, *_ in decoder.decode(rows)]
+    found = translator.score_batch([Given(row, best.tokens) for row, best in zip(rows, written, strict=True)])
     scores = [sum(values) / len(values) ** search.lenpen for values in found]
-    assert scores == pytest.approx([float(one["score"]) for one in written], abs=1e-4)
+    assert scores == pytest.approx([best.score for best in written], abs=1e-4)
     assert len({len(values) for values in found}) > 1
 
 

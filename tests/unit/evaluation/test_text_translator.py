@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.text_batches import Hypothesis, bits, joined
+from fairseq_mtmoe.evaluation.decode import Decoding
+from fairseq_mtmoe.evaluation.lines import Lines
+from fairseq_mtmoe.evaluation.text_batches import Translated, bits, joined
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from fairseq_mtmoe.evaluation.translator import Translator
 from tests.helpers import untrained
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import LIMIT, PEMT, SPARSE, make_text_data, sources
@@ -65,14 +66,13 @@ def test_text_is_translated_as_the_test_set_is_whatever_languages_share_a_batch(
     for pair in pairs:
         assert translator.translate(sources(data, pair), source="en", target=pair.split("-")[1]) == wanted[pair]
     targets = [pair.split("-")[1] for pair in pairs]
-    group = translator.forms.group(sources(data, "en-aa"), "en", targets, SHORT)
-    assert len(group.batches) == (len(pairs) if "--lang-tok-replacing-bos-eos" in options else 1)
-    for number, rows in enumerate(group.batches):
-        group.add(number, translator.translate_batch(rows, SHORT))
+    lines, sizes = Lines(sources(data, "en-aa")), []
+    together = translator.translated(lines, "en", targets, translator.decoder(SHORT), advance=sizes.append)
+    assert len(sizes) == (len(pairs) if "--lang-tok-replacing-bos-eos" in options else 1)
     for target in targets:
-        apart = translator.translate(sources(data, "en-aa"), source="en", target=target)
-        assert [one[0].text for one in group.finished(target)] == apart
-    assert len({text for target in targets for text in map(str, group.finished(target))}) > 10
+        apart = translator.translate(lines.lines, source="en", target=target)
+        assert [best.text for best, *_ in together[target]] == apart
+    assert len({str(best) for lines_of_target in together.values() for best in lines_of_target}) > 10
 
 
 def test_text_is_normalised_as_prepare_normalises_training_text(data, translator):
@@ -115,21 +115,39 @@ def test_an_ensemble_and_a_stock_checkpoint_whose_vocabulary_is_in_its_data(data
 
 
 def test_scores_and_several_hypotheses_are_those_of_fairseq(data, model, translator):
-    old = Translator(str(data), [str(model)], SHORT)
-    direction = old.direction("en-cc", "test")
-    generator = direction.task.build_generator(old.models, GenerationConfig(beam=4, lenpen=0.7, max_len_b=15))
-    rows = translator.forms.group(sources(data, "en-cc"), "en", ["cc"], SHORT).batches[0]
-    sample = direction.dataset.collater([direction.dataset[row.line] for row in rows])
-    wanted = dict(zip(sample["id"].tolist(), direction.task.inference_step(generator, old.models, sample), strict=True))
-    for row, found in zip(rows, translator.translate_batch(rows, replace(SHORT, beam=4), n_best=3), strict=True):
-        assert [one.text for one in found] == [direction.text([one]) for one in wanted[row.line][:3]]
-        assert [one.score for one in found] == pytest.approx(
-            [bits(float(one["score"])) for one in wanted[row.line][:3]]
-        )
-        assert found == sorted(found, key=lambda one: -one.score) and len({one.text for one in found}) > 1
-    (best, *_), *_ = translator.translate_batch(rows, replace(SHORT, beam=4))
-    assert best.text == direction.text(wanted[rows[0].line])
-    assert best.score == pytest.approx(bits(float(wanted[rows[0].line][0]["score"])))
+    wide = replace(SHORT, beam=4)
+    old = Translator(str(data), [str(model)], wide)
+    test_set = old.pair_data("en-cc", "test")
+    generator = test_set.task.build_generator(old.models, wide.generation)
+    sample = test_set.dataset.collater([test_set.dataset[number] for number in test_set.fitting])
+    outputs = test_set.task.inference_step(generator, old.models, sample)
+    wanted = dict(zip(sample["id"].tolist(), outputs, strict=True))
+    lines = Lines(sources(data, "en-cc"))
+    for n_best in (3, 1):
+        found = translator.translated(lines, "en", ["cc"], translator.decoder(wide, n_best))["cc"]
+        for line, several in enumerate(found):
+            hypotheses = wanted[line][:n_best]
+            assert [one.text for one in several] == [test_set.text(one["tokens"].tolist()) for one in hypotheses]
+            assert [one.score for one in several] == pytest.approx([bits(float(one["score"])) for one in hypotheses])
+        assert any(len({one.text for one in several}) > 1 for several in found) == (n_best > 1)
+
+
+def test_samples_are_drawn_by_seed_and_batch(translator):
+    given, lines = {"source": "en", "target": "aa", "sampling": True}, sources_of_words()
+    first = translator.translate(lines, **given)
+    torch.manual_seed(9)
+    assert translator.translate(lines, **given) == first != translator.translate(lines, **given, seed=2)
+    greedy = translator.translate(lines, source="en", target="aa", beam=1)
+    assert translator.translate(lines, **given, sampling_topk=1) == greedy != first
+    drawn = translator.decoder(replace(SHORT, sampling=True, beam=3), 3)
+    for several in translator.translated(Lines(lines), "en", ["aa"], drawn)["aa"]:
+        assert [one.score for one in several] == sorted((one.score for one in several), reverse=True)
+    with refused("--sampling-topk"):
+        translator.translate(lines, source="en", target="aa", sampling_topk=2)
+
+
+def sources_of_words():
+    return ["bo da ki", "nama bo", "fu gega di", "ba"]
 
 
 def test_each_line_has_one_whatever_is_in_it(translator):
@@ -156,10 +174,10 @@ def test_a_line_that_is_too_long_is_split_at_the_ends_of_sentences_or_refused(tr
 
 
 def test_what_was_split_has_the_score_of_one_hypothesis():
-    parts = [Hypothesis("bo da", -2.0, 4), Hypothesis("ki", -1.0, 2)]
-    assert joined(parts, lenpen=1.0) == Hypothesis("bo da ki", (-8 - 2) / 6, 6)
-    assert joined(parts, lenpen=0.0) == Hypothesis("bo da ki", -3.0, 6)
-    assert joined([Hypothesis("大", -1, 1), Hypothesis("狗。", -1, 1), Hypothesis("x", -1, 1)], 1.0).text == "大狗。x"
+    parts = [Translated("bo da", -2.0, 4), Translated("ki", -1.0, 2)]
+    assert joined(parts, lenpen=1.0) == Translated("bo da ki", (-8 - 2) / 6, 6)
+    assert joined(parts, lenpen=0.0) == Translated("bo da ki", -3.0, 6)
+    assert joined([Translated("大", -1, 1), Translated("狗。", -1, 1), Translated("x", -1, 1)], 1.0).text == "大狗。x"
 
 
 def test_unknown_languages_are_refused_with_the_nearest(translator):

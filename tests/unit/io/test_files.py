@@ -1,6 +1,5 @@
-"""Result files are complete or absent, and a journal keeps what was added, whatever tore it."""
+"""Result files are complete or absent, whatever ends the process."""
 
-import fcntl
 import multiprocessing
 import os
 import signal
@@ -8,12 +7,9 @@ import stat
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io import files
-from fairseq_mtmoe.io.journal import Journal, entries
 from tests.helpers.refused import refused
 
 refuse = Mock(side_effect=OSError(30, "Read-only file system"))
@@ -243,8 +239,6 @@ def test_a_file_that_is_changed_where_it_lies_is_no_link_and_no_pipe(path, tmp_p
         for mode in ("a", "w", "r+b"):
             with refused(wrong.name):
                 files.open_in_place(wrong, mode)
-        with refused(wrong.name):
-            Journal(wrong)
     assert path.read_text() == "old"
     for text in ("new", "er"):
         with files.open_in_place(tmp_path / "log", "a") as log:
@@ -264,76 +258,3 @@ def test_a_folder_that_appears_meanwhile_is_kept(tmp_path):
         (tmp_path / "new").mkdir()
         (tmp_path / "new" / "of another command").write_text("")
     assert [path.name for path in tmp_path.rglob("*")] == ["new", "of another command"]
-
-
-VALUES = [{"a": 1}, ["ü\u2028\n", None], "", 0]
-
-
-def write(path, values):
-    journal = Journal(path)
-    for value in values:
-        journal.add(value)
-    journal.close()
-
-
-def test_what_was_added_is_read(tmp_path):
-    path = tmp_path / "new" / "journal"
-    assert entries(path) == []
-    write(path, VALUES[:2])
-    write(path, VALUES[2:])
-    assert entries(path) == VALUES
-
-
-@settings(deadline=None)  # a disk may be slow
-@given(size=st.integers(0, 200), torn=st.binary(max_size=40))
-def test_a_torn_end_is_passed_over_and_written_over(tmp_path_factory, size, torn):
-    path = tmp_path_factory.getbasetemp() / "torn"
-    path.unlink(missing_ok=True)
-    write(path, VALUES)
-    content = path.read_bytes()[:size]
-    path.write_bytes(content + torn)
-    found = entries(path)
-    assert found == VALUES[: len(found)] and len(found) >= content.count(b"\n")
-    write(path, ["more"])
-    assert entries(path) == [*found, "more"]
-
-
-def test_one_writes_at_a_time(tmp_path):
-    path = tmp_path / "journal"
-    first = Journal(path)
-    first.add(1)
-    with refused(str(tmp_path)):
-        Journal(path)
-    assert entries(path) == [1]
-    first.clear()
-    first.add(2)
-    first.close()
-    again = Journal(path)
-    assert entries(path) == [2]
-    again.remove()
-    assert not path.exists()
-
-
-def test_a_line_of_another_kind_and_what_cannot_be_written_are_sentences(tmp_path, path):
-    write(tmp_path / "journal", [{"a": {"x": 1}}, {"a": {"x": "1"}}])
-    with refused("journal", "a.x") as caught:
-        entries(tmp_path / "journal", {"a": dict[str, int]})
-    assert str(caught.value).startswith("Line 2 ")
-    with refused("a.txt/journal"):
-        Journal(path / "journal")
-
-
-def test_a_journal_is_not_one_that_another_process_deletes(tmp_path, monkeypatch):
-    """It does so with a lock, between our opening and our locking of the file."""
-    path, lock = tmp_path / "journal", fcntl.flock
-    first = Journal(path)
-
-    def late(file, flags):
-        first.close()
-        lock(file, flags)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    journal = Journal(path)
-    journal.add(1)
-    assert entries(path) == [1]
-    journal.close()

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mtmoe import load_translator
-from fairseq_mtmoe.evaluation.text_batches import Row
+from fairseq_mtmoe.evaluation.decode import Row
 from fairseq_mtmoe.evaluation.text_scores import Given
 from tests.helpers.translators import CASES, built, lines, ours_of_folder, padded, write_folder
 
@@ -97,9 +97,11 @@ def test_logits_and_loss_are_theirs(name, pairs):
     loss = F.nll_loss(logits.log_softmax(-1)[is_word], target[is_word])
     torch.testing.assert_close(loss, wanted.loss, rtol=1e-6, atol=1e-6)
     both = zip(pair.our_sources(), pair.our_targets(), strict=True)
-    given = [Given(Row(number, 0, *pair.case.languages, read), written) for number, (read, written) in enumerate(both)]
+    translator = load_translator(pair.folder / "ours.pt", cpu=True)
+    direction = translator.forms.direction(*pair.case.languages)
+    given = [Given(Row(number, direction, read), written) for number, (read, written) in enumerate(both)]
     given.sort(key=lambda one: -len(one.row.tokens))
-    scores = load_translator(pair.folder / "ours.pt", cpu=True).score_batch(given)
+    scores = translator.score_batch(given)
     assert sum(map(sum, scores)) == pytest.approx(-wanted.loss.item() * is_word.sum().item(), rel=1e-5)
 
 

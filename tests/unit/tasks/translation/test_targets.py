@@ -3,8 +3,9 @@
 import pytest
 from omegaconf import OmegaConf
 
+from fairseq_mtmoe.evaluation.decode import Decoding
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from fairseq_mtmoe.evaluation.translator import Translator
 from fairseq_mtmoe.tasks.translation import targets
 from tests.helpers import untrained
 from tests.helpers.digits import digit_task
@@ -64,5 +65,5 @@ def test_using_a_model_without_tokens_warns_once(tmp_path, caplog):
             if isinstance(translator, TextTranslator):
                 translator.translate(["bo da"], source="en", target=target, max_len_b=3)
             else:
-                translator.direction(f"en-{target}", "test")
+                translator.pair_data(f"en-{target}", "test")
         assert sum("aa, bb and cc apart" in message for message in caplog.messages) == 1

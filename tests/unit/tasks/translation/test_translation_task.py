@@ -17,7 +17,8 @@ from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.analysis.scores import score_pair
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from fairseq_mtmoe.evaluation.decode import Decoding
+from fairseq_mtmoe.evaluation.translator import Translator
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.digits import PAIRS, digit_dictionary, digit_fixture, digit_task
 from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig, perturb
