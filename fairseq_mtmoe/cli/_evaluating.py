@@ -258,7 +258,8 @@ def translate_and_score(
             line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
             say(["; ".join([line, *score.remarks])], console)
             scores[text.pair] = score
-            progress.advance(bar, text.untranslated)
+            if text.untranslated:
+                progress.advance(bar, text.untranslated)
     return folder.write_scores([{**known, **scores}[pair] for pair in pairs])
 
 
