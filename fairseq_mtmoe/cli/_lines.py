@@ -211,7 +211,7 @@ def _whole_lines(file: BinaryIO) -> int:
 
 
 def group_ends(counts: Sequence[int]) -> list[int]:
-    """Return the numbers of lines at the ends of the groups of files with so many lines."""
+    """Return the numbers of lines at the ends of the groups of files with these numbers of lines."""
     ends, before = [], 0
     for count in counts:
         ends += [before + min(end, count) for end in range(GROUP, count + GROUP, GROUP)]

@@ -24,7 +24,7 @@ DoAll = Callable[[Sequence[Any]], Iterator[Any]]  # yields the results of batche
 
 
 def load(model: str, decoding: Decoding, data: str | None, workers: int = 1) -> TextTranslator:
-    """Load MODEL, a file or an ensemble, to be shared by so many processes."""
+    """Load MODEL, a file or an ensemble, to be shared by this number of processes."""
     if workers > 1 and decoding.use_cuda:
         raise_invalid("--workers", "1 on a GPU; `--cpu` computes on the CPU", workers)
     if workers > 1:

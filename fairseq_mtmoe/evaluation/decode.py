@@ -79,7 +79,7 @@ class Decoding(Inference):
 
 @dataclass(frozen=True)
 class Direction:
-    """What a search has to know of a language pair.
+    """Facts of a language pair for a search.
 
     Attributes:
         pair: such as `en-de`.
