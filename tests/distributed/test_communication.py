@@ -1,5 +1,6 @@
 """What leaves a process: exactly the operations and the bytes that the documented formulas say, and nothing else."""
 
+import logging
 from contextlib import nullcontext
 
 import pytest
@@ -9,7 +10,7 @@ from torch import distributed as dist
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, remember_prices, running_prices
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of
-from tests.helpers import messages
+from tests.helpers.digits import make_digit_corpus
 from tests.helpers.exchange_bytes import (
     count_bytes,
     gather_bytes,
@@ -20,7 +21,7 @@ from tests.helpers.exchange_bytes import (
 from tests.helpers.messages import watching
 from tests.helpers.models import batch, moe_model
 from tests.helpers.processes import run_processes
-from tests.helpers.tables import unpadded
+from tests.helpers.trainers import groups_of, trainer_here
 
 H, F, TASKS = 8, 12, 3
 TOKENS = {2: (7, 12), 4: (5, 1, 0, 10)}
@@ -160,8 +161,32 @@ def test_a_model_exchanges_row_counts_once_a_layer_and_token_counts_once_a_pass(
 
 # ---- an update ----
 
+# Collective operations of an update, from the forward pass to the logged figures.
+UPDATES = {
+    ("--arch", "base_dense_tiny"): 2,
+    ("--expert-gates", "base"): 28,
+    ("--expert-gates", "task"): 23,
+}
 
-def test_the_documented_messages_of_an_update_are_those_that_are_counted():
-    documented = unpadded(messages.MARKED.search(messages.DOCUMENT.read_text())[2].strip())
-    for updates in messages.counted():
-        assert unpadded(messages.table(updates)) == documented, "python -m tests.helpers.messages"
+
+def operations_of_updates(rank, data, folder):
+    logging.disable(logging.INFO)
+    several = ("--ddp-backend", "pytorch_ddp", "--distributed-world-size", 2)
+    ours = ("--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam")
+    counts = []
+    for options in UPDATES:
+        trainer = trainer_here(data, folder / options[-1], *several, *ours, *options)
+        *earlier, last = groups_of(trainer, 3)
+        for group in earlier:  # Data parallelism makes its buckets there.
+            trainer.train_step(group)
+        with watching() as calls:
+            trainer.train_step(last)
+        counts.append(len(calls))
+    logging.disable(logging.NOTSET)
+    return counts
+
+
+def test_an_update_has_no_further_operations(tmp_path):
+    data = make_digit_corpus(tmp_path / "data", train=400)
+    for counts in run_processes(operations_of_updates, 2, data, tmp_path):
+        assert counts == list(UPDATES.values())

@@ -1,4 +1,4 @@
-"""Whole updates on a pretended GPU, in one process and in several, and the documented number of waits."""
+"""Whole updates on a pretended GPU, in one process and in several, and how often the host waits."""
 
 import logging
 import math
@@ -10,16 +10,19 @@ from torch.nn import functional as F
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from tests.helpers import waits
 from tests.helpers.processes import run_processes
-from tests.helpers.tables import unpadded
 from tests.helpers.trainers import groups_of, state_of, trainer_here
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_documented_waits_are_those_that_are_counted():
-    text = waits.DOCUMENT.read_text()
-    for name, table in waits.tables().items():
-        assert unpadded(waits.marked(name).search(text)[2].strip()) == unpadded(table), "python -m tests.helpers.waits"
+@pytest.mark.parametrize("dtype", waits.TYPES)
+def test_base_gates_wait_for_nothing_in_training_and_others_once(dtype):
+    for gate in waits.GATES:
+        has_grouped_products = dtype == ("bfloat16", (9, 0))
+        expected = 0 if gate == "base" or has_grouped_products else 1
+        assert waits.layer_waits(gate, *dtype, training=True) == expected
+        expected = 0 if has_grouped_products else 1
+        assert waits.layer_waits(gate, *dtype, training=False) == expected
 
 
 @pytest.mark.parametrize("options", [{"activation": F.gelu}, {"dropout": 0.1}], ids=["gelu", "dropout"])
