@@ -1,29 +1,16 @@
-"""fairseq's decoding extras, what each must do, and the table of docs/reference/decoding.md.
-
-`python -m tests.helpers.decoding_extras` makes the table anew.
-"""
+"""What fairseq's decoding options must do with a translator."""
 
 import itertools
 import math
-import re
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
-import click
 import torch
 
-from fairseq_mtmoe.cli.main import commands
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.tables import markdown_table
-from tests.helpers.decoding_models import KINDS, DecodingModels
+from tests.helpers.decoding_models import DecodingModels
 from tests.helpers.generations import Output, Translating
 from tests.helpers.invoked import mtmoe
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "decoding.md"
-MARKS = "<!-- table begin -->\n", "<!-- table end -->\n"
-COMMANDS = ("translate", "evaluate", "score", "average")
 ALL = ("--nbest", 4)
 
 
@@ -192,127 +179,20 @@ def dropout(trial: Trial) -> None:
     assert first == again and other != first != trial.run()
 
 
-def left_out(*options: object) -> Callable[[Trial], None]:
-    """An extra that is refused, and would have no meaning if it were not."""
-
-    def check(trial: Trial) -> None:
-        trial.model.generate(*options)
-        raise AssertionError(f"{options} mean nothing")
-
-    return check
-
-
-class Extra(NamedTuple):
-    """options: fairseq's. ours: those of mtmoe's commands, or `FILE:FILE` for an argument, or a command."""
-
-    name: str
-    options: str
-    check: Callable[[Trial], None]
-    ours: tuple[str, ...] = ()
-
-
-EXTRAS = (
-    Extra("n-best lists", "--nbest N", n_best, ("--n-best", "--nbest")),
-    Extra("sampling from the K likeliest words", "--sampling --sampling-topk K", sampling,
-          ("--sampling", "--sampling-topk")),
-    Extra("sampling from a share P of probability", "--sampling --sampling-topp P", nucleus, ("--sampling-topp",)),
-    Extra("temperature", "--temperature T", temperature, ("--temperature",)),
-    Extra("diverse beams, by siblings", "--diversity-rate X", diverse_siblings, ("--diversity-rate",)),
-    Extra("given first words", "--prefix-size N", prefix, ("--prefix-size",)),
-    Extra("alignment", "--print-alignment [soft]", alignment, ("--print-alignment",)),
-    Extra("ensembles", "--path FILE:FILE", ensemble, ("FILE:FILE",)),
-    Extra("scores of references", "--score-reference", reference_scores, ("score",)),
-    Extra("the mean of checkpoints", "--path MEAN", average, ("average",)),
-    Extra("lengths", "--lenpen X --unnormalized --min-len N --max-len-a A --max-len-b B", lengths,
-          ("--lenpen", "--max-len-a", "--max-len-b")),
-    Extra("as many tokens as the source", "--match-source-len", source_length, ("--match-source-len",)),
-    Extra("no repeated n-grams", "--no-repeat-ngram-size N", no_repeats, ("--no-repeat-ngram-size",)),
-    Extra("a penalty for unknown words", "--unkpen X", unknown_words, ("--unkpen",)),
-    Extra("dropout while translating", "--retain-dropout", dropout, ("--retain-dropout",)),
-    Extra("diverse beams, in groups", "--diverse-beam-groups N", left_out("--diverse-beam-groups", 2)),
-    Extra("lexical constraints", "--constraints [ordered]", left_out("--constraints")),
-    Extra("words of the source for unknown ones", "--replace-unk", left_out("--replace-unk")),
-    Extra("a language model beside it", "--lm-path FILE", left_out("--lm-path", "lm.pt")),
-    Extra("the steps of iterative models", "--print-step --retain-iter-history", left_out("--print-step")),
-)  # fmt: skip
-
-# ---- the table ----
-
-
-def outcome(models: DecodingModels, kind: str, extra: Extra) -> str:
-    """`yes`, or the sentence that refuses; an extra that does something else fails."""
-    try:
-        extra.check(Trial(models, kind))
-    except UserError as error:
-        return str(error)
-    return "yes"
-
-
-def ours(extra: Extra) -> str:
-    """Where our commands have it."""
-    found = []
-    for name in COMMANDS:
-        command = commands.get_command(click.Context(commands), name)
-        assert command is not None
-        options = {option for parameter in command.params for option in parameter.opts}
-        shown = "".join(
-            f"{getattr(one, 'help', '')} {getattr(one, 'metavar', '')}" for one in (command, *command.params)
-        )
-        has_ensembles = "FILE:FILE" in shown or "FILE[:FILE" in shown
-        ensembles = "--path FILE:FILE" if "--path" in options else "FILE:FILE"
-        names = [one for one in extra.ours if one in options]
-        names += [ensembles] if "FILE:FILE" in extra.ours and has_ensembles else []
-        found += [f"`{' '.join([name, *names])}`"] if names or name in extra.ours else []
-    return ", ".join(found)
-
-
-def table(outcomes: Callable[[str, Extra], str]) -> str:
-    """The table, and under it the sentences that it names by numbers."""
-    sentences: list[str] = []
-
-    def cell(text: str) -> str:
-        if text == "yes":
-            return text
-        if text not in sentences:
-            sentences.append(text)
-        return f"no ({sentences.index(text) + 1})"
-
-    rows = [
-        (extra.name, f"`{extra.options}`", *(cell(outcomes(kind, extra)) for kind in KINDS), ours(extra))
-        for extra in EXTRAS
-    ]
-    below = "".join(f"{number}. {sentence}\n" for number, sentence in enumerate(sentences, 1))
-    return f"{markdown_table(('', 'fairseq', *KINDS, 'mtmoe'), rows, texts=7)}\n\n{below}"
-
-
-def parts(page: str) -> tuple[str, str, str]:
-    """What stands before the table, the table, and what stands behind it."""
-    before, rest = page.split(MARKS[0])
-    made, after = rest.split(MARKS[1])
-    return before, made, after
-
-
-def stored(page: str) -> dict[tuple[str, str], str]:
-    """The outcomes that a page has, by kind and extra."""
-    made = parts(page)[1]
-    sentences = dict(re.findall(r"^(\d+)\. (.*)$", made, re.MULTILINE))
-    found = {}
-    for line in made.splitlines()[2:]:
-        if line.startswith("|"):
-            name, _, *cells, _ = (cell.strip() for cell in line.split("|")[1:-1])
-            for kind, text in zip(KINDS, cells, strict=True):
-                number = re.fullmatch(r"no \((\d+)\)", text)
-                found[kind, name] = sentences[number[1]] if number else text
-    return found
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        models = DecodingModels(Path(folder))
-        made = table(lambda kind, extra: outcome(models, kind, extra))
-    before, _, after = parts(PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(f"{before}{MARKS[0]}{made}{MARKS[1]}{after}", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+CHECKS: dict[str, Callable[[Trial], None]] = {
+    "--nbest": n_best,
+    "--sampling-topk": sampling,
+    "--sampling-topp": nucleus,
+    "--temperature": temperature,
+    "--diversity-rate": diverse_siblings,
+    "--prefix-size": prefix,
+    "--print-alignment": alignment,
+    "--path FILE:FILE": ensemble,
+    "--score-reference": reference_scores,
+    "--path MEAN": average,
+    "--lenpen": lengths,
+    "--match-source-len": source_length,
+    "--no-repeat-ngram-size": no_repeats,
+    "--unkpen": unknown_words,
+    "--retain-dropout": dropout,
+}

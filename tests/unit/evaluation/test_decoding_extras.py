@@ -1,16 +1,15 @@
-"""docs/reference/decoding.md says which of fairseq's decoding extras work with which model."""
+"""fairseq's decoding options with each kind of translator, as docs/reference/decoding.md lists them."""
 
 import pytest
 from fairseq import options
 
 from fairseq_mtmoe import register
-from tests.helpers.decoding_extras import EXTRAS, PAGE, outcome, parts, stored, table
+from tests.helpers.decoding_extras import CHECKS, Trial
 from tests.helpers.decoding_models import KINDS, DecodingModels
 from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
 
-WRITTEN = stored(PAGE.read_text(encoding="utf-8"))
-CELLS = [(kind, extra.name) for kind in KINDS for extra in EXTRAS]
+CASES = [(kind, option) for kind in KINDS for option in CHECKS]
 
 
 @pytest.fixture(scope="module")
@@ -20,15 +19,20 @@ def models(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "name"), rarely(CELLS, *(cell for cell in CELLS if cell[0] != "base_moe")))
-def test_an_extra_does_what_the_page_says(models, kind, name):
-    (extra,) = (one for one in EXTRAS if one.name == name)
-    assert outcome(models, kind, extra) == WRITTEN[kind, name]
+@pytest.mark.parametrize(
+    ("kind", "option"), rarely(CASES, *(case for case in CASES if case[0] != "base_moe"))
+)
+def test_an_option_of_fairseq_does_what_it_says(models, kind, option):
+    CHECKS[option](Trial(models, kind))
 
 
-def test_the_page_has_every_extra_and_the_options_of_our_commands():
-    made = table(lambda kind, extra: WRITTEN[kind, extra.name])
-    assert parts(PAGE.read_text(encoding="utf-8"))[1] == made, "python -m tests.helpers.decoding_extras"
+@pytest.mark.parametrize(
+    "given",
+    ["--diverse-beam-groups 2", "--constraints", "--replace-unk", "--lm-path lm.pt", "--print-step"],
+)
+def test_an_option_that_has_no_meaning_here_is_refused(models, given):
+    with refused(given.split()[0]):
+        models.of("base_moe").generate(*given.split())
 
 
 @pytest.mark.parametrize(
