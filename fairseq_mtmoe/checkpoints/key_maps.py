@@ -13,7 +13,6 @@ from torch import Tensor
 # In the names of a sparse model's state, after the block's path:
 MOE = ".moe."  # the layer that replaces the feed-forward layer
 EXPERTS = ".moe.experts."  # its experts, stacked
-SHARED = ".moe.shared."  # the expert of all tokens; it has no output bias
 GATE = ".moe.gate.weight"
 PRICES = (".prices.total", ".prices.weight")  # of BASE gates, instead of `.weight`
 # In names of a model with conditional parts: the table, and the marks by part of `--conditional`
@@ -35,10 +34,9 @@ BEST, BEST_MEASURE, PATIENCE = "best", "best_measure", "patience"
 # the best validation, its measure, the number of worse ones since, and the last one
 OF_BEST = (BEST, BEST_MEASURE, PATIENCE, "val_loss")
 
-# name in a block of the dense model -> name in the experts and the shared expert of the sparse block
+# name in a block of the dense model -> name in the experts of the sparse block
 DENSE_TO_EXPERTS = {name: name.replace(".", "_") for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")}
 FIRST_WEIGHT = EXPERTS + DENSE_TO_EXPERTS["fc1.weight"]  # of all experts of a block, (N, F, H)
-FIRST_SHARED = SHARED + DENSE_TO_EXPERTS["fc1.weight"]  # of the shared expert, (D, H)
 
 # criterion's class in the optimizer's history: in 0.1.0 -> since then
 CRITERIONS = {"MoELabelSmoothedCrossEntropyCriterion": "LabelSmoothedCrossEntropyCriterion"}

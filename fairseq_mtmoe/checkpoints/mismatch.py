@@ -108,7 +108,7 @@ def sizes(shapes: Shapes) -> dict[str, Any]:
         names = [name for name in shapes if name.startswith(side)]
         embedding = shapes.get(f"{side}.embed_tokens.weight")
         positions = shapes.get(f"{side}.embed_positions.weight")
-        inner = [_inner_size(name, shapes) for name in names if name.endswith((".fc1.weight", keys.FIRST_WEIGHT))]
+        inner = [shapes[name][-2] for name in names if name.endswith((".fc1.weight", keys.FIRST_WEIGHT))]
         found |= {f"{side}_embed_dim": embedding[1]} if embedding else {}
         found |= {f"{side}_ffn_embed_dim": inner[0]} if inner else {}
         found[f"{side}_layers"] = len(_blocks(names))
@@ -121,7 +121,6 @@ def sizes(shapes: Shapes) -> dict[str, Any]:
         preserving, paper = COMBINES
         found["expert_interval"] = min(_blocks(sparse)) + 1
         found["expert_combine"] = preserving if any(name.endswith(f"{keys.MOE}blend") for name in sparse) else paper
-        found["shared_expert_dim"] = next((shapes[name][0] for name in sparse if name.endswith(keys.FIRST_SHARED)), 0)
     return found | _conditional_options(shapes)
 
 
@@ -134,11 +133,6 @@ def _conditional_options(shapes: Shapes) -> dict[str, Any]:
     biases = [shape for name, shape in shapes.items() if name.endswith(f"{keys.CONDITIONS['attention']}weight")]
     found = {"conditional": ",".join(parts)} | ({"conditional_positions": biases[0][0]} if biases else {})
     return found | ({"conditional_form": "large" if has_chain else "base"} if "bottleneck" in parts else {})
-
-
-def _inner_size(name: str, shapes: Shapes) -> int:
-    """Return a block's inner size: one expert and the shared expert together."""
-    return shapes[name][-2] + shapes.get(name.removesuffix(keys.FIRST_WEIGHT) + keys.FIRST_SHARED, (0,))[0]
 
 
 def _blocks(names: Iterable[str]) -> set[int]:

@@ -46,16 +46,15 @@ def _option(field: "Field[Any]") -> click.Option:
 @click.argument("dense", type=PATH)
 @click.argument("sparse", type=PATH)
 @click.option("--model", default="base_moe", show_default=True, help="Sparse model to make.")
-@click.option("--seed", type=int, default=1, show_default=True,
-              help="Seed for the gates and for reinitialized units.")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed for the gates.")
 @click.option("--overwrite", is_flag=True, help="Replace SPARSE if it exists.")
 def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, **options: object) -> None:
     """Copy the feed-forward layers of the checkpoint DENSE into experts, and write the sparse model to SPARSE.
 
-    DENSE may come from this plugin or from stock fairseq's transformer. With the default --expert-combine, and without
-    --expert-reinit-ratio, SPARSE translates exactly as DENSE until it is trained further, for example with
-    `fairseq-train --continue-once SPARSE`. Adam's state is copied, too. Model options that are not given are as in
-    DENSE, else as in `mtmoe options base_moe`; --task-names defaults to DENSE's languages.
+    DENSE may come from this plugin or from stock fairseq's transformer. With the default --expert-combine, SPARSE
+    translates exactly as DENSE until it is trained further, for example with `fairseq-train --continue-once SPARSE`.
+    Adam's state is copied, too. Model options that are not given are as in DENSE, else as in `mtmoe options base_moe`;
+    --task-names defaults to DENSE's languages.
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     expect_checkpoints(dense)

@@ -30,7 +30,6 @@ SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
 DENSE_LIMIT = 64  # up to this number of scores per token, all tasks' gates are computed, though one is needed
 MOST_COPIED = 2**26  # up to this number of values, 256 MiB, gates are copied for each sentence on a GPU
 WITHOUT_TASKS = "one task id per sentence for task gates (use a task that gives them)"
-TRAININGS = ("balanced", "prices")
 EVALUATIONS = ("prices", "greedy", "balanced")
 
 
@@ -39,20 +38,17 @@ class BaseRouting:
     """The routing of BASE gates.
 
     Attributes:
-        training: `balanced`: equal loads in every batch; `prices`: as in evaluation, equal loads over many batches.
         evaluation: `prices`: by score minus running price, as training did; `greedy`: by score (BASE layers);
             `balanced`: equal loads in this rank's batch.
         memory: decay of the running mean of prices, see `RunningPrices`.
     """
 
-    training: str = "balanced"
     evaluation: str = "prices"
     memory: float = MEMORY
 
     def __post_init__(self) -> None:
-        for name, choices in (("training", TRAININGS), ("evaluation", EVALUATIONS)):
-            if getattr(self, name) not in choices:
-                raise_invalid(name, f"one of {', '.join(choices)}", getattr(self, name))
+        if self.evaluation not in EVALUATIONS:
+            raise_invalid("evaluation", f"one of {', '.join(EVALUATIONS)}", self.evaluation)
 
 
 @dataclass(frozen=True)
@@ -162,22 +158,19 @@ class BaseGate(Gate):
     ) -> Routing:
         scores_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
         fixed_TN = scores_TN.detach()
-        mode = self.routing.training if self.training else self.routing.evaluation
+        mode = "balanced" if self.training else self.routing.evaluation
         max_rows = arriving_PE = None
-        if self.training or mode == "balanced":
+        if mode == "balanced":
             expert_T, arriving_PE = self._assigned(fixed_TN, padding_T, counts)
-            if mode == "prices" and self.prices.known:
-                expert_T, arriving_PE = self._chosen(fixed_TN), None
-            elif self.shuffle is None or not self.training:
+            if self.shuffle is None or not self.training:
                 max_rows = -(-len(hidden_TH) // self.num_experts)
+        elif mode == "prices":
+            expert_T = (fixed_TN - self.prices.mean).argmax(1)
         else:
-            expert_T = self._chosen(fixed_TN) if mode == "prices" else fixed_TN.argmax(1)
+            expert_T = fixed_TN.argmax(1)
         chosen_T = expert_T.clamp(max=self.num_experts - 1)  # padding has no expert
         gate_T = scores_TN.gather(1, chosen_T.unsqueeze(1)).squeeze(1).sigmoid()
         return Routing(expert_T, gate_T, uniform_gate=0.5, max_rows=max_rows, arriving_PE=arriving_PE)
-
-    def _chosen(self, scores_TN: Tensor) -> Tensor:
-        return (scores_TN - self.prices.mean).argmax(1)
 
     def _assigned(
         self, scores_TN: Tensor, padding_T: Tensor | None, counts: TokenCounts | None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.moe.experts import ExpertBank, SharedExpert
+from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import Gate, Routing
 from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import dispatcher_for
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
@@ -26,7 +26,7 @@ class MoELayer(nn.Module):
     The block around it adds dropout and the residual connection. With `combine="paper"` the scale is the gate value:
     `y = h + α·E(h)` is the paper's `α·(h + E(h)) + (1-α)·h`. With `"preserving"` the scale is
     `1 + blend·(gate/uniform_gate - 1)` with a learned `blend` that starts at 0. Copies of a dense layer then start with
-    that layer's output. A `shared` expert adds its output for every token, also at padding.
+    that layer's output.
 
     Attributes:
         last_balance_loss: the gate's load-balancing loss in the last forward pass, until `balance_loss` takes it; or
@@ -36,9 +36,7 @@ class MoELayer(nn.Module):
         comm: time and bytes of all-to-all, recorded while enabled.
     """
 
-    def __init__(
-        self, gate: Gate, experts: ExpertBank, combine: str = "preserving", shared: SharedExpert | None = None
-    ) -> None:
+    def __init__(self, gate: Gate, experts: ExpertBank, combine: str = "preserving") -> None:
         super().__init__()
         if combine not in COMBINES:
             raise_invalid("combine", f"one of {', '.join(COMBINES)}", combine)
@@ -46,7 +44,6 @@ class MoELayer(nn.Module):
         self.gate = gate
         self.experts = experts
         self.blend = nn.Parameter(torch.zeros(())) if combine == "preserving" and gate.is_learned else None
-        self.shared = shared
         self.last_balance_loss: Tensor | None = None
         self.load = ExpertLoad(gate.num_experts, gate.num_tasks)
         self.idle = False
@@ -85,8 +82,6 @@ class MoELayer(nn.Module):
         if self.blend is not None:
             scale_T = 1 + self.blend.float() * (scale_T / routing.uniform_gate - 1)
         output_TH = self.dispatcher.combine(rows_SH, plan, scale_T)
-        if self.shared is not None:
-            output_TH = output_TH + self.shared(branch_TH)
         return output_TH.to(branch_input.dtype).view_as(branch_input)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.adapters import AdapterBank, BottleneckBank
 from fairseq_mtmoe.moe.assignment import assigned
-from fairseq_mtmoe.moe.experts import SharedExpert
 from fairseq_mtmoe.moe.gates import BaseGate, FixedGate, TaskGate
 from fairseq_mtmoe.moe.layer import MoELayer
 
@@ -32,11 +31,10 @@ def slow_forward(
     logits = {token: _logits(layer, hidden_TH[token], tasks[token]) for token in real}
     padding_T = None if padding_mask is None else padding_mask.reshape(-1)
     experts = _choose(layer, logits, hidden_TH, padding_T)
-    outputs = [torch.zeros_like(row) if layer.shared is None else shared_output(layer.shared, row) for row in branch_TH]
+    outputs = [torch.zeros_like(row) for row in branch_TH]
     for token in real:
         scale = _scale(layer, logits[token], experts[token])
-        own = scale * expert_output(layer, experts[token], branch_TH[token])
-        outputs[token] = (own + outputs[token]).to(branch_TH.dtype)
+        outputs[token] = (scale * expert_output(layer, experts[token], branch_TH[token])).to(branch_TH.dtype)
     return torch.stack(outputs).view_as(branch_input) if outputs else branch_input.clone()
 
 
@@ -45,14 +43,6 @@ def expert_output(layer: MoELayer, expert: int, x_H: Tensor) -> Tensor:
     bank = layer.experts
     inner_F = bank.activation(F.linear(x_H, bank.fc1_weight[expert], bank.fc1_bias[expert]))
     return F.linear(inner_F, bank.fc2_weight[expert], bank.fc2_bias[expert])
-
-
-def shared_output(shared: SharedExpert, x_H: Tensor) -> Tensor:
-    """Return the shared expert's output for one token, one inner unit after the other."""
-    output_H = torch.zeros_like(x_H)
-    for row_H, bias, column_H in zip(shared.fc1_weight, shared.fc1_bias, shared.fc2_weight.t(), strict=True):
-        output_H = output_H + shared.activation(row_H @ x_H + bias) * column_H
-    return output_H
 
 
 def _logits(layer: MoELayer, hidden_H: Tensor, task: int | None) -> Tensor:
@@ -67,8 +57,8 @@ def _choose(layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, paddi
     if not isinstance(gate, BaseGate) or not logits:
         return {token: int(row_N.argmax()) for token, row_N in logits.items()}
     known = gate.prices.known
-    mode = gate.routing.training if layer.training else gate.routing.evaluation
-    if mode == "balanced" or (layer.training and not known):
+    mode = "balanced" if layer.training else gate.routing.evaluation
+    if mode == "balanced":
         scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()
         expert_T = assigned(scores_TN, padding_T, gate.prices.mean if known else None)[0].tolist()
         return {token: expert_T[token] for token in logits}

@@ -39,26 +39,11 @@ class ExpertOptions(TaskOptions):
         "dropout of the experts' inner activations, because each expert sees few tokens (Switch Transformer's expert "
         "dropout; default: as in dense feed-forward layers)",
     )
-    shared_expert_dim: int = option(
-        0,
-        "number of inner units of each expert layer that serve all tokens; each expert has the rest. The cost per "
-        "token and the output after sparsifying stay the same (DeepSeekMoE's shared expert)",
-    )
-    expert_reinit_ratio: float = option(
-        0.0,
-        "fraction of inner units that each copy of a feed-forward layer re-initializes, different ones in each copy, "
-        "so that experts specialise (Drop-Upcycling; its authors use 0.5)",
-    )
     base_evaluation: str = option(
         "prices",
         "how BASE layers route in evaluation: 'prices' by score minus the running dual price of training; 'greedy', "
         "as published, by score; 'balanced' assigns equally many tokens to each expert in validation batches, as in "
         "training, and translates and predicts by prices",
-    )
-    base_training: str = option(
-        "balanced",
-        "how BASE layers route in training: 'balanced', as published, assigns equally many tokens of a batch to each "
-        "expert; 'prices' routes by running dual prices as in evaluation, with nearly equal loads",
     )
     price_memory: float = option(MEMORY, "decay of the running mean of dual prices per update, from 0 to below 1")
 

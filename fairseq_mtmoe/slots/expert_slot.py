@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.key_maps import DENSE_TO_EXPERTS, EXPERTS, SHARED
-from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.moe import ExpertBank, MoELayer, SharedExpert, build_gate
-from fairseq_mtmoe.moe.experts import UNITS, own_part, reinitialize_, shared_part
+from fairseq_mtmoe.checkpoints.key_maps import DENSE_TO_EXPERTS, EXPERTS
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.gates import BaseGate, Gate
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle
@@ -33,16 +30,10 @@ class ExpertPlan:
     settings: Mapping[str, Any] = field(default_factory=dict)  # the gate's arguments beside its sizes
     shuffles_tokens: bool = True  # shuffle tokens over ranks before BASE assigns them
     timeout: float | None = None  # of the all-to-all, in seconds
-    reinit_ratio: float = 0.0  # fraction of inner units that each copy re-initializes
-    shared_size: int = 0  # number of the block's inner units in a shared expert
     dropout: float | None = None  # of the experts' inner activations; None: as in the dense layer
 
     def fill(self, block: SlotBlock) -> None:
-        """Put an expert slot into a block (UserError: too few inner units to share)."""
-        inner_size = block.fc1.out_features
-        if not 0 <= self.shared_size < inner_size:
-            rule = f"from 0 to {inner_size - 1}, below the inner size of a feed-forward"
-            raise_invalid("--shared-expert-dim", rule, self.shared_size)
+        """Put an expert slot into a block."""
         block.slot = slot = ExpertSlot(self)
         if not self.starts_dense:
             slot.sparsify(block, copy_dense=False)
@@ -70,7 +61,7 @@ class ExpertSlot:
         bank = ExpertBank(
             plan.num_experts,
             fc1.in_features,
-            fc1.out_features - plan.shared_size,
+            fc1.out_features,
             activation=block.activation_fn,
             dropout=dropout if plan.dropout is None else plan.dropout,
             placement=placement,
@@ -79,27 +70,12 @@ class ExpertSlot:
         gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks, **plan.settings)
         if isinstance(gate, BaseGate) and placement.is_sharded and plan.shuffles_tokens:
             gate.shuffle = TokenShuffle(placement)
-        size = plan.shared_size
-        shared = SharedExpert(fc1.in_features, size, block.activation_fn, dropout) if size else None
         if copy_dense:
-            _divide(block, bank, shared)
-            reinitialize_(bank, plan.reinit_ratio)
-        elif shared is not None:
-            shared.reset_parameters()
-        moe = MoELayer(gate, bank, plan.combine, shared).to(device=fc1.weight.device, dtype=fc1.weight.dtype)
+            bank.copy_dense_(**{name: block.get_parameter(key) for key, name in DENSE_TO_EXPERTS.items()})
+        moe = MoELayer(gate, bank, plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)
         moe.requires_grad_(fc1.weight.requires_grad).train(block.training)
         del block.fc1, block.fc2
         block.moe = self.moe = moe
-
-
-@torch.no_grad()
-def _divide(block: SlotBlock, bank: ExpertBank, shared: SharedExpert | None) -> None:
-    """Copy a block's feed-forward layer into experts, and units into the shared expert."""
-    layer = {name: block.get_parameter(key) for key, name in DENSE_TO_EXPERTS.items()}
-    size = 0 if shared is None else shared.inner_size
-    bank.copy_dense_(**{name: own_part(name, value, size) for name, value in layer.items()})
-    for name, parameter in () if shared is None else shared.named_parameters():
-        parameter.copy_(shared_part(name, layer[name], size))
 
 
 def sparsify(model: nn.Module) -> None:
@@ -109,23 +85,17 @@ def sparsify(model: nn.Module) -> None:
 
 
 def sparse_targets(model: nn.Module) -> dict[str, tuple[str, Callable[[Tensor], Tensor]]]:
-    """Return, by sparse parameter, its dense source and the function that takes its part."""
+    """Return, by sparse parameter, its dense source and the function that copies it."""
     targets: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {}
     for path, layer in expert_layers(model).items():
-        size, count = 0 if layer.shared is None else layer.shared.inner_size, layer.experts.placement.count
         for key, name in DENSE_TO_EXPERTS.items():
-            targets[f"{path}{EXPERTS}{name}"] = f"{path}.{key}", partial(_copies, name, size, count)
-            if layer.shared is not None and name in UNITS:
-                targets[f"{path}{SHARED}{name}"] = f"{path}.{key}", partial(_shared_copy, name, size)
+            copies = partial(_copies, layer.experts.placement.count)
+            targets[f"{path}{EXPERTS}{name}"] = f"{path}.{key}", copies
     return targets
 
 
-def _copies(name: str, shared_size: int, count: int, value: Tensor) -> Tensor:
-    return own_part(name, value, shared_size).unsqueeze(0).repeat(count, *([1] * value.dim()))
-
-
-def _shared_copy(name: str, shared_size: int, value: Tensor) -> Tensor:
-    return shared_part(name, value, shared_size).clone()
+def _copies(count: int, value: Tensor) -> Tensor:
+    return value.unsqueeze(0).repeat(count, *([1] * value.dim()))
 
 
 def expert_blocks(model: nn.Module) -> dict[str, SlotBlock]:

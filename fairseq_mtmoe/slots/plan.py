@@ -7,7 +7,7 @@ from typing import Any
 
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.moe import BaseRouting
-from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS, FixedGate, Gate
+from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, FixedGate, Gate
 from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.options import names_of_tasks, value_of
 from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
@@ -18,21 +18,18 @@ def _is_within(value: Any, low: float, high: float) -> bool:
     return isinstance(value, int | float) and low <= value <= high
 
 
-_SHARE = (lambda value: value is None or _is_within(value, 0, 1)), "from 0 to 1"
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_experts": (lambda value: value >= 1, "at least 1"),
     "expert_interval": (lambda value: value >= 1, "at least 1"),
     "dense_updates": (lambda value: value >= 0, "at least 0"),
     "expert_combine": (COMBINES.__contains__, f"one of {', '.join(COMBINES)}"),
     "base_evaluation": (EVALUATIONS.__contains__, f"one of {', '.join(EVALUATIONS)}"),
-    "base_training": (TRAININGS.__contains__, f"one of {', '.join(TRAININGS)}"),
     "price_memory": (lambda value: _is_within(value, 0, 1) and value < 1, "from 0 to below 1"),
     "gate_lr_factor": (
         lambda value: value is None or _is_within(value, 0, sys.float_info.max),
         "at least 0, and finite",
     ),
-    "expert_reinit_ratio": _SHARE,
-    "expert_dropout": _SHARE,
+    "expert_dropout": (lambda value: value is None or _is_within(value, 0, 1), "from 0 to 1"),
 }
 
 
@@ -78,7 +75,7 @@ def plan_experts(
 
     settings: additional arguments of gates, by the name of their kind; those of BASE are options.
     """
-    gates, names = cfg.expert_gates.split(","), ("base_training", "base_evaluation", "price_memory")
+    gates, names = cfg.expert_gates.split(","), ("base_evaluation", "price_memory")
     routing = BaseRouting(*(value_of(cfg, ExpertOptions, name) for name in names))
     of_kinds = {"base": {"routing": routing}, **(settings or {})}
     indices = range(cfg.expert_interval - 1, num_blocks, cfg.expert_interval)
@@ -92,9 +89,7 @@ def plan_experts(
             settings=of_kinds.get(kind, {}),
             shuffles_tokens=not value_of(cfg, RunOptions, "no_token_shuffle"),
             timeout=value_of(cfg, RunOptions, "distributed_timeout"),
-            reinit_ratio=value_of(cfg, ExpertOptions, "expert_reinit_ratio"),
             dropout=value_of(cfg, ExpertOptions, "expert_dropout"),
-            shared_size=value_of(cfg, ExpertOptions, "shared_expert_dim"),
         )
         for index, kind in zip(indices, cycle(gates), strict=False)
     }

@@ -1,26 +1,20 @@
 """Sparsifying during training: dense first, then sparse, in one run.
 
 "Tricks for Training Sparse Translation Models", §2.3: after `--dense-updates` updates every expert becomes a copy of
-its block's feed-forward layer, with the optimizer's moments. Re-initialized units (`--expert-reinit-ratio`) lose the
-first moment and keep the second.
+its block's feed-forward layer, with the optimizer's moments.
 """
 
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.moe import ExpertBank
-from fairseq_mtmoe.moe.experts import reinitialize_
-from fairseq_mtmoe.optim.state import MASTER, Entry, OptimizerState, map_entry, trained_parameters
+from fairseq_mtmoe.optim.state import OptimizerState, map_entry, trained_parameters
 from fairseq_mtmoe.slots.expert_slot import expert_slots, sparse_targets, sparsify
 from fairseq_mtmoe.slots.sparse_model import SparseModel
 
 logger = logging.getLogger(__name__)
-
-FIRST_MOMENTS = {"exp_avg", "momentum_buffer"}  # their names in torch's and fairseq's optimizers
 
 
 def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
@@ -51,7 +45,6 @@ def sparsify_with_state(model: SparseModel, state: OptimizerState) -> OptimizerS
         copied.add(source)
         if source in state:
             sparse[target] = map_entry(state[source], shapes[source], take)
-            _forget_old_units(sparse[target], model.get_parameter(target), _drawn_anew(model, target))
     for name in state.keys() - copied:
         sparse[name] = map_entry(state[name], shapes[name], Tensor.clone)
     return sparse
@@ -66,7 +59,7 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
     own = copy.state_dict()
     for key, value in averaged_values(model, dense):
         if key not in dense:
-            own[key].copy_(value)  # also replaces units that the copy re-initialized by itself
+            own[key].copy_(value)
     if average.fp32_params:
         average.fp32_params = {key: value.float() for key, value in averaged_values(model, average.fp32_params)}
 
@@ -80,7 +73,7 @@ def averaged_values(model: nn.Module, dense: Mapping[str, Tensor]) -> Iterator[t
     for key, value in model.state_dict().items():
         if key in sources:
             source, take = sources[key]
-            yield key, _mixed(take(dense[source]), value, _drawn_anew(model, key))
+            yield key, take(dense[source])
         else:
             yield key, dense.get(key, value)
 
@@ -98,26 +91,3 @@ def begin_with(model: nn.Module, dense: Mapping[str, Tensor]) -> None:
     for key, (source, take) in sources.items():
         state[key] = take(dense[source]).to(own[key])
     model.load_state_dict(state)
-    for slot in expert_slots(model).values():
-        assert slot.moe is not None
-        reinitialize_(slot.moe.experts, slot.plan.reinit_ratio)
-
-
-def _drawn_anew(model: nn.Module, key: str) -> Tensor | None:
-    """See `ExpertBank.reinitialized_part`."""
-    path, _, name = key.rpartition(".")
-    bank = model.get_submodule(path)
-    return bank.reinitialized_part(name) if isinstance(bank, ExpertBank) else None
-
-
-def _forget_old_units(entry: Entry, parameter: Tensor, drawn: Tensor | None) -> None:
-    """Clear the first moments of re-initialized units, and set their float32 copies."""
-    for key in FIRST_MOMENTS & entry.keys() if drawn is not None else ():
-        entry[key].masked_fill_(drawn, 0)
-    if MASTER in entry:
-        entry[MASTER] = _mixed(entry[MASTER], parameter, drawn)
-
-
-def _mixed(copies: Tensor, values: Tensor, drawn: Tensor | None) -> Tensor:
-    """Return `copies` of a dense parameter with `values` in re-initialized places."""
-    return copies if drawn is None else torch.where(drawn, values.to(copies), copies)

@@ -24,7 +24,7 @@ from torch import nn
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.protocols import BecomesSparse
-from fairseq_mtmoe.slots import expert_layers, expert_slots
+from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 
 logger = logging.getLogger(__name__)
@@ -288,12 +288,6 @@ def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
         logger.warning(
             f"--load-balancing-weight {weight} has no effect: no layer of the model has a switch gate "
             "(--expert-gates switch)"
-        )
-    ratio, layers = getattr(cfg.model, "expert_reinit_ratio", 0.0), expert_layers(model).values()
-    if ratio and layers and all(layer.experts.reinitialized is None for layer in layers):
-        logger.warning(
-            f"--expert-reinit-ratio {ratio} has no effect: the experts of this run do not start as copies of "
-            "feed-forward layers (--dense-updates, or mtmoe upcycle --expert-reinit-ratio)"
         )
     dense, most = getattr(cfg.model, "dense_updates", 0), cfg.optimization.max_update
     if 0 < most <= dense:

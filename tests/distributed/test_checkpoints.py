@@ -21,7 +21,7 @@ from tests.helpers.processes import run_processes
 from tests.helpers.training import train_here
 
 OPTIONS = ("--num-experts", 4, "--max-tokens", 250, "--save-interval-updates", 3, "--expert-gates", "base,task")
-OPTIONS += ("--shared-expert-dim", 16, "--log-expert-comm", "--log-interval", 1)
+OPTIONS += ("--log-expert-comm", "--log-interval", 1)
 
 
 def train_two(rank, data, folder, updates):

@@ -118,7 +118,6 @@ LAYERS, PASSES = 4, 2
 # but where tokens go by known prices, and not as they were assigned.
 MODELS = [
     (dict(expert_gates="base"), 1, 4),
-    (dict(expert_gates="base", base_training="prices"), 1, 5),
     (dict(expert_gates="base", no_token_shuffle=True), 0, 3),
     (dict(expert_gates="task"), 0, 3),
 ]

@@ -9,7 +9,7 @@ from tests.systems.system import all_systems, train
 
 BY_NAME = {system.name: (system,) for system in all_systems()}
 VARIANTS = (  # of which unit tests have what differs
-    "dense, then base beside a shared expert", "pemt_translation, without correlation", "pemt_translation, bottleneck",
+    "pemt_translation, without correlation", "pemt_translation, bottleneck",
     "pemt_bert, without correlation",
 )  # fmt: skip
 systems = pytest.mark.parametrize("system", rarely(BY_NAME, *VARIANTS, given=BY_NAME))

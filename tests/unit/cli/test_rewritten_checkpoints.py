@@ -134,12 +134,12 @@ def test_a_sparse_checkpoint_is_overwritten_only_when_told(tmp_path):
 
 def test_options_are_those_of_the_sparse_models_and_reach_the_one_that_is_made(tmp_path):
     shown = upcycle("--help")
-    given = ("--expert-interval", 1, "--base-training", "prices", "--price-memory", 0.5)
-    levers = ("--expert-dropout", 0.3, "--shared-expert-dim", 6, "--expert-reinit-ratio", 0.25)
+    given = ("--expert-interval", 1, "--base-evaluation", "greedy", "--price-memory", 0.5)
+    levers = ("--expert-dropout", 0.3, "--gate-lr-factor", 3.0)
     assert all(f"{flag} " in shown for flag in ("--num-experts", "--task-names", *given[::2], *levers[::2]))
     assert not any(flag in shown for flag in ("SUPPRESS", "--heads", "--dense-updates", "--encoder-layers"))
     upcycle(DENSE, tmp_path / "sparse.pt", "--num-experts", 2, *given, *levers)
     options = file_io.load(str(tmp_path / "sparse.pt"))["cfg"]["model"]
-    assert (options["expert_interval"], options["base_training"], options["price_memory"]) == (1, "prices", 0.5)
+    assert (options["expert_interval"], options["base_evaluation"], options["price_memory"]) == (1, "greedy", 0.5)
     assert tuple(options[flag[2:].replace("-", "_")] for flag in levers[::2]) == levers[1::2]
     assert (options["expert_gates"], options["expert_combine"]) == ("base", "preserving")  # by default

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints.mismatch import refusal
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate
 from fairseq_mtmoe.slots import expert_layers
@@ -111,32 +110,15 @@ def test_a_checkpoint_of_another_shape_is_refused(checkpoint, model, option):
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "model", "sentence"),
-    [
-        (dict(shared_expert_dim=8), {}, "`--shared-expert-dim` must be 8 to"),
-        ({}, dict(shared_expert_dim=8), "`--shared-expert-dim` must be 0 to"),
-        (dict(shared_expert_dim=8, encoder_ffn_embed_dim=32), dict(shared_expert_dim=8), "`--encoder-ffn-embed-dim`"),
-    ],
-)
-@pytest.mark.parametrize("interval", [1, 2])
-def test_what_differs_in_a_shared_expert_is_named(checkpoint, model, sentence, interval):
-    """The inner size of a block without a layer of its own is that of an expert and the shared one together."""
-    state = moe_model(expert_interval=interval, **checkpoint).state_dict()
-    assert str(refusal(moe_model(expert_interval=interval, **model), state)).startswith(sentence)
-
-
-@pytest.mark.parametrize(
     ("option", "value"),
     [
         ("--num-experts", 0),
         *(("--expert-interval", value) for value in (0, 3)),  # of two blocks
         ("--dense-updates", -1),
         ("--expert-combine", "sum"),
-        ("--expert-reinit-ratio", -0.5),
         ("--gate-lr-factor", -1.0),
         ("--expert-dropout", 1.5),
         ("--base-evaluation", "even"),
-        ("--shared-expert-dim", 24),
         ("--expert-gates", "base,top2"),
         ("--cross-self-attention", True),
     ],

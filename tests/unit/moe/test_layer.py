@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, SharedExpert, build_gate, gates, remember_prices
+from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, build_gate, gates, remember_prices
 from fairseq_mtmoe.moe.gates import EVALUATIONS
 from fairseq_mtmoe.moe.reference import slow_forward
 from tests.helpers.pairwise import pairwise
@@ -23,7 +23,7 @@ BOTH = [True, False]
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 
-def make_layer(kind, combine, experts=N, dtype=torch.float32, shared=0):
+def make_layer(kind, combine, experts=N, dtype=torch.float32):
     """A layer with decided gates and, where there is one, a blend that lets them speak; relu has a way of its own."""
     torch.manual_seed(0)
     activation = F.relu if combine == "paper" else F.gelu
@@ -32,13 +32,10 @@ def make_layer(kind, combine, experts=N, dtype=torch.float32, shared=0):
         nn.init.normal_(layer.gate.weight, std=0.3)
     if layer.blend is not None:
         nn.init.constant_(layer.blend, 0.4)
-    if shared:
-        layer.shared = SharedExpert(H, shared, activation)
-        layer.shared.reset_parameters()
     if dtype != torch.float32 and activation is F.relu:
         # Every other unit is on for every token, the rest off: no rounding takes an input beyond 0.
-        for bias in (layer.experts.fc1_bias, *([layer.shared.fc1_bias] if shared else [])):
-            bias.data.copy_((4 * (-1.0) ** torch.arange(bias.shape[-1])).expand_as(bias))
+        bias = layer.experts.fc1_bias
+        bias.data.copy_((4 * (-1.0) ** torch.arange(INNER)).expand_as(bias))
     return layer.to(dtype)
 
 
@@ -97,18 +94,6 @@ def test_output_and_gradients_of_each_way_to_evaluate(way, known):
         layer(*make_inputs((7, 3), seed=5))
         remember_prices([layer.gate.prices])
     assert_same_as_reference(layer.eval(), make_inputs((7, 3), padding=True), 1e-5)
-
-
-@pairwise(kind=KINDS, combine=COMBINES, padding=BOTH, dtype=[torch.float32, torch.bfloat16], every_device_kind=FORMS)
-def test_output_and_gradients_with_a_shared_expert(kind, combine, padding, dtype):
-    layer = make_layer(kind, combine, dtype=dtype, shared=5)
-    inputs = make_inputs((7, 3), dtype, padding)
-    assert_same_as_reference(layer, inputs, TOLERANCES[dtype])
-    output, own = layer(*inputs), layer.shared(inputs[1])
-    layer.shared.dropout = 1.0  # of training
-    dropped, whole, layer.shared = layer(*inputs), layer.shared.eval()(inputs[1]), None
-    torch.testing.assert_close(output, dropped + own)
-    assert torch.equal(own, whole) and torch.equal(dropped, layer(*inputs))
 
 
 @pairwise(

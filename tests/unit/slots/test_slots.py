@@ -52,24 +52,15 @@ def filled(slot_plan):
     return block
 
 
-@pytest.mark.parametrize(("gate", "shared"), [("base", 0), ("task", 0), ("switch", 0), ("base", 1), ("switch", F - 1)])
-def test_copied_experts_and_a_shared_one_have_the_units_of_the_block_and_compute_what_it_did(gate, shared):
-    block, hidden = filled(plan(gate, shared_size=shared)), torch.randn(L, B, H)
+@pytest.mark.parametrize("gate", ["base", "task", "switch"])
+def test_copied_experts_compute_what_the_block_did(gate):
+    block, hidden = filled(plan(gate)), torch.randn(L, B, H)
     context = BatchContext(torch.tensor([0, 2, 1]), None)
     before, weight = block(hidden, context), block.fc1.weight.detach()
     block.slot.sparsify(block)
     torch.testing.assert_close(block(hidden, context), before)
     assert all(name.startswith("moe.") for name in block.state_dict())
-    units = torch.cat([block.moe.experts.fc1_weight[2], *([block.moe.shared.fc1_weight] if shared else [])])
-    assert torch.equal(units, weight) and block.moe.experts.fc1_weight.shape[1] == F - shared
-
-
-def test_a_shared_expert_of_a_layer_that_begins_sparse_is_drawn():
-    block = filled(plan(starts_dense=False, shared_size=6))
-    assert block.moe.experts.fc1_weight.shape == (4, F - 6, H)
-    for name, fan_in in (("fc1_weight", H), ("fc1_bias", H), ("fc2_weight", 6)):
-        values = block.moe.shared.get_parameter(name)
-        assert values.unique().numel() == values.numel() and values.abs().max() <= fan_in**-0.5
+    assert torch.equal(block.moe.experts.fc1_weight[2], weight)
 
 
 @pytest.mark.parametrize(("given", "dropout"), [(None, 0.1), (0.0, 0.0)])
@@ -77,14 +68,8 @@ def test_experts_may_drop_more_than_all_else(given, dropout):
     torch.manual_seed(0)
     block = Block()
     block.activation_dropout_module.p = 0.1
-    plan(starts_dense=False, shared_size=6, dropout=given).fill(block)
-    assert block.moe.experts.dropout == dropout and block.moe.shared.dropout == 0.1
-
-
-@pytest.mark.parametrize("size", [-1, F])
-def test_a_shared_expert_leaves_experts_something(size):
-    with refused("--shared-expert-dim"):
-        filled(plan(shared_size=size))
+    plan(starts_dense=False, dropout=given).fill(block)
+    assert block.moe.experts.dropout == dropout
 
 
 def test_a_gate_is_made_with_the_settings_of_its_plan():

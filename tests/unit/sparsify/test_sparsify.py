@@ -71,64 +71,9 @@ def test_optimizer_state_travels(kind, monkeypatch):
     assert not torch.equal(after[0], after[1])  # … and the copies diverge
 
 
-@pytest.mark.parametrize("kind", ["plain", "flat"])
-def test_units_drawn_anew_forget_the_first_moment_alone(kind, monkeypatch):
-    model, optimizer, dense = trained_dense(kind, monkeypatch, expert_reinit_ratio=0.5)
-    dense = dense[FC1]
-    weight = model.get_parameter(FC1).detach().clone()
-    assert maybe_sparsify(model, optimizer, 3)
-
-    drawn = model.get_submodule("decoder.layers.1.moe.experts").reinitialized
-    sparse, experts = read(optimizer, model)[EXPERTS], model.get_parameter(EXPERTS).detach()
-    assert drawn.sum(1).tolist() == [12] * 4 and sparse["step"] == dense["step"]
-    for expert in range(4):
-        new = drawn[expert]
-        assert torch.equal(experts[expert][~new], weight[~new]) and not torch.equal(experts[expert][new], weight[new])
-        assert torch.equal(sparse["exp_avg_sq"][expert], dense["exp_avg_sq"])
-        assert not sparse["exp_avg"][expert][new].any()
-        assert torch.equal(sparse["exp_avg"][expert][~new], dense["exp_avg"][~new])
-        if kind != "plain":
-            assert torch.equal(sparse["master"][expert][~new], dense["master"][~new])
-            assert torch.equal(sparse["master"][expert][new], experts[expert][new].float())
-
-
-@pytest.mark.parametrize("kind", ["plain", "masters"])
-def test_a_shared_expert_takes_its_units_with_their_moments(kind, monkeypatch):
-    """Together with each expert's they are the dense layer's, and so is the model."""
-    model, optimizer, dense = trained_dense(kind, monkeypatch, shared_expert_dim=10)
-    before = model(**batch(pad=False))[0]
-    assert maybe_sparsify(model, optimizer, 3)
-    tolerance = 1e-5 if kind == "plain" else 0.05
-    torch.testing.assert_close(model(**batch(pad=False))[0], before, rtol=tolerance, atol=tolerance)
-    sparse, bank, shared = read(optimizer, model), EXPERTS.removesuffix("fc1_weight"), "decoder.layers.1.moe.shared."
-    for name, units in (("fc1.weight", 0), ("fc1.bias", 0), ("fc2.weight", 1)):
-        target = name.replace(".", "_")
-        for key, value in dense[f"decoder.layers.1.{name}"].items():
-            own, of_all = sparse[bank + target][key], sparse[shared + target][key]
-            if torch.is_tensor(value) and value.dim():
-                assert all(torch.equal(torch.cat([each, of_all], units), value) for each in own), key
-            else:
-                assert own == of_all == value
-    assert sparse[bank + "fc2_bias"]["exp_avg"].shape == (4, 16) and shared + "fc2_bias" not in sparse
-
-
-def test_gates_are_the_same_at_every_ratio():
-    gates = []
-    for ratio in (0.0, 0.5):
-        model = moe_model(dense_updates=3, expert_reinit_ratio=ratio)
-        torch.manual_seed(5)
-        model.sparsify()
-        gates.append([value for name, value in model.state_dict().items() if "gate.weight" in name])
-    assert all(map(torch.equal, *gates))
-
-
-DRAWN, SHARED = {"expert_reinit_ratio": 0.5}, {"shared_expert_dim": 10}
-
-
-@pytest.mark.parametrize(("fp32", "options"), [(False, DRAWN), (True, DRAWN), (True, SHARED)])
-def test_a_moving_average_becomes_sparse_from_its_own_weights(fp32, options):
-    """But for units that are drawn anew, which are the model's."""
-    model = moe_model(dense_updates=3, **options)
+@pytest.mark.parametrize("fp32", [False, True])
+def test_a_moving_average_becomes_sparse_from_its_own_weights(fp32):
+    model = moe_model(dense_updates=3)
     average = EMA(model, EMAConfig(store_ema=True, ema_fp32=fp32, ema_decay=0.5))
     perturb(model)
     average.step(model, 1)
@@ -140,16 +85,10 @@ def test_a_moving_average_becomes_sparse_from_its_own_weights(fp32, options):
     assert not torch.equal(dense[FC1], model.get_parameter(FC1))
     model.sparsify()
     sparsify_average(average, model)
-    bank, gate, size = model.get_submodule(EXPERTS.rpartition(".")[0]), "decoder.layers.1.moe.gate.weight", 24
-    if options == SHARED:
-        size = 14
-        assert torch.equal(held()["decoder.layers.1.moe.shared.fc1_weight"], dense[FC1][size:])
+    gate = "decoder.layers.1.moe.gate.weight"
     for name in ("weight", "bias"):
         key, dense_key = EXPERTS.replace("weight", name), FC1.replace("weight", name)
-        drawn = bank.reinitialized_part(f"fc1_{name}")
-        assert (drawn is None) == (options == SHARED)
-        right = dense[dense_key][:size].expand_as(held()[key])
-        assert torch.equal(held()[key], right if drawn is None else torch.where(drawn, model.get_parameter(key), right))
+        assert torch.equal(held()[key], dense[dense_key].expand_as(held()[key]))
     assert torch.equal(held()[gate], model.get_parameter(gate)) and set(held()) == set(model.state_dict())
     assert not any(parameter.requires_grad for parameter in average.get_model().parameters())
     before = held()[EXPERTS].clone()
@@ -198,13 +137,13 @@ def assert_translates_as(dense, sparse, net_input, **options):
     torch.testing.assert_close(model(**net_input)[0], dense(**net_input)[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("namespace", "more"), [(False, {}), (True, {}), (False, {"shared_expert_dim": 7})])
-def test_upcycled_checkpoint_translates_as_the_dense_one(namespace, more):
+@pytest.mark.parametrize("namespace", [False, True])
+def test_upcycled_checkpoint_translates_as_the_dense_one(namespace):
     checkpoint, dense = dense_checkpoint(namespace=namespace)
-    sparse = upcycle(checkpoint, {"num_experts": 4, **more})
+    sparse = upcycle(checkpoint, {"num_experts": 4})
     options = sparse["cfg"]["model"]
     assert options["_name"] == "base_moe" and options["num_experts"] == 4 and options["dense_updates"] == 0
-    assert_translates_as(dense, sparse, batch(task_ids=False, pad=False), **more)
+    assert_translates_as(dense, sparse, batch(task_ids=False, pad=False))
     assert "fc1.weight" in str(checkpoint["model"].keys())  # the input is as it was
 
 
@@ -235,39 +174,33 @@ def test_conditional_parts_begin_anew_and_those_that_are_there_stay():
         assert ("last_optimizer_state" in sparse) == bool(trained)
 
 
-def test_upcycled_copies_with_units_drawn_anew():
-    """They keep the rest; which ones, and their values, follow from the seed; they have no first moment."""
-    (checkpoint, _), options = dense_checkpoint(), {"num_experts": 4, "expert_reinit_ratio": 0.25}
-    first, again, other = (upcycle(checkpoint, options, seed=seed) for seed in (1, 1, 2))
-    experts, dense = first["model"][EXPERTS], checkpoint["model"][FC1]
-    drawn = (experts != dense).any(2)
-    assert drawn.sum(1).tolist() == [6] * 4 and len({tuple(row.tolist()) for row in drawn}) == 4
-    for name in (EXPERTS, "encoder.layers.1.moe.gate.weight"):
-        value = first["model"][name]
-        assert torch.equal(value, again["model"][name]) and not torch.equal(value, other["model"][name])
-    model = moe_model(seed=9, expert_reinit_ratio=0.25)
-    model.load_state_dict(dict(first["model"]))
+def test_copies_have_the_moments_and_gates_follow_from_the_seed():
+    checkpoint, _ = dense_checkpoint()
+    first, again, other = (upcycle(checkpoint, {"num_experts": 4}, seed=seed) for seed in (1, 1, 2))
+    gate = "encoder.layers.1.moe.gate.weight"
+    assert torch.equal(first["model"][gate], again["model"][gate])
+    assert not torch.equal(first["model"][gate], other["model"][gate])
+    model = moe_model(seed=9)
     optimizer = optimizer_of([p for _, p in trained_parameters(model)])
     optimizer.load_state_dict(first["last_optimizer_state"])
     moment = OptimizerState.capture(optimizer, trained_parameters(model))[EXPERTS]["exp_avg"]
     names = [name for name, _ in trained_parameters(dense_model())]
     before = checkpoint["last_optimizer_state"]["state"][names.index(FC1)]["exp_avg"]
-    assert torch.equal(moment, torch.where(drawn.unsqueeze(2), 0, before)) and before.any()
+    assert torch.equal(moment, before.expand_as(moment)) and before.any()
 
 
 def test_an_average_is_upcycled_too():
-    """Its experts are copies of its own layers, but for units drawn anew; its gates are the model's."""
+    """Its experts are copies of its own layers; its gates are the model's."""
     checkpoint, _ = dense_checkpoint()
     average = {name: value + 1 for name, value in checkpoint["model"].items()}
     checkpoint["extra_state"] |= {"ema": average, "ema_fp32_params": average, "best": 1.0}
-    sparse = upcycle(checkpoint, {"num_experts": 4, "expert_reinit_ratio": 0.25})
+    sparse = upcycle(checkpoint, {"num_experts": 4})
     assert "best" not in sparse["extra_state"]  # another model's
     model = moe_model(seed=9)
     for name in ("ema", "ema_fp32_params"):
         found = sparse["extra_state"][name]
         model.load_state_dict(dict(found))
-        drawn = sparse["model"][EXPERTS] != checkpoint["model"][FC1]
-        assert drawn.any() and torch.equal(found[EXPERTS], torch.where(drawn, sparse["model"][EXPERTS], average[FC1]))
+        assert torch.equal(found[EXPERTS], average[FC1].expand_as(found[EXPERTS]))
         gate, untouched = "encoder.layers.1.moe.gate.weight", "encoder.layers.0.fc1.weight"
         assert torch.equal(found[gate], sparse["model"][gate]) and torch.equal(found[untouched], average[untouched])
     assert checkpoint["extra_state"]["ema"] is average and FC1 in average

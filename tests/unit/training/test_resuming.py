@@ -182,7 +182,6 @@ MODELS = (  # the run, its options, how the sentence begins
     ("sparse", "--num-experts 8", "`--num-experts` must be 4 as in the checkpoint's encoder.layers.0"),
     ("sparse", "--expert-gates base", "`--expert-gates` must be base,task to load"),
     ("sparse", "--expert-combine paper", "`--expert-combine` must be preserving to load"),
-    ("sparse", "--shared-expert-dim 8", "`--shared-expert-dim` must be 0 to load"),
     ("sparse", "--arch base_dense_tiny", "`--arch` must be one with experts"),
     ("sparse", "--task-ids pair", "The model's tasks must be aa,bb,cc,en to load"),
     ("dense", "--decoder-layers 3", "`--decoder-layers` must be 2 to load"),

@@ -255,17 +255,10 @@ def test_numbers_out_of_range_are_named(option, value, trainer_on):
 BALANCED = ("--criterion", "moe_label_smoothed_cross_entropy", "--load-balancing-weight", 0.01, "--expert-gates")
 
 
-EFFECTS = [  # an option, and what it needs
-    (("--expert-reinit-ratio", 0.5), ("--dense-updates", 2)),
-    ((*BALANCED, "base"), ("--expert-gates", "base,switch")),
-]
-
-
-@pytest.mark.parametrize(("option", "needed"), EFFECTS)
-def test_an_option_that_changes_nothing_is_said(option, needed, trainer_on, caplog):
-    trainer_on(*option, *needed)
+def test_an_option_that_changes_nothing_is_said(trainer_on, caplog):
+    trainer_on(*BALANCED, "base,switch")
     assert "has no effect" not in caplog.text
-    trainer_on(*option)
+    trainer_on(*BALANCED, "base")
     assert "has no effect" in caplog.text
 
 

@@ -57,18 +57,6 @@ def test_every_block_has_experts_that_are_copies_of_its_pretrained_layer(switch)
         assert len(layer.gate.weight) == 4  # tasks, or experts
 
 
-@models
-def test_a_shared_expert_divides_the_pretrained_layer_and_new_units_change_it(switch):
-    dense = all_numbers(dense_encoder()(**task_batch()))
-    divided = tag_model(switch=switch, shared_expert_dim=5)
-    torch.testing.assert_close(all_numbers(divided(**task_batch())), dense, rtol=1e-5, atol=1e-6)
-    renewed = tag_model(switch=switch, shared_expert_dim=5, expert_reinit_ratio=0.5)
-    assert (all_numbers(renewed(**task_batch())) - dense).abs().max() > 1e-4
-    for path, layer in expert_layers(renewed).items():
-        assert torch.equal(layer.shared.fc1_weight, expert_layers(divided)[path].shared.fc1_weight)
-        assert torch.equal(layer.gate.weight, expert_layers(divided)[path].gate.weight)
-
-
 def test_without_tasks_that_give_an_encoder_there_is_no_model():
     with refused("--task", "--task glue"):
         MTTaGModel.build_model(MTTaGConfig(), None)

@@ -44,9 +44,8 @@ def test_settings_that_are_none_are_refused():
     for memory in (-0.1, 1):
         with refused("memory"):
             RunningPrices(2, memory)
-    for name in ("training", "evaluation"):
-        with refused(name):
-            BaseRouting(**{name: "even"})
+    with refused("evaluation"):
+        BaseRouting(evaluation="even")
 
 
 def test_an_update_that_was_left_out_moves_nothing():
@@ -159,20 +158,6 @@ def test_padding_and_idle_batches_do_not_count():
     remember_prices([gate.prices])
     expected = priced_assignment(scores_of(gate, hidden)[~padding]).price_N
     torch.testing.assert_close(gate.prices.mean, expected)
-
-
-def test_training_by_prices_begins_balanced_and_is_evaluation_by_prices():
-    gate, hidden = trained_gate(BaseRouting(training="prices"), updates=0)
-    assert torch.bincount(gate(hidden).expert_T, minlength=N).tolist() == [len(hidden) // N] * N
-    remember_prices([gate.prices])
-    torch.testing.assert_close(gate.prices.mean, assigned(scores_of(gate, hidden))[1])
-    gate, hidden = trained_gate(BaseRouting(training="prices"))
-    before = gate.prices.mean
-    expert = gate(hidden).expert_T
-    assert torch.equal(expert, (scores_of(gate, hidden) - before).argmax(1))
-    assert torch.equal(expert, gate.eval()(hidden).expert_T)
-    load = torch.bincount(expert, minlength=N)
-    assert load.max() > load.min() and load.max() < 1.3 * len(hidden) / N and load.min() > 0.7 * len(hidden) / N
 
 
 def test_prices_follow_a_drift_and_route_nearly_all_tokens_as_exact_assignment_does():

@@ -123,8 +123,8 @@ def test_a_checkpoint_of_stock_fairseq_says_its_forms_too(folder, tmp_path, has_
 
 
 def begin_in_process(rank, folder, save_dir):
-    reinit = ("--expert-reinit-ratio", 0.5, "--arch", "base_moe", "--num-experts", 2, "--expert-gates", "task")
-    return begun(folder, save_dir, *reinit, *STILL, "--no-save")["parameters"]
+    sparse = ("--arch", "base_moe", "--num-experts", 2, "--expert-gates", "task")
+    return begun(folder, save_dir, *sparse, *STILL, "--no-save")["parameters"]
 
 
 def test_two_processes_begin_alike(folder, tmp_path):
