@@ -76,6 +76,8 @@ setup(
         "regex>=2024.5",  # ends of sentences in any script; sacrebleu brings it anyway
         "xxhash>=3.4",  # keys of sentences: a hash that is the same everywhere
         "langcodes>=3.5",  # which of a model's language codes a corpus's is, by BCP 47; pure Python, nothing else
+        "pydantic>=2.10",  # checks values of files and options against annotations
+        "typing_extensions>=4.12",  # the dictionaries that it checks; pydantic and torch bring it anyway
         "Jinja2>=3.1",  # a report's page: what it puts into HTML is escaped; torch brings it anyway
     ],
     extras_require={

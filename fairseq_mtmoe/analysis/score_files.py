@@ -23,7 +23,7 @@ from fairseq_mtmoe.analysis.scores import Count, PairScore, score_of
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
-from fairseq_mtmoe.io.typed import Name, Rule, Text, between, fault
+from fairseq_mtmoe.io.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
 
 JSON_FILE, MARKDOWN_FILE, LATEX_FILE = "scores.json", "scores.md", "scores.tex"
 SCORES = "scores"  # the folder of scores beside a checkpoint
@@ -33,13 +33,15 @@ TITLES = {SMALL: "Small", ALL: "All"}
 MAJORITY = "majority"
 NOW = Moments(*np.full((4, 1), np.nan))
 
-_SETTINGS = Required[{"checkpoint": Text, "subset": Text, "seed": int | None, "updates": int | None}]
+_SETTINGS = Required[
+    mapping({"checkpoint": Text, "subset": Text, "seed": int | None, "updates": int | None})
+]
 _Percent = Annotated[float, between(-100.001, 100.001)]  # tolerance: scores were rounded
-_SET: Any = {
+_SET: Any = mapping({
     "examples": Required[Count], "score": Required[_Percent], "standard_error": Required[_Percent | None],
-    "data_sha256": Required[Text], "also": dict[Text, tuple[_Percent, _Percent | None]],
+    "data_sha256": Required[Text], "also": dict[Text, Annotated[tuple[_Percent, _Percent | None], OR_LIST]],
     "majority": dict[Text, _Percent], "constant": Text,
-}  # fmt: skip
+})  # fmt: skip
 
 
 def _have_same_metrics(sets: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -47,16 +49,16 @@ def _have_same_metrics(sets: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 _SAME_METRICS = Rule("sets of data with the same metrics", _have_same_metrics)
-_TASK: Any = {
+_TASK: Any = mapping({
     "title": Required[Text], "metric": Required[Text], "small": Required[bool], "group": Text,
     "sets": Required[Annotated[dict[Name, _SET], _SAME_METRICS]],
-}  # fmt: skip
+})  # fmt: skip
 _TASKS = Annotated[dict[Name, _TASK], Rule("one task or more", lambda tasks: len(tasks) > 0)]
-_PAIRS: Any = {
+_PAIRS: Any = mapping({
     "settings": _SETTINGS,
     "pairs": Required[Annotated[dict[Name, dict[str, Any]], Rule("one pair or more", lambda pairs: len(pairs) > 0)]],
-}
-_BENCHMARK: Any = {"settings": _SETTINGS, "tasks": Required[_TASKS]}
+})
+_BENCHMARK: Any = mapping({"settings": _SETTINGS, "tasks": Required[_TASKS]})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sentencepiece import SentencePieceProcessor
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
-from fairseq_mtmoe.io.typed import Name, Text, between, fault
+from fairseq_mtmoe.io.typed import Name, Text, between, fault, mapping_of
 
 # Languages that BLEU's default tokeniser cannot split: the tokeniser to use, and the modules it needs.
 _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -88,7 +88,7 @@ class PairScore:
 
 def score_of(fields: dict[str, Any]) -> PairScore:
     """Return the score with these fields (ValueError: they are not a score's)."""
-    found = fault(fields, PairScore)
+    found = fault(fields, mapping_of(PairScore))
     more = fields.keys() - PairScore.__dataclass_fields__.keys()
     if found is not None or more:
         raise ValueError(f"no score of a pair: it {found or f'has more, {min(more)}'}")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, EXPERTS, without
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.typed import Name, Text, fault
+from fairseq_mtmoe.io.typed import Name, Text, fault, mapping
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.state import OptimizerState, Parameters, is_flat
 
@@ -32,11 +32,13 @@ PARTS = ("model", *AVERAGES, "optimizer")
 FOLDER_SUFFIX = ".experts"
 SAVE_ID = re.compile(r"[0-9a-f]{16}")
 
-_ENTRY: Any = {"name": Required[Text], "first": Required[int], "count": Required[int], "sha256": Required[Name]}
-_EXPERTS: Any = {
+_ENTRY: Any = mapping(
+    {"name": Required[Text], "first": Required[int], "count": Required[int], "sha256": Required[Name]}
+)
+_EXPERTS: Any = mapping({
     "id": Required[str], "num_experts": Required[int], "keys": Required[list[Text]], "files": Required[list[_ENTRY]],
     "optimizer_names": Required[dict[int, Text]], "flat_optimizer": bool,
-}  # fmt: skip
+})  # fmt: skip
 
 
 def new_id() -> str:

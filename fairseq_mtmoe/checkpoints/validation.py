@@ -11,14 +11,14 @@ import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NoReturn, Required
+from typing import Annotated, Any, BinaryIO, Literal, NoReturn, Required, get_type_hints
 
 import torch
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.checksum import is_archive
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.typed import Name, Rule, Text, between, fault
+from fairseq_mtmoe.io.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
 
 _GROWTH = 8  # times the file's size: tied weights are three tensors over one storage
 _SMALL = 1 << 20  # bytes that are always accepted
@@ -44,58 +44,64 @@ Tensors = dict[str, Tensor]
 
 # fairseq instantiates the named class.
 Meters = Literal["AverageMeter", "SumMeter", "TimeMeter", "StopwatchMeter", "ConcatTensorMeter"]
-Meter = tuple[int, Text, Meters, dict[str, Any]]
+Meter = Annotated[tuple[int, Text, Meters, dict[str, Any]], OR_LIST]
 
-# Dictionaries by their keys, which are optional unless `Required`; a tuple is a union.
-Schedule: Any = {"lr": Number, "best": Number | None, "last_epoch": int}
-Seen: Any = {"size": Required[Count], "bits": Required[Bytes]}  # bits of a task's examples that were trained on
-Selection: Any = {  # choices of uncertainty sampling
+Schedule: Any = mapping({"lr": Number, "best": Number | None, "last_epoch": int})
+# Bits of a task's examples that were trained on
+Seen: Any = mapping({"size": Required[Count], "bits": Required[Bytes]})
+Selection: Any = mapping({  # choices of uncertainty sampling
     "seen": Required[dict[str, Seen]], "names": Required[list[Name]], "sums": Required[list[list[float]]],
     "updates": Required[Count],
-}  # fmt: skip
-Gates: Any = {"since": Required[Count | None], "start": Required[Tensors]}  # the gates' first weights, and their update
-Trained: Any = {
-    "training_seconds": Required[Amount], "training_tokens": Count | None, "selection": (Selection, None),
-    "gates": (Gates, None),
-}  # fmt: skip
-Limits: Any = {  # of batches
+})  # fmt: skip
+# The gates' first weights, and their update
+Gates: Any = mapping({"since": Required[Count | None], "start": Required[Tensors]})
+Trained: Any = mapping({
+    "training_seconds": Required[Amount], "training_tokens": Count | None, "selection": Selection | None,
+    "gates": Gates | None,
+})  # fmt: skip
+Limits: Any = mapping({  # of batches
     "max_tokens": Required[Some | None], "batch_size": Required[Some | None],
     "required_batch_size_multiple": Required[Some],
-}  # fmt: skip
-Earlier: Any = {"batches_in_epoch": Required[Count], "group_size": Required[Some], "batch_limits": Required[Limits]}
+})  # fmt: skip
+Earlier: Any = mapping(
+    {"batches_in_epoch": Required[Count], "group_size": Required[Some], "batch_limits": Required[Limits]}
+)
 # Position in the training data, fairseq's and ours; `data/sampling/saved_plans.py` reads `sampling`.
-Position: Any = {
-    "batch_limits": (Limits, None), "earlier": list[Earlier],
+Position: Any = mapping({
+    "batch_limits": Limits | None, "earlier": list[Earlier],
     "epoch": Required[Epoch], "iterations_in_epoch": Count, "batches_in_epoch": Count, "group_size": Some,
     "shuffle": bool, "num_processes": Some, "drawn_in_epoch": Epoch | None,
     "seed": Annotated[int, between(0, 2**32 - 10**7)], "sampling": dict[str, Any] | None,
-}  # fmt: skip
-Extra: Any = {
-    "metrics": dict[str, list[Meter]] | None, "previous_training_time": Amount, "train_iterator": (Position, None),
+})  # fmt: skip
+Extra: Any = mapping({
+    "metrics": dict[str, list[Meter]] | None, "previous_training_time": Amount, "train_iterator": Position | None,
     "epoch": Epoch, "batch_offset": Count, "val_loss": Number | None, "best": Number | None, "ema": Tensors | None,
-    "ema_fp32_params": Tensors | None, "nonfinite": {"total": Count, "in_a_row": Count},
-    "owed_validation": ({"epoch": Required[Epoch], "end_of_epoch": Required[bool]}, None),
+    "ema_fp32_params": Tensors | None, "nonfinite": mapping({"total": Count, "in_a_row": Count}),
+    "owed_validation": mapping({"epoch": Required[Epoch], "end_of_epoch": Required[bool]}) | None,
     "best_measure": dict[str, Text | bool | list[Text]],
-    "patience": {"best": Required[Number], "num_runs": Required[Count]},
-    "plateau": {"lr": Amount, "num_bad_epochs": Count},
-    "gate_rate": ({"factor": Amount, "with_blend": bool}, None),
+    "patience": mapping({"best": Required[Number], "num_runs": Required[Count]}),
+    "plateau": mapping({"lr": Amount, "num_bad_epochs": Count}),
+    "gate_rate": mapping({"factor": Amount, "with_blend": bool}) | None,
     "TranslationHeatedTask": Trained, "GlueTask": Trained, "TextToTextTask": Trained,
-}  # fmt: skip
-History: Any = {
-    "criterion_name": Text, "optimizer_name": Text, "lr_scheduler_state": (Schedule, None), "num_updates": Count
-}  # fmt: skip
-Entry: Any = {"step": Amount, "exp_avg": Tensor, "exp_avg_sq": Tensor}  # the loader checks shapes
-Group: Any = {
-    "params": Required[list[Count]], "lr": Number | None, "betas": tuple[Share, Share], "weight_decay": Number,
-    "eps": Amount | tuple[Amount | None, Amount | None],  # Adafactor has two; torch's sets one itself
+})  # fmt: skip
+History: Any = mapping({
+    "criterion_name": Text, "optimizer_name": Text, "lr_scheduler_state": Schedule | None, "num_updates": Count
+})  # fmt: skip
+Histories = Annotated[list[History], Rule("a list that is not empty", lambda value: len(value) > 0)]
+Entry: Any = mapping({"step": Amount, "exp_avg": Tensor, "exp_avg_sq": Tensor})  # the loader checks shapes
+Group: Any = mapping({
+    "params": Required[list[Count]], "lr": Number | None,
+    "betas": Annotated[tuple[Share, Share], OR_LIST], "weight_decay": Number,
+    # Adafactor has two; torch's sets one itself.
+    "eps": Amount | Annotated[tuple[Amount | None, Amount | None], OR_LIST],
     "amsgrad": bool,
-}  # fmt: skip
-Optimizer: Any = {"state": Required[dict[Any, Entry]], "param_groups": Required[list[Group]]}
-End = tuple[Annotated[int, between(5, 10**9)], Some]  # rows and bytes
-VocabularySide: Any = {"symbols": Required[list[Name]], "model": Required[Bytes]}
+})  # fmt: skip
+Optimizer: Any = mapping({"state": Required[dict[Any, Entry]], "param_groups": Required[list[Group]]})
+End = Annotated[tuple[Annotated[int, between(5, 10**9)], Some], OR_LIST]  # rows and bytes
+VocabularySide: Any = mapping({"symbols": Required[list[Name]], "model": Required[Bytes]})
 Ids = list[Count]
 Factor = Annotated[float, between(-1e6, 1e6)]
-Generation: Any = {  # defaults of `generate` in `transformers`, with its names; ids of tokens are ours
+Generation: Any = mapping({  # defaults of `generate` in `transformers`, with its names; ids of tokens are ours
     **dict.fromkeys(("max_length", "max_new_tokens", "min_length", "min_new_tokens"), Count),
     **dict.fromkeys(("num_beams", "num_return_sequences", "no_repeat_ngram_size", "top_k"), Count),
     **dict.fromkeys(("length_penalty", "repetition_penalty", "temperature", "top_p"), Factor),
@@ -103,29 +109,31 @@ Generation: Any = {  # defaults of `generate` in `transformers`, with its names;
     "early_stopping": bool | Literal["never"],
     **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id"), Count | Ids),
     **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), Ids), "bad_words_ids": list[Ids],
-}  # fmt: skip
-TaskState: Any = {
+})  # fmt: skip
+LanguageTokens = Annotated[tuple[Text | None, Text | None], OR_LIST]
+TaskState: Any = mapping({
     "langs": Annotated[list[Name], Rule("a list of languages", lambda value: len(value) > 0)],
     "langtoks": Annotated[
-        dict[Name, tuple[Text | None, Text | None]], Rule("language tokens of `main`", lambda value: "main" in value)
+        dict[Name, LanguageTokens], Rule("language tokens of `main`", lambda value: "main" in value)
     ],
     "langtoks_specs": list[Name],
     "lang_tok_style": Literal["multilingual", "mbart"], "lang_tok_replacing_bos_eos": bool, "enable_lang_ids": bool,
     "task_ids": Name, "lang_pairs": list[Pair], "tokenizer": Name,
     "sentencepiece": Bytes, "encoder_langtok_last": bool,
     "new_symbols": Annotated[list[Count], Rule("two numbers", lambda value: len(value) == 2)],
-    "generation": (Generation, None), "vocabulary_ends": dict[Name, tuple[End, End]],
+    "generation": Generation | None, "vocabulary_ends": dict[Name, Annotated[tuple[End, End], OR_LIST]],
     "vocabulary": Annotated[list[VocabularySide], Rule("one or two vocabularies", lambda value: 1 <= len(value) <= 2)],
-}  # fmt: skip
-Checkpoint: Any = {  # an expert shard has its experts' rows of the tensors
+})  # fmt: skip
+Checkpoint: Any = mapping({  # an expert shard has its experts' rows of the tensors
     "args": Namespace | None, "cfg": dict[str, Any] | None, "model": Tensors | None,
-    "criterion": dict[str, Any] | None, "task_state": (TaskState, None), "extra_state": (Extra, None),
-    "optimizer_history": (
-        Annotated[list[History], Rule("a list that is not empty", lambda value: len(value) > 0)], None,
-    ),
-    "last_optimizer_state": (Optimizer, None), "first": Count, "count": Count, "ema": Tensors,
+    "criterion": dict[str, Any] | None, "task_state": TaskState | None, "extra_state": Extra | None,
+    "optimizer_history": Histories | None,
+    "last_optimizer_state": Optimizer | None, "first": Count, "count": Count, "ema": Tensors,
     "ema_fp32_params": Tensors, "optimizer": dict[str, Entry],
-}  # fmt: skip
+})  # fmt: skip
+CompositeCheckpoint: Any = mapping(
+    {**get_type_hints(Checkpoint, include_extras=True), "last_optimizer_state": dict[Name, Optimizer | Number]}
+)
 
 
 def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, Any]:
@@ -154,7 +162,7 @@ def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, An
     _check_options(path, state)
     found = fault(state, _form_of(state))
     if found is not None:
-        _refuse(path, f"{found.rule} as `{found.path}`", found.found)
+        _refuse(path, f"{found.rule} as `{found.path}`", found.value)
     return state
 
 
@@ -219,6 +227,5 @@ def _form_of(state: Mapping[str, Any]) -> Any:
     optimizer = state.get("last_optimizer_state")
     parts = optimizer.values() if isinstance(optimizer, dict) else ()
     if any(isinstance(one, dict) and "param_groups" in one for one in parts):
-        either: Any = (Optimizer, Number)
-        return {**Checkpoint, "last_optimizer_state": dict[Name, either]}
+        return CompositeCheckpoint
     return Checkpoint

@@ -1,45 +1,72 @@
-"""Check a file's values against annotations.
+"""Check values against annotations by pydantic, with a sentence for the first mistake.
 
-`fault` finds the first value that does not match. A whole number is also a number, and a list also a tuple of its
-length. A dictionary of annotations, or a dataclass, stands for dictionaries: `Required` keys must exist, and other keys
-may have any value. A tuple of annotations is their union.
+`fault` checks a file's plain values. Keys of a dictionary that its annotation does not name may have any value.
+`structured` makes a dataclass of them. Nothing is converted.
 """
 
-import dataclasses
-import functools
-import types
-import typing
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Required, Union
+from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Required, TypeVar, get_type_hints
+
+from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
+
+from fairseq_mtmoe.errors import raise_invalid
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Structure = TypeVar("Structure")
 MISSING: Any = "???"  # OmegaConf's default of a required field; its import would add 0.1 s to each `--help`
 
 _MOST_SHOWN, _LARGEST_SHOWN = 80, 10**40
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a dictionary",
-          list: "a list", type(None): "null", None: "null"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A test of a value besides its type, with its words; metadata of `Annotated`."""
+    """A test of a value besides its type, with its words: metadata of `Annotated`, or of an option's field."""
 
     words: str
     holds: Callable[[Any], bool]
 
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, value: Any) -> Any:
+        from pydantic_core import PydanticCustomError
+
+        if not self.holds(value):
+            raise PydanticCustomError("rule", "Input should be {words}", {"words": self.words})
+        return value
+
 
 @dataclass(frozen=True)
 class Fault:
-    """The value at `path` must be `rule`, but is `found`."""
+    """The value at `path` must be `rule`, but is `value`."""
 
     path: str
     rule: str
-    found: str
+    value: str
 
     def __str__(self) -> str:
-        return f"must have {self.rule} as `{self.path}`, but has {self.found}"
+        return f"must have {self.rule} as `{self.path}`, but has {self.value}"
 
 
+@dataclass(frozen=True)
+class _Loose:
+    """Metadata of `Annotated`: pydantic converts."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return {**handler(source), "strict": False}
+
+
+OR_LIST = _Loose()  # metadata of a tuple that may be a list
 # Text without lone surrogates, which JSON can spell but UTF-8 cannot.
 Text = Annotated[str, Rule("text", lambda value: not any("\ud800" <= letter <= "\udfff" for letter in value))]
 Name = Annotated[Text, Rule("a name", lambda value: value != "")]
@@ -50,111 +77,106 @@ def between(least: float, most: float) -> Rule:
     return Rule(f"a number from {least:,} to {most:,}", lambda value: least <= value <= most)
 
 
+def at_least(least: float) -> Rule:
+    """Return the rule of a number with a lower bound."""
+    return Rule(f"at least {least:,}", lambda value: value >= least)
+
+
+def one_of(choices: Sequence[str]) -> Rule:
+    """Return the rule of a text among others."""
+    return Rule(f"one of {', '.join(choices)}", lambda value: value in choices)
+
+
+def mapping(fields: dict[str, Any]) -> Any:
+    """Return the annotation of a dictionary with these keys, which are optional unless `Required`."""
+    return TypedDict("mapping", fields, total=False)  # type: ignore[operator]
+
+
 def fault(value: Any, kind: Any, path: str = "") -> Fault | None:
     """Return the first value in `value` that breaks an annotation, or None.
 
     path: the value's name.
     """
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return None
-    if origin is Required:
-        return fault(value, arguments[0], path)
-    if _is_union(kind):
-        faults = [fault(value, one, path) for one in arguments or kind]
-        inner = [one for one in faults if one is not None and one.path != path]
-        return None if None in faults else inner[0] if len(inner) == 1 else Fault(path, words(kind), shown(value))
-    if origin is Annotated:
-        found = fault(value, arguments[0], path)
-        if found is None and all(rule.holds(value) for rule in arguments[1:]):
-            return None
-        return found if found is not None and found.path != path else Fault(path, words(kind), shown(value))
-    if not _is_of(value, kind, origin, arguments):
-        return Fault(path, words(kind), shown(value))
-    fields, required = _fields(kind)
-    missing = min(required - value.keys(), default=None) if required else None
-    if missing is not None:
-        return Fault(f"{path}.{missing}".lstrip("."), words(fields[missing]), "none")
-    for name, one, inner in _parts(value, fields, origin, arguments):
-        if (found := fault(one, inner, f"{path}.{name}".lstrip("."))) is not None:
-            return found
+    from pydantic import ValidationError
+
+    try:
+        _adapter(kind).validate_python([value])
+    except ValidationError as error:
+        return _first_fault(error, [value], path)
     return None
 
 
-def _is_union(kind: Any) -> bool:
-    return isinstance(kind, tuple) or typing.get_origin(kind) in (Union, types.UnionType)
+def structured(kind: type[Structure], value: Any, where: str) -> Structure:
+    """Return plain values as an instance of a dataclass (UserError: `where` names their place)."""
+    from pydantic import ValidationError
+
+    adapter = _adapter(kind)  # type: ignore[arg-type]
+    try:
+        made: list[Structure] = adapter.validate_json(json.dumps([value]))
+    except ValidationError as error:
+        wrong = _first_fault(error, [value], "")
+        raise_invalid(f"{where}: {wrong.path}" if wrong.path else where, wrong.rule, wrong.value)
+    return made[0]
 
 
-def _is_of(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
-    """Return whether a value is of a type, apart from its content."""
-    if kind is None:
-        return value is None
-    if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in arguments)
-    if origin is tuple:
-        return isinstance(value, tuple | list) and (arguments[-1] is ... or len(value) == len(arguments))
-    if kind in (int, float):
-        is_number = isinstance(value, int) or (kind is float and isinstance(value, float))
-        return is_number and not isinstance(value, bool)
-    return isinstance(value, dict if isinstance(kind, dict) or _is_dataclass(kind) else origin or kind)
+@cache
+def mapping_of(kind: type) -> Any:
+    """Return the annotation of a dictionary of a dataclass's fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            hints[field.name] = Required[hints[field.name]]
+    return mapping(hints)
 
 
-def _parts(value: Any, fields: dict[str, Any], origin: Any, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield the values inside a value, with their names and annotations."""
-    if fields:
-        yield from ((name, value[name], inner) for name, inner in fields.items() if name in value)
-    elif isinstance(value, dict) and arguments:
-        yield from (("its keys", key, arguments[0]) for key in value)
-        yield from ((key, one, arguments[1]) for key, one in value.items())
-    elif isinstance(value, list | tuple | set) and arguments:
-        is_any_long = origin is not tuple or arguments[-1] is ...
-        inner = [arguments[0]] * len(value) if is_any_long else arguments
-        yield from ((index, one, one_kind) for index, (one, one_kind) in enumerate(zip(value, inner, strict=True)))
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return the validator of a list of such values; a `TypedDict` itself takes no configuration."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(list[kind], config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 
 
-def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the annotations of a dictionary or dataclass, and the required names."""
-    if isinstance(kind, dict):
-        return kind, frozenset(name for name, inner in kind.items() if getattr(inner, "__origin__", None) is Required)
-    return _fields_of_class(kind) if _is_dataclass(kind) else ({}, frozenset())
+def _first_fault(error: Any, value: Any, path: str) -> Fault:
+    """Return the fault of pydantic's deepest mistakes, since other members of a union fail earlier."""
+    mistakes = error.errors(include_url=False)
+    paths = [_path_of(mistake, value) for mistake in mistakes]
+    deepest = max(paths, key=len)
+    chosen = [mistake for mistake, place in zip(mistakes, paths, strict=True) if place == deepest]
+    rules = dict.fromkeys(_rule_of(mistake) for mistake in chosen)
+    shown_value = "none" if chosen[0]["type"] == "missing" else shown(chosen[0]["input"])
+    return Fault(".".join([path, *deepest]).lstrip("."), " or ".join(rules), shown_value)
 
 
-def _is_dataclass(kind: Any) -> bool:
-    return dataclasses.is_dataclass(kind)
+def _path_of(mistake: dict[str, Any], value: Any) -> list[str]:
+    """Return the keys and indices that lead to a mistake, without pydantic's names of types."""
+    steps, is_missing = mistake["loc"], mistake["type"] == "missing"
+    steps = steps[:-2] if steps[-1] == "[key]" else steps
+    path = []
+    for step in steps[:-1] if is_missing else steps:
+        is_key = isinstance(value, dict) and step in value
+        is_index = isinstance(value, list | tuple) and isinstance(step, int)
+        if is_key or is_index:
+            value = value[step]
+            path.append(str(step))
+    if is_missing:
+        path.append(str(steps[-1]))
+    return path[1:]
 
 
-@functools.cache
-def _fields_of_class(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    missing = dataclasses.MISSING
-    fields = (one for one in dataclasses.fields(kind) if one.default is missing and one.default_factory is missing)
-    return typing.get_type_hints(kind, include_extras=True), frozenset(one.name for one in fields)
-
-
-def words(kind: Any) -> str:
-    """Return an annotation in words, for a sentence."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Required:
-        return words(arguments[0])
-    if origin is Annotated:
-        return str(arguments[-1].words)
-    if origin is Literal:
-        return f"one of {', '.join(map(str, arguments))}" if len(arguments) > 1 else repr(arguments[0])
-    if _is_union(kind):
-        return " or ".join(dict.fromkeys(map(words, arguments or kind)))
-    if origin is tuple and arguments[-1] is not ...:
-        return f"{len(arguments)} values"
-    if isinstance(kind, dict) or _is_dataclass(kind):
-        return "a dictionary"
-    return _WORDS.get(origin or kind) or f"a {getattr(origin or kind, '__name__', str(kind)).lower()}"
+def _rule_of(mistake: dict[str, Any]) -> str:
+    """Return pydantic's message as a noun phrase."""
+    message: str = "a value" if mistake["type"] == "missing" else mistake["msg"]
+    return message.removeprefix("Input should be ")
 
 
 def shown(value: Any) -> str:
     """Return a value for a sentence: a short one itself, others by their type."""
     if isinstance(value, int) and abs(value) >= _LARGEST_SHOWN:
         return "a number of more than 40 digits"
-    if isinstance(value, str | int | float):
+    if value is None or isinstance(value, str | int | float):
         text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
         return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
     if hasattr(value, "shape"):
         return f"a tensor of the shape {tuple(value.shape)}"
-    return words(type(value)) if value or not isinstance(value, dict | list) else f"{value!r}"
+    return f"a {type(value).__name__}" if value or not isinstance(value, dict | list) else repr(value)

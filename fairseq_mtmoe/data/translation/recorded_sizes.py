@@ -14,14 +14,14 @@ from typing import Any, Required
 from fairseq_mtmoe.data.translation.file_names import indexed_sides
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_json, read_text
-from fairseq_mtmoe.io.typed import fault
+from fairseq_mtmoe.io.typed import fault, mapping
 
 FILE_NAME = "sizes.json"
 SPLIT = "train"  # the only split with shards
 SYNTHETIC = "back-translated"
-_RECORD: Any = {
-    "shards": Required[list[str]], "train": Required[dict[str, list[int]]], SYNTHETIC: dict[str, int]
-}  # fmt: skip
+_RECORD: Any = mapping(
+    {"shards": Required[list[str]], "train": Required[dict[str, list[int]]], SYNTHETIC: dict[str, int]}
+)
 
 
 def _record(folder: str) -> dict[str, Any]:

@@ -67,11 +67,7 @@ class Metadata:
     def from_text(cls, text: str) -> Metadata:
         """Return the metadata that `to_text` wrote (UserError: the text is damaged)."""
         try:
-            values = json.loads(text)
-            if typed.fault(values, cls) is not None:
-                raise ValueError
-            sources = tuple(SourceMetadata(**source) for source in values["sources"])
-            return cls(**{**values, "tokens": tuple(values["tokens"]), "sources": sources})
+            return typed.structured(cls, json.loads(text), "pemt")
         except (TypeError, ValueError) as error:
             raise UserError(
                 f"`pemt` in a checkpoint's options must hold the model's task and sources, but is {text[:80]!r}."
@@ -96,10 +92,13 @@ class Made:
 
 
 # The fields of a source file's header
-_ABOUT: dict[str, Any] = {
-    name: Required[kind]
-    for name, kind in {"task": _Name, "description": str, **get_type_hints(Made, include_extras=True)}.items()
-}
+_ABOUT = typed.mapping(
+    {
+        "task": Required[_Name],
+        "description": Required[str],
+        **get_type_hints(typed.mapping_of(Made), include_extras=True),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def load(path: str | Path) -> Source:
         raise UserError(f"{rule}, but is {_what_it_is(path, content)}.")
     fault = typed.fault(about, _ABOUT)
     if fault is not None:
-        raise UserError(f"`{path}` must state the {fault.path} of its source, but states {fault.found}.")
+        raise UserError(f"`{path}` must state the {fault.path} of its source, but states {fault.value}.")
     if about["has_prompt"] and (PROMPT not in tensors or tensors[PROMPT].dim() != 2):
         raise UserError(f"`{path}` must have a `{PROMPT}` of 2 dimensions, but has none: it is damaged.")
     made = Made(**{field.name: about[field.name] for field in fields(Made)})

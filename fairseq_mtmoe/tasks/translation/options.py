@@ -24,7 +24,7 @@ from fairseq_mtmoe.data.translation.recorded_sizes import folders_in, with_shard
 from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid, shortened, unknown_language, visible
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
-from fairseq_mtmoe.io.typed import Rule, fault
+from fairseq_mtmoe.io.typed import OR_LIST, Rule, fault
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,9 @@ def _is_share(value: Any) -> bool:
 
 
 # Rules for the values of an option's dictionary.
+_TOKENS = Annotated[tuple[str | None, str | None], OR_LIST]
 _VALUES: dict[str, tuple[str, Any]] = {
-    "langtoks": ("two language tokens such as ('src', 'tgt'), or None in their place", tuple[str | None, str | None]),
+    "langtoks": ("two language tokens such as ('src', 'tgt'), or None in their place", _TOKENS),
     "extra_data": ("a data directory", str),
     "extra_lang_pairs": ("a list such as en-de,en-ro", str),
     "sampling_weights": ("a finite number of at least 0", Annotated[Any, Rule("a share", _is_share)]),

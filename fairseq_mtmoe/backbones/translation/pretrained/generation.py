@@ -27,7 +27,7 @@ def read_generation(folder: Path, values: Mapping[str, Any], layout: Layout, row
     given = read_json(path) if path.name == FILE else values
     if not isinstance(given, dict):
         raise UserError(f"`{path}` must hold a dictionary, but holds something else.")
-    known = {name: given[name] for name in Generation if given.get(name) is not None}
+    known = {name: given[name] for name in Generation.__annotations__ if given.get(name) is not None}
     if (found := fault(known, Generation)) is not None:
         raise UserError(f"`{path}` {found}.")
     ids = {row: index for index, row in enumerate(layout.target_rows or range(rows)) if row is not None}
@@ -47,7 +47,7 @@ def for_hugging_face(
         longest = min(LONGEST, config.max_position_embeddings)
         return {**ids, "bad_words_ids": [[config.pad_token_id]], "num_beams": 5, "max_length": longest}
     own = {name: value for name, value in ids.items() if name not in _OF_TOKENS}
-    known = {name: kept[name] for name in Generation if name in kept}
+    known = {name: kept[name] for name in Generation.__annotations__ if name in kept}
     return {**own, **_renumbered(known, {index: row for row, index in enumerate(target_rows)})}
 
 
