@@ -19,6 +19,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,8 @@ OURS, THEIRS = "mtmoe prepare corpora", "spm_encode, then fairseq-preprocess"
 FLOORS = {False: Floor(3.0, at_most=False), True: Floor(0.5, at_most=False)}  # small: starting takes most of the time
 MEMORY_FLOOR = Floor(2048, at_most=True)
 BIN = Path(sys.executable).parent
+MESSAGES = "messages.txt"
+STEP = re.compile(r"[A-Z][^:]*: [\d,]+ (of|s\b)")
 WORDS = 30_000
 MADE_UP = 1_000_000  # sentences that are not repeated
 EVALUATION = 2000
@@ -164,11 +167,13 @@ def memory_of(process: psutil.Process) -> float:
         return 0.0
 
 
-def run(*command: object) -> None:
+def run(*command: object) -> str:
+    """Run a command and return its messages."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
         raise SystemExit(f"{' '.join(map(str, command))}\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}")
+    return result.stderr
 
 
 def train_by_spm(raw: Path, model: Path, pieces: int) -> None:
@@ -220,7 +225,9 @@ def read_ids(prefix: Path) -> MMapIndexedDataset:
 
 
 def prepare(raw: Path, out: Path, workers: int) -> None:
-    run(BIN / "mtmoe", "prepare", "corpora", raw, out, "--recipe", raw / "recipe.yaml", "--workers", workers)
+    """Prepare the recipe in `raw`, and write the command's messages beside `out`."""
+    messages = run(BIN / "mtmoe", "prepare", "corpora", raw, out, "--recipe", raw / "recipe.yaml", "--workers", workers)
+    out.with_name(MESSAGES).write_text(messages, encoding="utf-8")
 
 
 def both(place: Path, text: tuple[Path, ...], pairs: int, pieces: int, workers: int, report: Report) -> dict[str, Run]:
@@ -251,9 +258,10 @@ def kept(ours: Path) -> str:
 
 
 def steps(ours: Path) -> str:
-    log = (ours.with_name(f".{ours.name}.work") / "log.txt").read_text(encoding="utf-8")
-    said = [line.split(" ", 2)[2] for line in log.splitlines() if ": " in line.split(" ", 2)[2]]
-    return "\n".join({line.split(":")[0]: line for line in said}.values())
+    """Return the last message of each step."""
+    messages = ours.with_name(MESSAGES).read_text(encoding="utf-8").splitlines()
+    last = {line.split(":")[0]: line for line in messages if STEP.match(line)}
+    return "\n".join(last.values())
 
 
 def compare(runs: dict[str, Run], pairs: int, kind: str, floor: Floor, workers: int, report: Report) -> None:

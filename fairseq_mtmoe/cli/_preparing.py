@@ -10,9 +10,9 @@ from rich.console import Console
 
 from fairseq_mtmoe.cli._shared import cores, stopped_by_sigterm
 from fairseq_mtmoe.data.corpora import report
-from fairseq_mtmoe.data.corpora.blocks import HARMLESS, OnBadLine
-from fairseq_mtmoe.data.corpora.engine import pipeline
-from fairseq_mtmoe.data.corpora.engine.jobs import LIST
+from fairseq_mtmoe.data.corpora.blocks import HARMLESS
+from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST
+from fairseq_mtmoe.data.corpora.engine.pipeline import Options, prepare
 from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
 from fairseq_mtmoe.data.corpora.page.figures import findings, shards_of, training_command
 from fairseq_mtmoe.data.corpora.page.pages import FEW
@@ -29,7 +29,7 @@ _Given = AbstractContextManager[GivenVocabulary | None]
 
 def prepare_corpora(
     raw: Path, data: Path, recipe: Recipe, given_vocabulary: _Given, workers: int | None, scheduler: str | None,
-    on_bad_line: OnBadLine, allow_unequal: bool, overwrite: bool,
+    options: Options,
 ) -> None:  # fmt: skip
     """Make `data` from the recipe's corpora below `raw`, and show the report's first figures and how to train."""
     with given_vocabulary as given:
@@ -38,7 +38,7 @@ def prepare_corpora(
             recipe = given.of_recipe(recipe if vocabulary_of is None else recipe.found_in(raw))
         _say_unread(recipe, raw)
         with stopped_by_sigterm(), cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
-            made = pipeline.prepare(raw, data, recipe, on_bad_line, hands, overwrite, allow_unequal)
+            made = prepare(raw, data, recipe, hands, options)
     if made is None:
         click.echo(f"{data} is up to date.")
         return

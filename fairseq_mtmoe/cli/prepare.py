@@ -55,7 +55,7 @@ command = click.Group("prepare", help="Make a data directory that fairseq-train 
               help="Accept two training files of unequal length and read as many lines as the shorter one has. Without "
               "this option they are an error: after a missing line all sentence pairs are shifted.")  # fmt: skip
 @click.option("--skip-missing", is_flag=True, help="Leave out corpora whose files are missing below RAW.")
-@click.option("--overwrite", is_flag=True, help="Replace DATA if it was made from another input; only steps whose "
+@click.option("--overwrite", is_flag=True, help="Replace DATA if it was made from another input; only stages whose "
               "input changed are repeated.")  # fmt: skip
 def corpora_command(
     raw: Path, data: Path, recipe_name: str, workers: int | None, scheduler: str | None, vocabulary_from: Path | None,
@@ -64,9 +64,9 @@ def corpora_command(
 ) -> None:  # fmt: skip
     """Make DATA from a recipe's corpora in the folder RAW: read, clean, split, train a vocabulary, binarize, shard.
 
-    Finished steps and a log are kept in .DATA.work beside DATA: run an interrupted command again to continue it. With
-    other corpora or another recipe, --overwrite repeats the steps that depend on them. Remove .DATA.work once DATA is
-    as you want it.
+    Finished stages are kept in .DATA.work beside DATA: run an interrupted command again to continue with the stage
+    that it was in. With another recipe, --overwrite repeats the stages that depend on the change. Remove .DATA.work
+    once DATA is as you want it.
     """
     if not raw.is_dir():
         raise UserError(f"`{raw}` must be the folder RAW with the recipe's corpora, but is no folder.")
@@ -77,12 +77,12 @@ def corpora_command(
     recipe = _with_settings(load_recipe(recipe_name), recipe_name, vocabulary_from or vocabulary_of, **settings)
     given_vocabulary = _given(vocabulary_from, vocabulary_of, codes)
     from fairseq_mtmoe.cli import _preparing as preparing
+    from fairseq_mtmoe.data.corpora.engine.pipeline import Options
 
     if skip_missing:
         recipe = preparing.without_missing(recipe, raw)
-    preparing.prepare_corpora(
-        raw, data, recipe, given_vocabulary, workers, scheduler, on_bad_line, allow_unequal, overwrite
-    )
+    options = Options(on_bad_line, overwrite, allow_unequal)
+    preparing.prepare_corpora(raw, data, recipe, given_vocabulary, workers, scheduler, options)
 
 
 def _with_settings(

@@ -3,8 +3,8 @@
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,8 @@ import sentencepiece
 import yaml
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mtmoe.data.corpora.engine.jobs import cut
-from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
-from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
-from fairseq_mtmoe.data.corpora.engine.workers import Tools, shown
+from fairseq_mtmoe.data.corpora.engine.pipeline import Options, prepare
+from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 
@@ -73,35 +71,25 @@ def entries(raw: Path) -> list[dict[str, Any]]:
     return yaml.safe_load((raw / "recipe.yaml").read_text(encoding="utf-8"))["corpora"]
 
 
-class Counting:
-    """Workers of this process that count the jobs by function, and stop after so many."""
+@dataclass(frozen=True)
+class Counting(Workers):
+    """Workers of this process that count the jobs by function, and are interrupted before a job of `stop_before`."""
 
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.done: Counter[str] = Counter()
-        self._stop_after = stop_after
+    stop_before: str = ""
+    done: Counter[str] = field(default_factory=Counter)
 
-    def map_blocks(self, jobs: Iterable[partial[Any]]) -> Iterator[Any]:
+    def results(self, jobs: Sequence[partial[Any]]) -> Iterator[tuple[int, Any]]:
         """See `Workers`."""
-        for job in jobs:
-            counts = job.func is not cut  # which only looks, and leaves nothing behind
-            if counts and self.done.total() == self._stop_after:
+        for number, job in enumerate(jobs):
+            name = job.func.__name__
+            if name == self.stop_before and self.done[name]:
                 raise KeyboardInterrupt
-            result = job()
-            self.done.update([job.func.__name__] * counts)
-            yield result
+            self.done[name] += 1
+            yield number, job()
 
 
-@contextmanager
-def tools_for(out: Path, workers: Any = None) -> Iterator[Tools]:
-    """What stages have that work for the data directory `out`."""
-    work = WorkFolder(out)
-    with work.held(), shown(work.path / "log.txt") as progress:
-        yield Tools(work, workers or Counting(), progress)
-
-
-def prepare_small(raw: Path, out: Path, workers: Any = None, **options: Any) -> dict[str, Any] | None:
-    options = {"on_bad_line": "drop", **options}
-    return prepare(raw, out, load_recipe(raw / "recipe.yaml"), workers=workers or Counting(), **options)
+def prepare_small(raw: Path, out: Path, workers: Workers | None = None, **options: Any) -> dict[str, Any] | None:
+    return prepare(raw, out, load_recipe(raw / "recipe.yaml"), workers or Workers(), Options(**options))
 
 
 def text_of(folder: Path, name: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_mtmoe.data.corpora.recipes.schema import Role
 from fairseq_mtmoe.errors import UserError
 
 Span = tuple[int, int | None]  # bytes of an unpacked file: start, end (None: the file's)
@@ -53,8 +54,13 @@ class CorpusFiles:
     target_lang: str
     format: str = "auto"  # one of `readers.FORMATS`
     fields: Mapping[str, str | int] = field(default_factory=dict)  # columns of TSV, keys of JSON lines; else by content
-    is_evaluation: bool = False  # all lines are kept, even empty ones, so that scores cover the whole set
     allow_unequal: bool = False  # surplus lines of one of two files are left out
+    pair: str = ""  # language pair that it belongs to, in plain codes
+    role: Role = Role.train
+    names: tuple[str, ...] = ()  # the files' paths below RAW, as in the recipe
+    digests: tuple[str, ...] = ()  # the files' hashes
+    is_synthetic: bool = False  # its sources are a model's translations
+    weight: int = 1  # how often training data has it
     first: int = 1  # number of the first line, in a corpus of lines
     spans: tuple[Span, ...] = ((0, None), (0, None))  # of each unpacked file
     unpacked: tuple[Content, ...] = ()  # the unpacked files, if one of them is packed
@@ -63,6 +69,28 @@ class CorpusFiles:
     def contents(self) -> tuple[Content, ...]:
         """Return the files to read, unpacked."""
         return self.unpacked or tuple(map(Content, self.paths))
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Return whether all lines are kept, even empty ones, so that scores cover the whole set."""
+        return self.role is not Role.train
+
+    @property
+    def is_drawn(self) -> bool:
+        """Return whether its pairs were drawn from training text, so that it has no files of its own."""
+        return not self.paths
+
+    @property
+    def is_turned(self) -> bool:
+        """Return whether the files have the pair's target as their source."""
+        return self.pair != f"{self.source_lang}-{self.target_lang}"
+
+    @property
+    def tagged(self) -> str:
+        """Return the side of the pair that begins with the tag of synthetic text; empty for none."""
+        if not self.is_synthetic:
+            return ""
+        return "target" if self.is_turned else "source"
 
 
 MAX_LINE = 65_536  # characters: longer lines are no sentences, and could exhaust memory

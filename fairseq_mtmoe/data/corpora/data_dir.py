@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_json, regular_file
+from fairseq_mtmoe.io.files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +32,6 @@ def file_hash(path: Path, name: str = "sha256") -> str:
     """Return the hash of a file's content in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, name).hexdigest()
-
-
-def content_hash(path: Path) -> str:
-    """Return the SHA-256 of a file's content; "unreadable" if reading fails, which is reported when it is used."""
-    try:
-        return file_hash(regular_file(path))
-    except (UserError, OSError):
-        return "unreadable"
 
 
 def _versions() -> dict[str, object]:
@@ -68,11 +60,10 @@ def written_once(
     key: str,
     options: Mapping[str, object],
     overwrite: bool = False,
-    earlier: Collection[str] = (),
     digest: Callable[[Path], str] = file_hash,
     overwriting: str = "to replace it",
 ) -> Iterator[Path | None]:
-    """Yield an empty folder that becomes `out`; None if `out` is complete and has `key` or an `earlier` one.
+    """Yield an empty folder that becomes `out`; None if `out` is complete and has this `key`.
 
     On failure `out` stays as it was. The stamp keeps `options`, to tell later what differs. `overwrite` replaces a
     directory with another key; `overwriting` is its purpose in messages. `digest` returns a file's SHA-256.
@@ -88,7 +79,7 @@ def written_once(
             shutil.rmtree(backup) if out.exists() else os.rename(backup, out)
         if os.path.lexists(out):
             stamp, present = _own_content(out)
-            damaged = _find_damaged(out, present, stamp["files"], digest) if stamp["key"] in (key, *earlier) else STAMP
+            damaged = _find_damaged(out, present, stamp["files"], digest) if stamp["key"] == key else STAMP
             if damaged is None:
                 yield None
                 return

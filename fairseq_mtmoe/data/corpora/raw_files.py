@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fairseq_mtmoe.data.corpora.data_dir import file_hash
-from fairseq_mtmoe.data.corpora.engine.workers import shown
+from fairseq_mtmoe.data.corpora.engine.workers import Progress
 from fairseq_mtmoe.data.corpora.readers.unpacking import split_member
 from fairseq_mtmoe.data.corpora.recipes.schema import ARCHIVE, Corpus
 from fairseq_mtmoe.errors import UserError
@@ -142,11 +142,7 @@ class Digests:
         if not any(megabytes.values()):
             return
         try:
-            with (
-                shown(self._path.with_name("log.txt")) as progress,
-                progress.step("Hashing", sum(megabytes.values()), "MB") as step,
-                ThreadPoolExecutor() as pool,
-            ):
+            with Progress().step("Hashing", sum(megabytes.values()), "MB") as step, ThreadPoolExecutor() as pool:
                 for file, _ in zip(megabytes, pool.map(self.of_file, megabytes), strict=True):
                     step.advance(megabytes[file])
         finally:

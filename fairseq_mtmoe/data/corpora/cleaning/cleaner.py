@@ -135,14 +135,6 @@ class Cleaner:
         return found
 
 
-def asked(filters: Filters) -> dict[str, object]:
-    """Return the filters' values that affect a cleaned block, besides the hash of the model of `identify`."""
-    names = ("max_characters", "max_ratio", "copies", "wrong_script")
-    names += () if filters.identify is None else ("min_confidence",)  # type: ignore[assignment]
-    values = {name: getattr(filters, name) for name in names}
-    return {name: value.name if isinstance(value, Action) else value for name, value in values.items()}
-
-
 def _clean(block: Block, rules: Rules = lambda *_: (), most: int = sys.maxsize) -> Cleaned:
     """Return the pairs that no rule finds, with keys; sides over `most` characters are not examined."""
     parts = [slice(at, at + _AT_ONCE) for at in range(0, max(len(block.source), 1), _AT_ONCE)]

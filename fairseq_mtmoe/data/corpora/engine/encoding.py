@@ -1,12 +1,12 @@
-"""The stages after cleaning: draw text, train a vocabulary on it or take a given one, encode every block."""
+"""The third stage: draw text, train a vocabulary on it or take a given one, and encode every block."""
 
-import hashlib
+from __future__ import annotations
+
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,58 +15,22 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, write_dictionary
-from fairseq_mtmoe.data.corpora.data_dir import content_hash
-from fairseq_mtmoe.data.corpora.engine.selecting import SIDES, Mask, Selections
-from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, is_saved, save, summary_of
+from fairseq_mtmoe.data.corpora.data_dir import file_hash
+from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState, Mask, Place, training_by_pair
+from fairseq_mtmoe.data.corpora.engine.work import hash_of, lines_of, load, save
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import SIZE_RULE
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import Pieces, count_characters, known_characters, load, with_tag
-from fairseq_mtmoe.data.corpora.vocabulary.training import sample_lines, train
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import count_characters, known_characters, with_tag
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import load as load_pieces
+from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS, sample_lines, train
 from fairseq_mtmoe.data.translation.file_names import TAG
-from fairseq_mtmoe.io.files import read_bytes, read_text, replacing
+from fairseq_mtmoe.io.files import read_bytes, read_text
 
-TRAINED_BY = ("size", "temperature", "character_coverage")  # a recipe's settings that determine a trained model
 MODEL, IDS, DICTIONARY = "spm.model", "ids.npy", "dict.txt"
-SOURCE = "source."  # begins the names of such files of sources, where they have a vocabulary of their own
-Kinds = tuple[str, str]  # for each side of a text `SOURCE`, or nothing
+SOURCE = "source."  # begins the names of such files of sources, if they have a vocabulary of their own
 
-Text = Sequence[tuple[Path, Mask | None]]  # files with the rows wanted of each, or all
-
-
-def _gather_text(tools: Tools, selections: Selections, indices: Mapping[str, NDArray[np.int64]]) -> list[str]:
-    """Return sentences by language, given their sorted indices among its training sentences."""
-    found: dict[tuple[str, int], list[str]] = {}
-    with tools.shown.step("Drawing text for the vocabulary", sum(map(len, indices.values())), "sentences") as step:
-        for order, lines in tools.workers.map_blocks(_gather_jobs(selections, indices)):
-            found[order] = lines
-            step.advance(len(lines))
-    return [line for order in sorted(found) for line in found[order]]
-
-
-def _gather_jobs(
-    selections: Selections, indices: Mapping[str, NDArray[np.int64]]
-) -> Iterator[partial[tuple[tuple[str, int], list[str]]]]:
-    starts, number = dict.fromkeys(indices, 0), itertools.count()
-    for pair, of_pair in sorted(selections.items()):
-        for path, mask in itertools.chain.from_iterable(selection.blocks for selection in of_pair):
-            kept = np.flatnonzero(mask)
-            for side, lang in zip(SIDES, pair.split("-"), strict=True):
-                if lang not in indices:  # a language without sentences
-                    continue
-                first, last = np.searchsorted(indices[lang], [starts[lang], starts[lang] + len(kept)])
-                if first < last:
-                    rows = kept[indices[lang][first:last] - starts[lang]]
-                    yield partial(gather_block, (lang, next(number)), path, side, rows)
-                starts[lang] += len(kept)
-
-
-def gather_block(
-    order: tuple[str, int], text: Path, side: str, rows: NDArray[np.int64]
-) -> tuple[tuple[str, int], list[str]]:
-    """Return some lines of a block, with their place in the order; a job."""
-    with Saved(text) as saved:
-        return order, saved.some_lines(side, rows)
+Indices = Mapping[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -76,156 +40,186 @@ class Vocabulary:
     has_sources: it is of targets, and there is another of sources.
     """
 
-    stage: Stage
+    folder: Path
     symbols: int  # of the larger dictionary, with fairseq's four
-    wanted: int  # how many there were to be
+    wanted: int  # requested number of symbols; 0 for a given vocabulary
+    digest: str  # of all files
     has_sources: bool = False
 
     def model(self, kind: str = "") -> Path:
-        """Return the path of the SentencePiece model."""
-        return self.stage.folder / f"{kind}{MODEL}"
+        """Return the path of the SentencePiece model; `kind` is `SOURCE` or empty."""
+        return self.folder / f"{kind}{MODEL}"
 
     def dictionary(self, kind: str = "") -> Path:
         """Return the path of the dictionary."""
-        return self.stage.folder / f"{kind}{DICTIONARY}"
+        return self.folder / f"{kind}{DICTIONARY}"
+
+    def kinds(self, pair: str, recipe: Recipe) -> tuple[str, str]:
+        """Return the kind of vocabulary of each side of a pair."""
+        sources = recipe.source_languages() if self.has_sources else set()
+        first, second = (SOURCE if lang in sources else "" for lang in pair.split("-"))
+        return first, second
 
 
-def make_vocabulary(
-    tools: Tools, recipe: Recipe, given: Mapping[str, Path], names: tuple[str, str], selections: Selections
-) -> Vocabulary:
-    """Train a model on text drawn by temperature, or take the `given` one (UserError: text or file is unfit).
+@dataclass(frozen=True)
+class Encoded:
+    """All corpora with their ids, and the vocabulary of these."""
 
-    `names` are what the user calls size and character coverage.
-    """
-    is_tagged = any(one.corpus.raw.is_synthetic for of_pair in selections.values() for one in of_pair)
-    tagged = {"tag": TAG} if is_tagged else {}
-    if given:
-        stage = tools.work.stage("vocabulary", given=list(map(content_hash, given.values())), **tagged)
-    else:
-        keys = {pair: [one.key for one in of_pair] for pair, of_pair in sorted(selections.items())}
-        settings = {name: getattr(recipe.vocabulary, name) for name in TRAINED_BY}
-        about = {"settings": settings, "seed": recipe.seed, "sentencepiece": version("sentencepiece")}
-        stage = tools.work.stage("vocabulary", text=keys, **about, **tagged)
-    if stage.result() is None:
-        sizes = Counter[str]()  # training sentences of each language, in all pairs together
-        for pair, of_pair in () if given else selections.items():
-            kept = sum(selection.summary()["kept"] for selection in of_pair)
-            sizes.update(dict.fromkeys(pair.split("-"), kept))
-        indices = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
-        text = _gather_text(tools, selections, indices) if indices else []
-        with tools.shown.step("Making the vocabulary"):
-            if given:
-                model, wanted = read_bytes(given["model"]), 0
-            else:
-                model, wanted = train(text, recipe.vocabulary, sizes.total(), names)
-            symbols = _write_vocabulary(stage.folder, "", model, load(model, given.get("dictionary")), is_tagged)
-            result: dict[str, Any] = {"symbols": symbols, "wanted": wanted}
-            if SOURCE_FILES[0] in given:
-                model, dictionary = read_bytes(given[SOURCE_FILES[0]]), given[SOURCE_FILES[1]]
-                others = _write_vocabulary(stage.folder, SOURCE, model, load(model, dictionary), is_tagged)
-                result |= {"symbols": max(symbols, others), "has_sources": True}
-            stage.finish(result)
-        if recipe.vocabulary.size is None and not given:
-            tools.shown.note(f"Vocabulary: {symbols:,} pieces by default: {SIZE_RULE}")
-    return Vocabulary(stage, **(stage.result() or {}))
-
-
-def _write_vocabulary(folder: Path, kind: str, model: bytes, pieces: Pieces, is_tagged: bool) -> int:
-    pieces = with_tag(pieces) if is_tagged else pieces
-    with replacing(folder / f"{kind}{MODEL}") as path:
-        path.write_bytes(model)
-    with replacing(folder / f"{kind}{IDS}") as path:
-        np.save(path, pieces.ids)
-    with replacing(folder / f"{kind}{DICTIONARY}") as path:
-        write_dictionary(path, pieces.symbols)
-    return len(SPECIAL) + len(pieces.symbols)
+    corpora: list[CorpusState]
+    vocabulary: Vocabulary
 
 
 def encode(
-    tools: Tools, texts: Sequence[Text], vocabulary: Vocabulary, kinds: Sequence[Kinds], tagged: Sequence[str]
-) -> list[list[Path]]:
-    """Encode texts; return a file of ids for each of their files, kept from an earlier run if the rows are the same.
-
-    `kinds` are the texts', see `Kinds`; of each text the side `tagged`, if it is not empty, begins with `TAG`.
-    """
-    made_from = {"model": vocabulary.stage.key, "sentencepiece": version("sentencepiece")}
-    folders = {path.parent.name for text in texts for path, _ in text}
-    stages = {folder: tools.work.stage("ids", text=folder, **made_from) for folder in sorted(folders)}
-    encoded: list[list[Path]] = []
-    wanted: dict[Path, tuple[Path, Mask | None]] = {}
-    forms: dict[Path, tuple[Kinds, str]] = {}
-    for text, of_text, side in zip(texts, kinds, tagged, strict=True):
-        encoded.append([_block_path(stages[path.parent.name], path, mask, side) for path, mask in text])
-        wanted |= dict(zip(encoded[-1], text, strict=True))
-        forms |= dict.fromkeys(encoded[-1], (of_text, side))
-    tools.work.keep_alone(wanted)
-    folder = vocabulary.stage.folder
-    left = [(*of, folder, out, *forms[out]) for out, of in wanted.items() if not is_saved(out)]
-    sizes = (summary_of(path)["kept"] if mask is None else int(mask.sum()) for path, mask, *_ in left)
-    tools.do("Encoding", [partial(encode_block, *of) for of in left], sum(sizes))
-    return encoded
+    tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe, given: Mapping[str, Path], folder: Path
+) -> Encoded:
+    """Return the corpora with files of ids in `folder`; `given` has the files of a given vocabulary."""
+    vocabulary = make_vocabulary(tools, corpora, recipe, given, folder)
+    jobs, sizes, owners = [], [], []
+    for number, corpus in enumerate(corpora):
+        form = Form(vocabulary, vocabulary.kinds(corpus.files.pair, recipe), corpus.files.tagged)
+        for block, place in enumerate(corpus.places):
+            corpus.ids.append(folder / f"{number:05d}" / f"{block:06d}.npz")
+            jobs.append(partial(encode_block, place, form, corpus.ids[-1]))
+            sizes.append(place.size)
+            owners.append(corpus)
+    for corpus, counts in zip(owners, tools.run("Encoding", jobs, sizes), strict=True):
+        for side in SIDES:
+            corpus.tokens.setdefault(side, Counter()).update(counts[side])
+    return Encoded(list(corpora), vocabulary)
 
 
-def _block_path(stage: Stage, path: Path, mask: Mask | None, tagged: str) -> Path:
-    """Return the path for the ids of a block's rows; it depends on the rows, so that they are encoded only once."""
-    tag = tagged and f"-{tagged}"
-    rows = "all" if mask is None or mask.all() else hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()[:16]
-    return stage.folder / f"{path.stem}-{rows}{tag}.npz"
+def make_vocabulary(
+    tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe, given: Mapping[str, Path], folder: Path
+) -> Vocabulary:
+    """Train a model on text drawn by temperature, or take the `given` one (UserError: text or file is unfit)."""
+    is_tagged = any(corpus.files.is_synthetic for corpus in corpora)
+    if given:
+        model, wanted = read_bytes(given["model"]), 0
+    else:
+        model, wanted = _train(tools, corpora, recipe)
+    symbols = _write_vocabulary(folder, "", model, given.get("dictionary"), is_tagged)
+    if has_sources := SOURCE_FILES[0] in given:
+        model = read_bytes(given[SOURCE_FILES[0]])
+        others = _write_vocabulary(folder, SOURCE, model, given[SOURCE_FILES[1]], is_tagged)
+        symbols = max(symbols, others)
+    if recipe.vocabulary.size is None and not given:
+        tools.progress.note(f"Vocabulary: {symbols:,} pieces by default: {SIZE_RULE}")
+    digest = hash_of([file_hash(path) for path in sorted(folder.iterdir())])
+    return Vocabulary(folder, symbols, wanted, digest, has_sources)
+
+
+def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> tuple[bytes, int]:
+    """Return a trained model, and the requested number of pieces."""
+    by_pair = training_by_pair(corpora)
+    sizes = Counter[str]()  # training sentences of each language, in all pairs together
+    for pair, in_pair in by_pair.items():
+        kept = sum(corpus.kept for corpus in in_pair)
+        sizes.update(dict.fromkeys(pair.split("-"), kept))
+    indices = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
+    jobs = list(_gather_jobs(by_pair, indices))
+    counts = [len(job.args[2]) for job in jobs]
+    lines_by_job = tools.run("Drawing text for the vocabulary", jobs, counts, "sentences")
+    text = [line for lines in lines_by_job for line in lines]
+    names = (f"{recipe.path}: vocabulary: size", f"{recipe.path}: vocabulary: character_coverage")
+    if recipe.takes_options:
+        names = OPTIONS
+    with tools.progress.call("Making the vocabulary"):
+        return train(text, recipe.vocabulary, sizes.total(), names)
+
+
+def _gather_jobs(by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices) -> Iterator[partial[list[str]]]:
+    """Yield jobs for the sentences of these sorted indices among each language's training sentences."""
+    starts = dict.fromkeys(indices, 0)
+    for pair, in_pair in sorted(by_pair.items()):
+        for place in itertools.chain.from_iterable(corpus.places for corpus in in_pair):
+            kept = place.rows()
+            for side, lang in zip(SIDES, pair.split("-"), strict=True):
+                if lang not in indices:  # a language without sentences
+                    continue
+                first, last = np.searchsorted(indices[lang], [starts[lang], starts[lang] + len(kept)])
+                if first < last:
+                    yield partial(gather_block, place.block, side, kept[indices[lang][first:last] - starts[lang]])
+                starts[lang] += len(kept)
+
+
+def gather_block(block: Path, side: str, rows: NDArray[np.int64]) -> list[str]:
+    """Return some lines of a block; a job."""
+    return lines_of(load(block, side)[side], rows)
+
+
+def _write_vocabulary(folder: Path, kind: str, model: bytes, dictionary: Path | None, is_tagged: bool) -> int:
+    """Write the files of a vocabulary; return the number of its symbols."""
+    pieces = load_pieces(model, dictionary)
+    pieces = with_tag(pieces) if is_tagged else pieces
+    (folder / f"{kind}{MODEL}").write_bytes(model)
+    np.save(folder / f"{kind}{IDS}", pieces.ids)
+    write_dictionary(folder / f"{kind}{DICTIONARY}", pieces.symbols)
+    return len(SPECIAL) + len(pieces.symbols)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a corpus' ids: the vocabulary, each side's kind of it, and the side that begins with `TAG`."""
+
+    vocabulary: Vocabulary
+    kinds: tuple[str, str]
+    tagged: str  # empty for none
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """A vocabulary in memory, for one side."""
+
+    model: sentencepiece.SentencePieceProcessor
+    ids: NDArray[np.int32]  # the dictionary's id of each piece
+    known: Mask  # the known characters
+    others: Mapping[str, int]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
+    tag: int | None
+
+    @property
+    def most(self) -> int:
+        """Return the largest id of text."""
+        return max([int(self.ids.max()), *self.others.values()])
 
 
 @lru_cache(2)
-def _load_model(folder: Path, kind: str) -> tuple[sentencepiece.SentencePieceProcessor, NDArray[np.int32], Mask]:
-    """Return the model, the dictionary's id for each of its pieces, and the known characters."""
-    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{kind}{MODEL}"))
-    table = np.load(folder / f"{kind}{IDS}")
-    return model, table, known_characters(model, table)
-
-
-@lru_cache(2)
-def _others(folder: Path, kind: str) -> dict[str, int]:
-    """Return the dictionary's symbols that are no pieces, as characters of pretrained vocabularies can be."""
-    model, _, _ = _load_model(folder, kind)
-    pieces = {model.id_to_piece(piece) for piece in range(model.get_piece_size())}
-    lines = read_text(folder / f"{kind}{DICTIONARY}").removesuffix("\n").split("\n")
+def _load_encoder(vocabulary: Vocabulary, kind: str) -> _Encoder:
+    model = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary.model(kind)))
+    ids = np.load(vocabulary.folder / f"{kind}{IDS}")
+    lines = read_text(vocabulary.dictionary(kind)).removesuffix("\n").split("\n")
     symbols = {line.rpartition(" ")[0]: index for index, line in enumerate(lines, len(SPECIAL))}
-    return {symbol: symbols[symbol] for symbol in symbols.keys() - pieces - {TAG}}
+    tag = symbols.pop(TAG, None)
+    pieces = {model.id_to_piece(piece) for piece in range(model.get_piece_size())}
+    others = {symbol: symbols[symbol] for symbol in symbols.keys() - pieces}
+    return _Encoder(model, ids, known_characters(model, ids), others, tag)
 
 
-@lru_cache(2)
-def _tag_id(folder: Path, kind: str) -> int:
-    return len(SPECIAL) + read_text(folder / f"{kind}{DICTIONARY}").split("\n").index(f"{TAG} 1")
-
-
-def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path, kinds: Kinds, tagged: str = "") -> int:
-    """Write the ids of a block's sentences, with ends, and their lengths; return the number of pairs.
-
-    Lines of the side `tagged` begin with `TAG`.
-    """
+def encode_block(place: Place, form: Form, out: Path) -> dict[str, Counter[str]]:
+    """Write the ids of a block's kept sentences, with ends, and their lengths; return counts of each side's text."""
+    texts = load(place.block, *SIDES)
+    rows = place.rows()
     arrays: dict[str, NDArray[Any]] = {}
-    summary: dict[str, Any] = {}
-    with Saved(text) as saved:
-        for side, kind in zip(SIDES, kinds, strict=True):
-            model, table, known = _load_model(vocabulary, kind)
-            lines = saved.lines(side)
-            if mask is not None:
-                lines = list(itertools.compress(lines, mask.tolist()))
-            others = _others(vocabulary, kind)
-            ids, lengths = encode_lines(lines, model, table, others)
-            most = max([int(table.max()), *others.values()])
-            summary[side] = {
-                "tokens": len(ids) - len(lengths),
-                "unknown": int((ids == UNKNOWN).sum()),
-                "words": sum(line.count(" ") + 1 for line in lines if line),
-                "characters": sum(map(len, lines)),
-                **count_characters(lines, known),
-            }
-            if side == tagged:
-                tag, starts = _tag_id(vocabulary, kind), np.cumsum(lengths) - lengths
-                ids, lengths, most = np.insert(ids, starts, tag), lengths + 1, max(most, tag)
-            arrays |= {f"{side}_ids": ids.astype(id_type(most + 1)), f"{side}_lengths": lengths}
-    summary["pairs"] = len(lengths)
-    save(out, summary, **arrays)
-    return len(lengths)
+    counts: dict[str, Counter[str]] = {}
+    for side, kind in zip(SIDES, form.kinds, strict=True):
+        encoder = _load_encoder(form.vocabulary, kind)
+        all_lines = lines_of(texts[side])
+        lines = [all_lines[row] for row in rows.tolist()]
+        ids, lengths = encode_lines(lines, encoder.model, encoder.ids, encoder.others)
+        counts[side] = Counter(
+            tokens=len(ids) - len(lengths),
+            unknown=int((ids == UNKNOWN).sum()),
+            words=sum(line.count(" ") + 1 for line in lines if line),
+            characters=sum(map(len, lines)),
+        )
+        counts[side].update(count_characters(lines, encoder.known))
+        most = encoder.most
+        if side == form.tagged:
+            assert encoder.tag is not None, "the dictionary lacks the tag"
+            starts = np.cumsum(lengths) - lengths
+            ids, lengths, most = np.insert(ids, starts, encoder.tag), lengths + 1, max(most, encoder.tag)
+        arrays |= {f"{side}_ids": ids.astype(id_type(most + 1)), f"{side}_lengths": lengths}
+    save(out, **arrays)
+    return counts
 
 
 def encode_lines(

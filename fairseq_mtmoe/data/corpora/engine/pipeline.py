@@ -2,35 +2,44 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 
-from fairseq_mtmoe.data.corpora import report
-from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, BadLine, OnBadLine, check
+from fairseq_mtmoe.data.corpora import blocks, report
+from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles, OnBadLine, check
+from fairseq_mtmoe.data.corpora.cleaning import keys
 from fairseq_mtmoe.data.corpora.cleaning.languages import check_model
 from fairseq_mtmoe.data.corpora.data_dir import write_manifest, written_once
-from fairseq_mtmoe.data.corpora.engine import selecting
-from fairseq_mtmoe.data.corpora.engine.assembling import binarize
-from fairseq_mtmoe.data.corpora.engine.jobs import RawCorpus, write_list
-from fairseq_mtmoe.data.corpora.engine.reading import Rules, clean
-from fairseq_mtmoe.data.corpora.engine.selecting import Selection, Selections
-from fairseq_mtmoe.data.corpora.engine.store import WorkFolder, hash_of, plain
-from fairseq_mtmoe.data.corpora.engine.workers import Tools, Workers, shown
+from fairseq_mtmoe.data.corpora.engine.bad_lines import write_list
+from fairseq_mtmoe.data.corpora.engine.cleaning import Rules, check_cleaned, clean
+from fairseq_mtmoe.data.corpora.engine.encoding import Encoded, encode
+from fairseq_mtmoe.data.corpora.engine.selecting import Draw, select
+from fairseq_mtmoe.data.corpora.engine.state import CorpusState
+from fairseq_mtmoe.data.corpora.engine.work import WorkFolder, hash_of, plain
+from fairseq_mtmoe.data.corpora.engine.workers import Progress, Tools, Workers
+from fairseq_mtmoe.data.corpora.engine.writing import DataDirectory
 from fairseq_mtmoe.data.corpora.raw_files import Digests, check_file, items_of
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import MOST_PIECES, Filters, Role
+from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import expect_tag
-from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, regular_file
 
 # Raised whenever the same input would give other training or evaluation data: a directory made before is then out of
-# date. (`store.FORMAT` is of the blocks in between, which a run makes anew without being asked.)
+# date. (`work.FORMAT` is of the files between stages, which a run makes anew without being asked.)
 ENGINE = 1
-OVERWRITING = "to replace it, which repeats only the steps that depend on that"  # end of a message
+OVERWRITING = "to replace it, which repeats only the stages that depend on that"  # end of a message
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a run."""
+
+    on_bad_line: OnBadLine = "drop"  # see `blocks.check`
+    overwrite: bool = False  # replaces a directory of other inputs
+    allow_unequal: bool = False  # one of two training files may have more lines
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Inputs:
     """The inputs of a run: recipe, files and their hashes."""
 
     recipe: Recipe
-    corpora: list[RawCorpus]
+    corpora: list[CorpusFiles]
     vocabulary: dict[str, Path]  # `model` and `dictionary`, where they are given
     vocabulary_digests: list[str]
     filters: Filters  # with the path of the model for language identification
@@ -56,13 +65,7 @@ class Inputs:
             values["vocabulary"] |= {"model": None, "dictionary": None}  # wherever they are: their hashes decide
             values["known_languages"] = list(self.recipe.known_languages)
         values["filters"]["identify"] = None  # wherever it is: its hash decides
-        corpora = {}
-        for corpus in self.corpora:
-            files, order = corpus.files, ["turned"] if corpus.is_turned else []
-            fields = sorted(files.fields.items())
-            order += [f"{corpus.is_synthetic} {corpus.weight}"] if corpus.is_synthetic or corpus.weight > 1 else []
-            about = [corpus.pair, corpus.role.name, files.format, fields, corpus.digests, *order]
-            corpora[f"corpus {files.name}"] = hashlib.sha256(repr(about).encode()).hexdigest()[:12]
+        corpora = {f"corpus {files.name}": _summary(files) for files in self.corpora}
         given = {f"vocabulary {name}": sha for name, sha in zip(self.vocabulary, self.vocabulary_digests, strict=True)}
         return {
             "command": "corpora",
@@ -75,12 +78,18 @@ class Inputs:
         }
 
     @property
-    def keys(self) -> list[str]:
-        """Return the directory's fingerprint, and that of versions up to 0.1.11 (default size 32,000), still valid."""
-        vocabulary = {**plain(asdict(self.recipe.vocabulary)), "size": self.recipe.vocabulary.size or MOST_PIECES}
-        made_from = (self.made_from, {**self.made_from, "vocabulary": vocabulary})
-        about = {"format": ENGINE, "sentencepiece": version("sentencepiece")}
-        return [hash_of({**about, "made_from": values}) for values in made_from]
+    def key(self) -> str:
+        """Return the directory's fingerprint."""
+        return hash_of({"format": ENGINE, "sentencepiece": version("sentencepiece"), "made_from": self.made_from})
+
+
+def _summary(files: CorpusFiles) -> str:
+    """Return a short hash of all that a corpus adds to the data."""
+    order = ["turned"] if files.is_turned else []
+    if files.is_synthetic or files.weight > 1:
+        order.append(f"{files.is_synthetic} {files.weight}")
+    about = [files.pair, files.role.name, files.format, sorted(files.fields.items()), files.digests, *order]
+    return hashlib.sha256(repr(about).encode()).hexdigest()[:12]
 
 
 def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool = False) -> Inputs:
@@ -100,116 +109,73 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool
     digests.learn([path for files in files_of for path in files.paths])
     for item in items_of(recipe.corpora):
         check_file(raw / item.file, item, digests.of_file)
-    corpora = []
-    for corpus, files in zip(recipe.corpora, files_of, strict=True):
-        pair = recipe.pair_of(corpus) if corpus.role is Role.train else corpus.pair
-        found = tuple(digests.of(files.paths))
-        names, how_often = tuple(corpus.files), corpus.weight
-        corpora.append(RawCorpus(files, pair, corpus.role, found, names, corpus.is_synthetic, how_often))
+    corpora = [replace(files, digests=tuple(digests.of(files.paths))) for files in files_of]
     return Inputs(recipe, corpora, given, digests.of(given.values()), filters, digests.of([model] if model else []))
 
 
-def prepare(
-    raw: Path,
-    out: Path,
-    recipe: Recipe,
-    on_bad_line: OnBadLine,
-    workers: Workers,
-    overwrite: bool = False,
-    allow_unequal: bool = False,
-) -> report.Report | None:
+def prepare(raw: Path, out: Path, recipe: Recipe, workers: Workers, options: Options) -> report.Report | None:
     """Make the data directory `out` from raw files; return its report, or None if it is up to date.
 
-    The folder `.OUT.work` keeps finished steps for the next run. `on_bad_line` is as in `readers.read`; `overwrite`
-    replaces a directory of other inputs; with `allow_unequal` one of two training files may have more lines.
+    The folder `.OUT.work` keeps finished stages for the next run.
     """
     work = WorkFolder(out)
     with work.held():
         digests = Digests(work.path / "files.json")
-        inputs = find_inputs(recipe, raw, digests, allow_unequal)
+        inputs = find_inputs(recipe, raw, digests, options.allow_unequal)
         digests.keep()
-        key, *earlier = inputs.keys
         about = {**inputs.made_from, "format": ENGINE}
-        with written_once(out, key, about, overwrite, earlier, digests.of_file, OVERWRITING) as folder:
+        with written_once(out, inputs.key, about, options.overwrite, digests.of_file, OVERWRITING) as folder:
             if folder is not None:
-                with shown(work.path / "log.txt") as progress:
-                    made = _fill(folder, Tools(work, workers, progress), inputs, on_bad_line)
-        if folder is None:
-            digests.keep()
-            _check_left_out(out, inputs.corpora, on_bad_line)
-            return None
-        work.remove_others()
-        return made
+                if inputs.filters.identify:
+                    check_model(inputs.filters.identify)
+                return _fill(folder, work, Tools(workers, Progress()), inputs, options)
+        digests.keep()
+        _check_left_out(out, inputs.corpora, options.on_bad_line)
+    return None
 
 
-def _check_left_out(out: Path, corpora: Sequence[RawCorpus], on_bad_line: OnBadLine) -> None:
-    """Check a finished directory's bad lines by this run's options, which may be stricter (UserError)."""
-    made = read_json(out / "report.json")["corpora"]
-    for corpus in corpora:
-        paths = dict(zip(corpus.names, corpus.files.paths, strict=True))
-        for name, line, reason, excerpt in made[corpus.files.name]["bad_samples"]:
-            is_old = reason == "unpaired" and len(paths) == 2 and ".sgm" not in name
-            reason = "unequal" if is_old else reason  # the name up to 0.1.11
-            if reason in BAD_REASONS:
-                check(BadLine(str(paths.get(name, name)), line, reason, excerpt), on_bad_line, corpus.files)
-
-
-def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) -> report.Report:
-    """Fill the empty directory `folder`; return the report."""
+def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs, options: Options) -> report.Report:
+    """Fill the empty directory `folder` in four stages; return the report."""
     recipe = inputs.recipe
-    if inputs.filters.identify:
-        check_model(inputs.filters.identify)
-    rules = Rules(inputs.filters, inputs.identification, on_bad_line)
-    others = [corpus for corpus in inputs.corpora if corpus.role is not Role.train]
-    evaluated = clean(tools, others, rules, "Reading evaluation data")
-    evaluation: dict[str, dict[str, list[Path]]] = {}
-    for corpus in (corpus for corpus in evaluated if sum(corpus.sizes)):  # an empty corpus counts as missing
-        evaluation.setdefault(corpus.raw.pair, {}).setdefault(corpus.raw.role.name, []).extend(corpus.blocks)
-    missing = _missing_splits(recipe, evaluation)
-    rules = replace(rules, held_out={pair: sum(sizes.values()) for pair, sizes in missing.items()})
-    corpora = [corpus for corpus in inputs.corpora if corpus.role is Role.train]
-    trained = clean(tools, corpora, rules, "Reading and cleaning")
-    selections = {pair: [Selection(one) for one in trained if one.raw.pair == pair] for pair in recipe.pairs}
-    selections = selecting.remove_held_out(tools, selections, [path for corpus in evaluated for path in corpus.blocks])
-    selections = selecting.find_duplicates(tools, selections, recipe.filters)
-    _check_kept(selections)
-    if missing:
-        real = {pair: [one for one in of if not one.corpus.raw.is_synthetic] for pair, of in selections.items()}
-        drawn = selecting.draw_held_out(tools, real, missing, recipe.seed)
-        own = {pair: list(of_pair.values()) for pair, of_pair in drawn.items()}
-        selections = selecting.remove_held_out(tools, selections, chain(*own.values()), own)
-        _check_kept(selections)
-        for pair, of_pair in drawn.items():
-            evaluation.setdefault(pair, {}).update({split: [file] for split, file in of_pair.items()})
-    named = [f"{recipe.path}: vocabulary: {key}" for key in ("size", "character_coverage")]
-    names = OPTIONS if recipe.takes_options else (named[0], named[1])
-    assembly = binarize(folder, tools, recipe, inputs.vocabulary, names, selections, evaluation)
-    everything = [selection for of_pair in selections.values() for selection in of_pair]
-    made = report.of_corpora(assembly, everything, evaluated)
+    rules = Rules(inputs.filters, options.on_bad_line, blocks.BLOCK)
+    made_from: list[object] = [list(map(repr, inputs.corpora)), repr(rules), inputs.identification, keys.VERSION]
+    states = list[CorpusState]
+    cleaned = work.stage("cleaned", made_from, states, partial(clean, tools, inputs.corpora, rules))
+    draw = Draw(_missing_splits(recipe, cleaned), recipe.seed)
+    check_cleaned(cleaned, {pair: sum(sizes.values()) for pair, sizes in draw.sizes.items()})
+    selected = work.stage("selected", repr(draw), states, partial(select, tools, cleaned, inputs.filters, draw))
+    settings = replace(recipe.vocabulary, model=None, dictionary=None)  # whose hashes decide
+    made_from = [repr(settings), recipe.seed, inputs.vocabulary_digests, sorted(recipe.trained())]
+    made_from.append(version("sentencepiece"))
+    encode_all = partial(encode, tools, selected, recipe, inputs.vocabulary)
+    encoded = work.stage("encoded", made_from, Encoded, encode_all)
+    data = DataDirectory(recipe, encoded)
+    data.write(tools, folder)
+    made = report.of_corpora(data)
     report.write(folder, made)
-    stages = {one.raw.files.name: one.stage for one in (*trained, *evaluated)}
-    write_list(folder, [(corpus, stages[corpus.files.name]) for corpus in inputs.corpora])
-    raw = {corpus.files.name: dict(zip(corpus.names, corpus.digests, strict=True)) for corpus in inputs.corpora}
+    write_list(folder, encoded.corpora)
+    raw = {files.name: dict(zip(files.names, files.digests, strict=True)) for files in inputs.corpora}
     write_manifest(folder, raw)
     return made
 
 
-def _missing_splits(recipe: Recipe, evaluation: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, int]]:
-    """Return the number of pairs to draw from training text, for splits without a corpus."""
-    sizes = {Role.test.name: recipe.held_out.test, Role.valid.name: recipe.held_out.valid}
+def _missing_splits(recipe: Recipe, corpora: Sequence[CorpusState]) -> dict[str, dict[str, int]]:
+    """Return the numbers of pairs to draw from training text, for splits without a corpus."""
+    sizes = {Role.test: recipe.held_out.test, Role.valid: recipe.held_out.valid}
+    there = {(corpus.files.pair, corpus.files.role) for corpus in corpora if corpus.kept}
     missing: dict[str, dict[str, int]] = {}
     for pair in recipe.pairs:
-        both = {*evaluation.get(pair, {}), *evaluation.get("-".join(reversed(pair.split("-"))), {})}
-        if absent := {split: size for split, size in sizes.items() if split not in both}:
-            missing[pair] = absent
+        turned = "-".join(reversed(pair.split("-")))
+        for role, size in sizes.items():
+            if not there & {(pair, role), (turned, role)}:
+                missing.setdefault(pair, {})[role.name] = size
     return missing
 
 
-def _check_kept(selections: Selections) -> None:
-    for pair, of_pair in selections.items():
-        if not any(selection.summary()["kept"] for selection in of_pair):
-            names = ", ".join(selection.corpus.raw.files.name for selection in of_pair)
-            raise UserError(
-                f"`{pair}` must have training pairs, but {names} have none besides validation and test sentences;"
-                " add text to the recipe, or remove these corpora."
-            )
+def _check_left_out(out: Path, corpora: Sequence[CorpusFiles], on_bad_line: OnBadLine) -> None:
+    """Check a finished directory's bad lines by this run's options, which may be stricter (UserError)."""
+    made = read_json(out / "report.json")["corpora"]
+    for files in corpora:
+        paths = dict(zip(files.names, files.paths, strict=True))
+        for name, line, reason, excerpt in made[files.name]["bad_samples"]:
+            check(BadLine(str(paths.get(name, name)), line, reason, excerpt), on_bad_line, files)

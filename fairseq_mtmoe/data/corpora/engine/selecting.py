@@ -1,260 +1,237 @@
-"""The second stage: removal of duplicates and of evaluation sentences from clean training pairs, by keys."""
+"""The second stage: which clean pairs are trained on, validated with and tested with, by keys."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.cleaning.cleaner import SAMPLES, Sample, chosen, sample
+from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import SAMPLES, Sample, sample
 from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, are_among, first_occurrences, mixed, sentence_keys
-from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, check_enough
-from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, is_saved, key_of, packed, save, summary_of
+from fairseq_mtmoe.data.corpora.engine.cleaning import check_enough
+from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState, Mask, Place, training_by_pair
+from fairseq_mtmoe.data.corpora.engine.work import lines_of, load, packed, save
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
-from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters
+from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
+from fairseq_mtmoe.errors import UserError
 
 # Bytes for keys that are compared at a time, of which a million take 40 MB (4M: 160; measured), and 33 MB of disk until
 # they are compared. Several processes compare a language pair each.
 MEMORY = 256 << 20
-SIDES = ("source", "target")
-# What a pair counts for that was drawn for validation or test of its own language pair: that is no loss.
-DRAWN = "drawn"
+DRAWN = "drawn"  # in place of a rule: drawn for validation or test of the corpus' own language pair, which is no loss
 
-Mask = NDArray[np.bool_]
-Blocks = Sequence[tuple[Path, Mask]]
+NO_KEYS: Keys = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The pairs of a corpus that are kept: all of those kept `before`, or those of a mask per block, in a file."""
+class Draw:
+    """Sentence pairs to draw for validation and test: numbers by language pair and split, and a seed."""
 
-    corpus: CleanedCorpus
-    file: Path | None = None
-    before: Selection | None = field(default=None, repr=False)
-
-    @property
-    def key(self) -> str:
-        """Return a key for the kept pairs, independent of the reasons for the others."""
-        return self.corpus.stage.key if self.file is None else str(summary_of(self.file)["key"])
-
-    @property
-    def blocks(self) -> list[tuple[Path, Mask]]:
-        """Yield the corpus' blocks with their masks."""
-        if self.file is None:
-            mask = np.ones(sum(self.corpus.sizes), np.bool_)
-        else:
-            with Saved(self.file) as saved:
-                mask = saved["mask"]
-        return list(zip(self.corpus.blocks, np.split(mask, np.cumsum(self.corpus.sizes)[:-1]), strict=False))
-
-    def summary(self) -> dict[str, Any]:
-        """Return `kept`, and numbers `dropped` by rule after cleaning, with `samples`."""
-        if self.before is None or self.file is None:
-            return {"kept": sum(self.corpus.sizes), "dropped": {}, "samples": {}}
-        own, before = summary_of(self.file), self.before.summary()
-        samples = {rule: [*before["samples"].get(rule, []), *map(tuple, some)] for rule, some in own["samples"].items()}
-        return {
-            "kept": own["kept"],
-            "dropped": dict(Counter(before["dropped"]) + Counter(own["dropped"])),
-            "samples": before["samples"] | {rule: chosen(some) for rule, some in samples.items()},
-        }
-
-    def write_rest(self, dropped: Mapping[str, Sequence[Mask]], out: Path) -> None:
-        """Write the pairs that are kept after further rules, given as a mask per block and rule."""
-        blocks = self.blocks
-        lost = [np.logical_or.reduce(of_block) for of_block in zip(*dropped.values(), strict=True)]
-        kept = [old & ~new for (_, old), new in zip(blocks, lost, strict=True)]
-        mask = np.concatenate([np.zeros(0, np.bool_), *kept])
-        summary = {
-            "kept": int(mask.sum()),
-            "dropped": {rule: int(sum(part.sum() for part in parts)) for rule, parts in dropped.items()},
-            "samples": {rule: _samples([path for path, _ in blocks], parts) for rule, parts in dropped.items()},
-            "key": key_of(clean=self.corpus.stage.key, mask=hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()),
-        }
-        save(out, summary, mask=mask)
+    sizes: Mapping[str, Mapping[str, int]]
+    seed: int
 
 
-Selections = Mapping[str, Sequence[Selection]]  # training text by language pair
+def select(
+    tools: Tools, corpora: Sequence[CorpusState], filters: Filters, draw: Draw, folder: Path
+) -> list[CorpusState]:
+    """Return training corpora without evaluation sentences and duplicates, evaluation corpora, and drawn ones."""
+    training = [corpus for corpus in corpora if corpus.is_training]
+    evaluation = [corpus for corpus in corpora if not corpus.is_training]
+    training = remove_held_out(tools, training, evaluation, folder / "held-out")
+    training = remove_duplicates(tools, training, filters, folder / "distinct")
+    _check_kept(training)
+    drawn = draw_held_out(tools, training, draw, folder / "drawn")
+    if drawn:
+        training = remove_held_out(tools, training, drawn, folder / "rest")
+        _check_kept(training)
+    return [*training, *evaluation, *drawn]
 
 
-def _samples(blocks: Sequence[Path], dropped: Sequence[Mask]) -> list[Sample]:
-    """Return the first dropped pairs, with their lines."""
-    found: list[Sample] = []
-    for path, mask in zip(blocks, dropped, strict=True):
-        rows = np.flatnonzero(mask)[: SAMPLES - len(found)]
-        if len(rows):
-            with Saved(path) as saved:
-                source, target = (saved.some_lines(side, rows) for side in SIDES)
-                found += map(sample, saved["lines"][rows].tolist(), source, target)
-        if len(found) == SAMPLES:
-            break
-    return found
-
-
-def find_duplicates(tools: Tools, selections: Selections, filters: Filters) -> dict[str, list[Selection]]:
-    """Return the selections by language pair without duplicates; the first of equal pairs is kept."""
-    actions = [filters.duplicates.name, filters.near_duplicates.name]
-    stages = {
-        pair: tools.work.stage("distinct", pairs=[selection.key for selection in of_pair], filters=actions)
-        for pair, of_pair in selections.items()
-    }
-    left = [pair for pair, stage in stages.items() if stage.result() is None]
-    left.sort(key=lambda pair: -sum(sum(selection.corpus.sizes) for selection in selections[pair]))  # the longest first
-    tools.do("Comparing pairs", [partial(_compare, selections[pair], filters, stages[pair]) for pair in left])
-    return {
-        pair: [Selection(one.corpus, stages[pair].block(number), one) for number, one in enumerate(of_pair)]
-        for pair, of_pair in selections.items()
-    }
-
-
-def _compare(selections: Sequence[Selection], filters: Filters, stage: Stage) -> int:
-    """Write the selections of a language pair's corpora; return the number of their pairs."""
-    partitions = stage.folder / "keys"
-    shutil.rmtree(partitions, ignore_errors=True)  # a killed run's
-    blocks = [block for selection in selections for block in selection.blocks]
-    stays = [mask for _, mask in blocks]
-    exact = _firsts(blocks, "exact", partitions) if filters.duplicates is Action.drop else stays
-    near = _firsts(blocks, "near", partitions) if filters.near_duplicates is Action.drop else stays
-    shutil.rmtree(partitions, ignore_errors=True)
-    duplicate = iter([a & ~b for a, b in zip(stays, exact, strict=True)])
-    near_duplicate = iter([a & ~b for a, b in zip(exact, near, strict=True)])
-    for number, selection in enumerate(selections):
-        count = len(selection.corpus.sizes)
-        rules = {"duplicate": list(islice(duplicate, count)), "near_duplicate": list(islice(near_duplicate, count))}
-        selection.write_rest(rules, stage.block(number))
-    pairs = sum(map(len, stays))
-    stage.finish({"pairs": pairs})
-    return pairs
-
-
-def _firsts(blocks: Blocks, kind: str, folder: Path) -> list[Mask]:
-    """Yield a mask per block of the kept pairs whose key occurs for the first time."""
-    (folder / kind).mkdir(parents=True)
-    files = []
-    for number, (path, mask) in enumerate(blocks):
-        files.append(folder / kind / f"{number:06d}.npy")
-        with Saved(path) as saved:
-            np.save(files[-1], saved[kind][mask])
-    found = []
-    for (_, mask), first in zip(blocks, first_occurrences(files, folder / f"{kind}-parts", MEMORY), strict=True):
-        found.append(np.zeros(len(mask), np.bool_))
-        found[-1][mask] = first
-    return found
-
-
-def draw_held_out(
-    tools: Tools, selections: Selections, sizes: Mapping[str, Mapping[str, int]], seed: int
-) -> dict[str, dict[str, Path]]:
-    """Draw `sizes` pairs by the smallest hashes of source sentences; return a file for each pair and split."""
-    jobs, found = [], {}
-    for pair, wanted in sizes.items():
-        made_from = [selection.key for selection in selections[pair]]
-        stage = tools.work.stage("drawn", text=made_from, sizes=dict(wanted), seed=seed)
-        found[pair] = {split: stage.block(number) for number, split in enumerate(wanted)}
-        if stage.result() is None:
-            jobs.append(partial(_draw, pair, selections[pair], wanted, seed, stage))
-    tools.do("Drawing held-out pairs", jobs)
-    return found
-
-
-def _draw(pair: str, selections: Sequence[Selection], sizes: Mapping[str, int], seed: int, stage: Stage) -> int:
-    """Write a language pair's held-out pairs, of `sizes` by split; return the number of its pairs."""
-    needed = sum(sizes.values())
-    draws = np.zeros(0, np.uint64)
-    where = np.zeros((0, 3), np.int64)  # corpus, block, row
-    total = 0
-    for corpus, selection in enumerate(selections):
-        for block, (path, mask) in enumerate(selection.blocks):
-            rows = np.flatnonzero(mask)
-            total += len(rows)
-            with Saved(path) as saved:
-                keys = saved["source_keys"][rows]
-            new = mixed(np.full_like(keys, seed), keys)
-            found = np.stack([np.full_like(rows, corpus), np.full_like(rows, block), rows], axis=1)
-            draws, first = np.unique(np.concatenate([draws, new]), return_index=True)  # the first of equal sources
-            where = np.concatenate([where, found])[first[:needed]]
-            draws = draws[:needed]
-    check_enough(pair, needed, total if len(draws) == needed else len(draws))
-    text: dict[tuple[int, ...], tuple[str, str]] = {}
-    for corpus, block in sorted({(int(corpus), int(block)) for corpus, block, _ in where}):
-        rows = where[(where[:, 0] == corpus) & (where[:, 1] == block), 2]
-        with Saved(selections[corpus].corpus.stage.block(block)) as saved:
-            pairs = zip(saved.some_lines("source", rows), saved.some_lines("target", rows), strict=True)
-        text |= {(corpus, block, row): both for row, both in zip(rows.tolist(), pairs, strict=True)}
-    drawn = iter([text[key] for key in map(tuple, where.tolist())])
-    for number, size in enumerate(sizes.values()):
-        sides = dict(zip(SIDES, map(list, zip(*islice(drawn, size), strict=True)), strict=True))
-        arrays = {name: array for side, lines in sides.items() for name, array in packed(side, lines).items()}
-        arrays |= {f"{side}_keys": sentence_keys(lines) for side, lines in sides.items()}
-        save(stage.block(number), {"kept": size, "references": 0}, **arrays)
-    stage.finish({"pairs": total})
-    return total
+def _check_kept(training: Sequence[CorpusState]) -> None:
+    for pair, in_pair in training_by_pair(training).items():
+        if not any(corpus.kept for corpus in in_pair):
+            names = ", ".join(corpus.files.name for corpus in in_pair)
+            raise UserError(
+                f"`{pair}` must have training pairs, but {names} have none besides validation and test sentences;"
+                " add text to the recipe, or remove these corpora."
+            )
 
 
 def remove_held_out(
-    tools: Tools, selections: Selections, evaluated: Iterable[Path], drawn: Mapping[str, Iterable[Path]] | None = None
-) -> dict[str, list[Selection]]:
-    """Return the selections without sentences of `evaluated` files; `drawn` has those drawn from a pair itself."""
-    pairs_drawn = {
-        pair: joined_keys(map(partial(keys_in, of_pairs=True), files)) for pair, files in (drawn or {}).items()
-    }
-    keys = joined_keys(map(keys_in, evaluated))
-    held_out = tools.work.stage("held-out", keys=hashlib.sha256(keys.tobytes()).hexdigest())
-    if not is_saved(held_out.block(0)):
-        save(held_out.block(0), {}, keys=keys)
-    found: dict[str, list[Selection]] = {pair: [] for pair in selections}
+    tools: Tools, training: Sequence[CorpusState], held_out: Sequence[CorpusState], folder: Path
+) -> list[CorpusState]:
+    """Return the training corpora without sentences of the corpora `held_out`."""
+    folder.mkdir()
+    keys = [_keys_in(block, corpus.references) for corpus in held_out for block in corpus.blocks]
+    save(folder / "keys.npz", keys=np.unique(np.concatenate([NO_KEYS, *keys])))
     jobs = []
-    for pair, of_pair in selections.items():
-        own = {"drawn": hashlib.sha256(pairs_drawn[pair].tobytes()).hexdigest()} if pair in pairs_drawn else {}
-        for selection in of_pair:
-            out = tools.work.stage("trained", pairs=selection.key, held_out=held_out.key, **own).block(0)
-            found[pair].append(Selection(selection.corpus, out, selection))
-            if not is_saved(out):
-                none = np.zeros(0, np.uint64)
-                jobs.append(partial(_filter, selection, held_out.block(0), pairs_drawn.get(pair, none), out))
-    jobs.sort(key=lambda job: -sum(job.args[0].corpus.sizes))  # the longest first
-    tools.do("Removing held-out pairs", jobs)
-    return found
+    for number, corpus in enumerate(training):
+        same_pair = [one for one in held_out if one.files.is_drawn and one.files.pair == corpus.files.pair]
+        jobs.append(partial(filter_corpus, corpus, folder / "keys.npz", same_pair, folder / f"{number:05d}.npy"))
+    return tools.run("Removing held-out pairs", jobs, [corpus.kept for corpus in training])
 
 
-def joined_keys(keys: Iterable[Keys]) -> Keys:
-    """Return the distinct keys, sorted."""
-    return np.unique(np.concatenate([np.zeros(0, np.uint64), *keys]))
+def _keys_in(block: Path, references: int) -> Keys:
+    """Return the keys of a block's sentences, further references included."""
+    names = [f"reference{number}" for number in range(references)]
+    arrays = load(block, "source_keys", "target_keys", *names)
+    found = [arrays["source_keys"], arrays["target_keys"]]
+    found += [sentence_keys(lines_of(arrays[name])) for name in names if name in arrays]
+    return np.concatenate(found)
 
 
-def keys_in(path: Path, of_pairs: bool = False) -> Keys:
-    """Return the keys of a file's sentences, further references included, or of its pairs."""
-    with Saved(path) as saved:
-        source, target = (saved[f"{side}_keys"] for side in SIDES)
-        if of_pairs:
-            return mixed(source, target)
-        references = [saved.lines(f"reference{number}") for number in range(saved.summary["references"])]
-        return np.concatenate([source, target, *map(sentence_keys, references)])
+def filter_corpus(corpus: CorpusState, keys_file: Path, drawn: Sequence[CorpusState], out: Path) -> CorpusState:
+    """Return a corpus without sentences with keys of a file, and without the `drawn` pairs; a job."""
+    keys = load(keys_file, "keys")["keys"]
+    drawn_blocks = [load(block, "source_keys", "target_keys") for one in drawn for block in one.blocks]
+    pair_keys = [mixed(arrays["source_keys"], arrays["target_keys"]) for arrays in drawn_blocks]
+    drawn_keys = np.unique(np.concatenate([NO_KEYS, *pair_keys]))
+    are_drawn, are_held_out = [], []
+    for block, mask in zip(corpus.blocks, corpus.masks, strict=True):
+        arrays = load(block, "source_keys", "target_keys")
+        source, target = arrays["source_keys"], arrays["target_keys"]
+        is_drawn = mask & are_among(mixed(source, target), drawn_keys)
+        are_drawn.append(is_drawn)
+        are_held_out.append(mask & ~is_drawn & (are_among(source, keys) | are_among(target, keys)))
+    drop(corpus, {DRAWN: are_drawn, "held_out": are_held_out}, out)
+    return corpus
 
 
-@lru_cache(4)
-def _load_keys(path: Path) -> Keys:
-    with Saved(path) as saved:
-        return saved["keys"]
+def drop(corpus: CorpusState, dropped: Mapping[str, Sequence[Mask]], out: Path) -> None:
+    """Leave pairs out, given as a mask per block and rule; `out` is written with the new mask."""
+    mask = np.concatenate([np.zeros(0, np.bool_), *corpus.masks])
+    for rule, masks in dropped.items():
+        corpus.add_samples(rule, _first_samples(corpus.blocks, masks))
+        left_out = np.concatenate([np.zeros(0, np.bool_), *masks])
+        corpus.dropped[rule] += int(left_out.sum())
+        mask &= ~left_out
+    np.save(out, mask)
+    corpus.mask, corpus.kept = out, int(mask.sum())
 
 
-def _filter(selection: Selection, keys_file: Path, drawn_keys: Keys, out: Path) -> int:
-    """Write a corpus' selection without held-out sentences and sorted `drawn_keys`; return its number of pairs."""
-    keys = _load_keys(keys_file)
-    drawn, held_out = [], []
-    for path, mask in selection.blocks:
-        with Saved(path) as saved:
-            source, target = (saved[f"{side}_keys"] for side in SIDES)
-        drawn.append(mask & are_among(mixed(source, target), drawn_keys))
-        held_out.append(mask & ~drawn[-1] & (are_among(source, keys) | are_among(target, keys)))
-    selection.write_rest({DRAWN: drawn, "held_out": held_out}, out)
-    return sum(map(len, held_out))
+def _first_samples(blocks: Sequence[Path], dropped: Sequence[Mask]) -> list[Sample]:
+    """Return the first dropped pairs, with their lines."""
+    samples: list[Sample] = []
+    for block, mask in zip(blocks, dropped, strict=True):
+        rows = np.flatnonzero(mask)[: SAMPLES - len(samples)]
+        if len(rows):
+            arrays = load(block, "lines", *SIDES)
+            source, target = (lines_of(arrays[side], rows) for side in SIDES)
+            samples += map(sample, arrays["lines"][rows].tolist(), source, target)
+        if len(samples) == SAMPLES:
+            break
+    return samples
+
+
+def remove_duplicates(
+    tools: Tools, training: Sequence[CorpusState], filters: Filters, folder: Path
+) -> list[CorpusState]:
+    """Return the training corpora without duplicates; the first of a language pair's equal pairs is kept."""
+    folder.mkdir()
+    by_pair = training_by_pair(training)
+    jobs = [partial(compare, in_pair, filters, folder / pair) for pair, in_pair in by_pair.items()]
+    sizes = [sum(corpus.kept for corpus in in_pair) for in_pair in by_pair.values()]
+    compared = tools.run("Comparing pairs", jobs, sizes)
+    by_name = {corpus.files.name: corpus for in_pair in compared for corpus in in_pair}
+    return [by_name[corpus.files.name] for corpus in training]
+
+
+def compare(corpora: Sequence[CorpusState], filters: Filters, folder: Path) -> Sequence[CorpusState]:
+    """Return a language pair's corpora without duplicates; a job."""
+    folder.mkdir(exist_ok=True)
+    keys_folder = folder / "keys"
+    shutil.rmtree(keys_folder, ignore_errors=True)  # left by a process that was killed
+    blocks = [block for corpus in corpora for block in corpus.blocks]
+    kept = [mask for corpus in corpora for mask in corpus.masks]
+    exact = _firsts(blocks, kept, "exact", keys_folder) if filters.duplicates is Action.drop else kept
+    near = _firsts(blocks, kept, "near", keys_folder) if filters.near_duplicates is Action.drop else kept
+    shutil.rmtree(keys_folder, ignore_errors=True)
+    duplicates = (before & ~first for before, first in zip(kept, exact, strict=True))
+    near_duplicates = (before & ~first for before, first in zip(exact, near, strict=True))
+    for number, corpus in enumerate(corpora):
+        count = len(corpus.blocks)
+        rules = {"duplicate": list(islice(duplicates, count)), "near_duplicate": list(islice(near_duplicates, count))}
+        drop(corpus, rules, folder / f"{number:05d}.npy")
+    return corpora
+
+
+def _firsts(blocks: Sequence[Path], kept: Sequence[Mask], kind: str, folder: Path) -> list[Mask]:
+    """Return a mask per block of the kept pairs whose key occurs for the first time."""
+    (folder / kind).mkdir(parents=True)
+    key_files = []
+    for number, (block, mask) in enumerate(zip(blocks, kept, strict=True)):
+        key_files.append(folder / kind / f"{number:06d}.npy")
+        np.save(key_files[-1], load(block, kind)[kind][mask])
+    firsts = []
+    for mask, is_first in zip(kept, first_occurrences(key_files, folder / f"{kind}-parts", MEMORY), strict=True):
+        first = np.zeros(len(mask), np.bool_)
+        first[mask] = is_first
+        firsts.append(first)
+    return firsts
+
+
+def draw_held_out(tools: Tools, training: Sequence[CorpusState], draw: Draw, folder: Path) -> list[CorpusState]:
+    """Return a corpus of pairs drawn from training text for each language pair and split of `draw`."""
+    folder.mkdir()
+    by_pair = training_by_pair([corpus for corpus in training if not corpus.files.is_synthetic])
+    in_pairs = {pair: by_pair.get(pair, []) for pair in draw.sizes}
+    jobs = [partial(draw_pair, pair, in_pairs[pair], draw, folder) for pair in draw.sizes]
+    sizes = [sum(corpus.kept for corpus in in_pair) for in_pair in in_pairs.values()]
+    return [corpus for drawn in tools.run("Drawing held-out pairs", jobs, sizes) for corpus in drawn]
+
+
+def draw_pair(pair: str, corpora: Sequence[CorpusState], draw: Draw, folder: Path) -> list[CorpusState]:
+    """Return a corpus for each split of a language pair, with the smallest hashes of source sentences; a job."""
+    sizes = draw.sizes[pair]
+    needed = sum(sizes.values())
+    places = [place for corpus in corpora for place in corpus.places]
+    hashes = NO_KEYS
+    drawn = np.zeros((0, 2), np.int64)  # number of the place, row
+    total = 0
+    for number, place in enumerate(places):
+        rows = place.rows()
+        total += len(rows)
+        keys = load(place.block, "source_keys")["source_keys"][rows]
+        new_hashes = mixed(np.full_like(keys, draw.seed), keys)
+        new_drawn = np.stack([np.full_like(rows, number), rows], axis=1)
+        hashes, first = np.unique(np.concatenate([hashes, new_hashes]), return_index=True)  # of equal sources the first
+        drawn = np.concatenate([drawn, new_drawn])[first[:needed]]
+        hashes = hashes[:needed]
+    check_enough(pair, needed, total if len(hashes) == needed else len(hashes))
+    sides = _texts(places, drawn)
+    made, start = [], 0
+    for split, size in sizes.items():
+        end = start + size
+        texts = [lines[start:end] for lines in sides]
+        made.append(_drawn_corpus(pair, Role[split], texts, folder / f"{split}.{pair}.npz"))
+        start = end
+    return made
+
+
+def _texts(places: Sequence[Place], drawn: NDArray[np.int64]) -> tuple[list[str], list[str]]:
+    """Return the sources and targets of drawn pairs, given by their place and row."""
+    source, target = [""] * len(drawn), [""] * len(drawn)
+    for number in np.unique(drawn[:, 0]).tolist():
+        positions = np.flatnonzero(drawn[:, 0] == number)
+        arrays = load(places[number].block, *SIDES)
+        for side, lines in zip(SIDES, (source, target), strict=True):
+            for position, line in zip(positions, lines_of(arrays[side], drawn[positions, 1]), strict=True):
+                lines[position] = line
+    return source, target
+
+
+def _drawn_corpus(pair: str, role: Role, sides: Sequence[list[str]], out: Path) -> CorpusState:
+    arrays = {side: packed(lines) for side, lines in zip(SIDES, sides, strict=True)}
+    keys = {f"{side}_keys": sentence_keys(lines) for side, lines in zip(SIDES, sides, strict=True)}
+    save(out, **arrays, **keys)
+    source, target = pair.split("-")
+    size = len(sides[0])
+    files = CorpusFiles(f"{role.name}.{pair}", (), source, target, pair=pair, role=role)
+    return CorpusState(files, blocks=[out], sizes=[size], read=size, kept=size)

@@ -195,8 +195,19 @@ class Recipe:
                 )
             regular_file(raw / file, f"a file of the corpus {corpus.name}")
         paths = tuple(raw / file for file in corpus.files)
-        fields, is_evaluation = dict(corpus.fields), corpus.role is not Role.train
-        return CorpusFiles(corpus.name, paths, *corpus.languages, corpus.format, fields, is_evaluation, allow_unequal)
+        return CorpusFiles(
+            corpus.name,
+            paths,
+            *corpus.languages,
+            corpus.format,
+            dict(corpus.fields),
+            allow_unequal,
+            pair=self.pair_of(corpus) if corpus.role is Role.train else corpus.pair,
+            role=corpus.role,
+            names=tuple(corpus.files),
+            is_synthetic=corpus.is_synthetic,
+            weight=corpus.weight,
+        )
 
     def _origin(self, corpus: Corpus, file: str, raw: Path) -> str:
         if corpus.is_synthetic and file == corpus.files[0]:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.engine import reading
+from fairseq_mtmoe.data.corpora import blocks
 from tests.helpers.raw_corpora import write_raw
 
 
 @pytest.fixture
 def raw(tmp_path, monkeypatch):
     """Raw corpora, which are read in blocks of 20 pairs."""
-    monkeypatch.setattr(reading, "BLOCK", 20)
+    monkeypatch.setattr(blocks, "BLOCK", 20)
     write_raw(tmp_path / "raw")
     return tmp_path / "raw"

@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 from functools import partial
 
@@ -41,20 +40,6 @@ def test_another_key_replaces_everything_when_asked_to(tmp_path):
     replaced = partial(write_once, out, "two", lambda folder: (folder / "other").write_text("two") and None)
     assert replaced(overwrite=True) and set(tree(out)) == {"other", STAMP}
     assert [path.name for path in tmp_path.iterdir()] == ["out"] and not replaced(overwrite=True)
-
-
-def test_what_an_earlier_version_made_is_kept_while_it_is_whole(tmp_path):
-    out = tmp_path / "out"
-    make("old", out)
-    (out / STAMP).write_text(json.dumps({"key": "one", "files": {"deep/file": 3}}))  # as 0.1.0 wrote it
-    for earlier in ([], ["older", "one"]):
-        assert not write_once(out, "two" if earlier else "one", unreachable, earlier=earlier)
-    with refused("out"):
-        write_once(out, "two", unreachable)
-    (out / "deep" / "file").unlink()
-    with refused("out"):  # what would be made now is not the same
-        write_once(out, "two", unreachable, earlier=["one"])
-    assert write_once(out, "two", partial(make, "new"), earlier=["one"], overwrite=True)
 
 
 def with_manifest(folder):

@@ -1,4 +1,4 @@
-"""From raw corpora to a data directory: the same bytes however the work was done, and what a change does again."""
+"""From raw corpora to a data directory: the same bytes however the work was done, and stages that are done once."""
 
 import itertools
 import json
@@ -6,17 +6,17 @@ import os
 import re
 import shutil
 import signal
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import pytest
 import sentencepiece
 from fairseq.data import Dictionary
 
+from fairseq_mtmoe.data.corpora import blocks
 from fairseq_mtmoe.data.corpora.data_dir import STAMP
-from fairseq_mtmoe.data.corpora.engine import reading, store
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
-from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
-from fairseq_mtmoe.data.corpora.engine.workers import local_workers
+from fairseq_mtmoe.data.corpora.engine.work import WorkFolder
+from fairseq_mtmoe.data.corpora.engine.workers import Workers, local_workers
 from fairseq_mtmoe.data.corpora.report import pair_table
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.test_sets import Speller, load_references
@@ -33,16 +33,15 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpora")
     write_raw(folder / "raw")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "BLOCK", 20)
+        patch.setattr(blocks, "BLOCK", 20)
         report = prepare_small(folder / "raw", folder / "data")
     return folder, report
 
 
 @pytest.fixture
-def folder(raw, made, tmp_path):
-    """A copy of all of it, to prepare again after a change."""
-    for name in ("data", ".data.work"):
-        shutil.copytree(made[0] / name, tmp_path / name)
+def folder(raw, tmp_path):
+    """Raw corpora and their data directory, to prepare again after a change."""
+    prepare_small(raw, tmp_path / "data")
     return tmp_path
 
 
@@ -59,8 +58,6 @@ def test_every_pair_that_is_worth_it_is_there_once(made):
     shards = pairs_of(folder / "data", "train", "de")
     sizes = json.loads((folder / "data" / "shard0" / "sizes.json").read_text())["train"]
     assert [len(shard) for shard in shards] == sizes["en-de"] and len(shards) == 3
-    pairs = sum(map(sum, sizes.values()))
-    assert f"Writing shards: {pairs} of {pairs} pairs" in (folder / ".data.work" / "log.txt").read_text()
     raw = [
         pair
         for number, size in enumerate((90, 60))
@@ -102,7 +99,7 @@ def test_the_manifest_says_what_every_file_holds_and_was_made_of(made):
 
 
 def test_the_same_bytes_for_any_size_of_blocks_by_several_processes(raw, made, tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK", 7)
+    monkeypatch.setattr(blocks, "BLOCK", 7)
     with local_workers(2) as workers:
         prepare_small(raw, tmp_path / "data", workers)
     assert digests(tmp_path / "data") == digests(made[0] / "data")
@@ -114,55 +111,58 @@ def test_the_same_bytes_on_a_cluster_that_loses_a_worker(raw, made, tmp_path):
     killed = []
     with local_cluster(tmp_path, 2) as (local, hands):
 
-        def map_blocks(jobs):
-            jobs = list(jobs)
-            for result in hands.map_blocks(jobs):
-                if jobs[0].func is encode_block and not killed:
-                    killed.append(local.workers[0].pid)
-                    os.kill(killed[0], signal.SIGKILL)
-                yield result
+        @dataclass(frozen=True)
+        class Killing(Workers):
+            def results(self, jobs):
+                for result in hands.results(jobs):
+                    if jobs[0].func is encode_block and not killed:
+                        killed.append(local.workers[0].pid)
+                        os.kill(killed[0], signal.SIGKILL)
+                    yield result
 
-        prepare_small(raw, tmp_path / "data", SimpleNamespace(map_blocks=map_blocks))
+        prepare_small(raw, tmp_path / "data", Killing())
     assert killed and digests(tmp_path / "data") == digests(made[0] / "data")
 
 
-def test_stopped_after_every_job_it_goes_on_to_the_same_bytes(raw, made, tmp_path):
-    once, redone = Counting(), Counting()
-    prepare_small(raw, tmp_path / "once", once)
-    while not redone.done["write_side"]:  # shards are written in one go
-        workers = Counting(stop_after=1)
+def test_a_finished_stage_is_not_done_again_and_an_interrupted_one_is(raw, made, tmp_path):
+    cleaned, selected = {"parts_of", "clean_part"}, {"filter_corpus", "compare", "draw_pair"}
+    for job, done in (
+        ("clean_part", cleaned),
+        ("filter_corpus", {*cleaned, "filter_corpus"}),
+        ("encode_block", {*selected, "encode_block"}),
+        ("write_side", {"encode_block", "write_side"}),
+    ):
+        workers = Counting(stop_before=job)
         with pytest.raises(KeyboardInterrupt):
             prepare_small(raw, tmp_path / "data", workers)
-        assert not (tmp_path / "data").exists()
-        redone.done += workers.done
-    del once.done["write_side"], redone.done["write_side"]
-    assert redone.done == once.done
-    prepare_small(raw, tmp_path / "data")
-    assert digests(tmp_path / "data") == digests(made[0] / "data")
+        assert set(workers.done) == done and not (tmp_path / "data").exists()
+    workers = Counting()
+    prepare_small(raw, tmp_path / "data", workers)
+    assert set(workers.done) == {"write_side"} and digests(tmp_path / "data") == digests(made[0] / "data")
 
 
-def again(folder):
-    """The jobs that are done when it is prepared again; that makes the same bytes as anew."""
+@pytest.mark.parametrize(
+    ("settings", "redone"),
+    [
+        ({"shards": {"pairs": 1000}}, {"write_side"}),
+        ({"vocabulary": {"size": 60}}, {"gather_block", "encode_block", "write_side"}),
+        ({"seed": 7}, {"filter_corpus", "compare", "draw_pair", "encode_block", "write_side"}),
+    ],
+)
+def test_a_change_of_the_recipe_redoes_the_first_stage_that_depends_on_it_and_the_rest(settings, redone, folder):
+    change(folder / "raw" / "recipe.yaml", **settings)
     workers = Counting()
     prepare_small(folder / "raw", folder / "data", workers, overwrite=True)
+    assert set(workers.done) == redone
     prepare_small(folder / "raw", folder / "anew")
     assert digests(folder / "data") == digests(folder / "anew")
-    return {name: count for name, count in workers.done.items() if name != "write_side"}
-
-
-def test_another_corpus_redoes_only_what_depends_on_it(folder):
-    for name, line in (("train-et-0.en", "gugu nunu mimi lolo."), ("train-et-0.et", "et kekeke sisi.")):
-        with open(folder / "raw" / name, "a") as file:
-            file.write(f"{line}\n")
-    done = again(folder)
-    assert (done["clean_part"], done["_compare"], done["_draw"]) == (3, 1, 1)  # three blocks of its 55 pairs
 
 
 def test_what_is_there_is_kept_or_replaced_as_told(folder):
     raw, data = folder / "raw", folder / "data"
     before = digests(data)
     change(raw / "recipe.yaml", seed=7)
-    said = r"was made with seed 1 \(now 7\), and models .* --overwrite .* repeats only the steps"
+    said = r"was made with seed 1 \(now 7\), and models .* --overwrite .* repeats only the stages"
     with pytest.raises(UserError, match=said):
         prepare_small(raw, data)
     assert digests(data) == before
@@ -178,19 +178,13 @@ def test_a_second_run_at_once_and_a_missing_corpus_are_one_sentence_and_leave_no
     assert not (tmp_path / ".data.work").exists()
 
 
-def test_a_damaged_block_is_one_sentence_or_made_again(folder):
-    raw, data = folder / "raw", folder / "data"
-    victim, before = min(folder.glob(".data.work/ids-*/000000-*.npz")), digests(data)
-    whole = victim.read_bytes()
-    shutil.rmtree(data)
-    victim.write_bytes(whole[:100])  # no archive any more
-    prepare_small(raw, data)
-    assert digests(data) == before
-    shutil.rmtree(data)
-    victim.write_bytes(whole[:300] + bytes([whole[300] ^ 255]) + whole[301:])
+def test_a_damaged_file_of_a_stage_is_one_sentence(folder):
+    victim = min(folder.glob(".data.work/encoded/*/000000.npz"))
+    victim.write_bytes(victim.read_bytes()[:300])
+    shutil.rmtree(folder / "data")
     with refused(victim.name):
-        prepare_small(raw, data)
-    assert not data.exists()
+        prepare_small(folder / "raw", folder / "data")
+    assert not (folder / "data").exists()
 
 
 def test_too_little_text_to_hold_out_is_one_sentence(raw, tmp_path):
@@ -199,7 +193,7 @@ def test_too_little_text_to_hold_out_is_one_sentence(raw, tmp_path):
         workers = Counting()
         with refused("held_out"):
             prepare_small(raw, tmp_path / "data", workers)
-        assert workers.done["_compare"] == compared  # told as early as it is known
+        assert workers.done["compare"] == compared  # told as early as it is known
 
 
 def test_a_recipe_without_a_size_takes_the_pieces_that_the_text_allows(raw, tmp_path):
@@ -212,17 +206,7 @@ def test_a_recipe_without_a_size_takes_the_pieces_that_the_text_allows(raw, tmp_
     model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "data" / "spm.model"))
     assert model.get_piece_size() == report["fewer_pieces"] == most
     assert f"Vocabulary: {most:,} pieces, as the text allows no more" in (tmp_path / "data" / "report.md").read_text()
-    assert f"Vocabulary: {most:,} pieces" in (tmp_path / ".data.work" / "log.txt").read_text()
     assert prepare_small(raw, tmp_path / "data") is None
-
-
-def test_data_whose_vocabulary_earlier_versions_made_without_a_size_stays(raw, tmp_path):
-    change(raw / "recipe.yaml", vocabulary={"size": 32000, "model": "spm.model"})
-    prepare_small(raw, tmp_path / "data")
-    stamp = (tmp_path / "data" / STAMP).read_text()
-    assert '"size": 32000' in stamp  # as versions up to 0.1.11 wrote it of a recipe that says nothing
-    change(raw / "recipe.yaml", vocabulary={"model": "spm.model"})
-    assert prepare_small(raw, tmp_path / "data") is None and (tmp_path / "data" / STAMP).read_text() == stamp
 
 
 def test_evaluation_reads_every_reference_of_a_test_set(raw, tmp_path):
@@ -252,39 +236,6 @@ def test_an_empty_corpus_for_evaluation_is_as_none(raw, tmp_path):
         assert len(text.read_text(encoding="utf-8").splitlines()) == 10
 
 
-ALONE = {"clean_part": 1, "_filter": 3, "encode_block": 1}  # `_filter` reads keys
-# Again are compared the pair that lost a sentence, and encoded the block with it and what is drawn of this pair.
-TAKES = {"clean_part": 1, "_filter": 4, "encode_block": 3, "_compare": 1, "_draw": 1}
-
-
-@pytest.mark.parametrize(("line", "expected"), [("de mumumu.", ALONE), (sentences(("et", 0), 50, "et")[9], TAKES)])
-def test_a_test_set_redoes_itself_and_of_training_text_what_it_takes(line, expected, folder):
-    path = folder / "raw" / "test-de.de"
-    lines = path.read_text(encoding="utf-8").splitlines()[:-1]
-    path.write_text("\n".join([*lines, line]), encoding="utf-8")
-    assert again(folder) == expected
-    kept, needed = (len(list(folder.glob(f".{name}.work/ids-*/*"))) for name in ("data", "anew"))
-    assert kept == needed  # what a block was before is gone
-
-
-@pytest.mark.parametrize(("filters", "cleaned"), [({"near_duplicates": "keep"}, 0), ({"max_characters": 999}, 1)])
-def test_a_filter_redoes_what_asks_it(filters, cleaned, folder):
-    change(folder / "raw" / "recipe.yaml", filters=filters)
-    done = again(folder)
-    assert (done.get("clean_part", 0) > 0) == cleaned and (cleaned or done["_compare"] == 2)
-
-
-@pytest.mark.parametrize(("settings", "encoded"), [({"language_tokens": "mbart"}, False), ({"temperature": 1.0}, True)])
-def test_a_vocabulary_is_trained_again_for_what_decides_about_it(settings, encoded, folder):
-    vocabulary = {"size": 60, "character_coverage": 1.0, "temperature": 5.0}
-    workers = Counting()
-    for made in (vocabulary, {**vocabulary, **settings}):
-        change(folder / "raw" / "recipe.yaml", vocabulary=made)
-        workers.done.clear()
-        prepare_small(folder / "raw", folder / "data", workers, overwrite=True)
-    assert set(workers.done) == ({"gather_block", "encode_block", "write_side"} if encoded else {"write_side"})
-
-
 def test_both_orders_of_a_pair_are_one_pair(folder):
     """Also where it is trained on in both."""
     before, corpora = digests(folder / "data"), entries(folder / "raw")
@@ -304,23 +255,11 @@ def test_both_orders_of_a_pair_are_one_pair(folder):
         prepare_small(folder / "raw", folder / "data")
 
 
-def test_a_pair_of_which_nothing_is_left_ends_the_run_at_once(raw, tmp_path):
+def test_a_pair_of_which_nothing_is_left_ends_the_run(raw, tmp_path):
     texts = sentences("same", 45)
     written(raw, "\n".join(texts), "\n".join([*texts[:40], *["Это предложение"] * 5]))
     copies = {"name": "copies", "pair": "en-fi", "role": "train", "files": ["a", "b"]}
     change(raw / "recipe.yaml", corpora=[copies, *entries(raw)])
-    workers = Counting()
-    for _ in range(2):  # the second time nothing is read, now that it is known
-        with pytest.raises(UserError, match=r"`en-fi` must have .* none in copies \(40 by copy, 5 by wrong_script\)"):
-            prepare_small(raw, tmp_path / "data", workers)
-        assert workers.done["clean_part"] == 2 + 3  # test sets, and `copies`
+    with pytest.raises(UserError, match=r"`en-fi` must have .* none in copies \(40 by copy, 5 by wrong_script\)"):
+        prepare_small(raw, tmp_path / "data")
     assert not (tmp_path / "data").exists()
-
-
-def test_another_version_keeps_the_data_and_makes_blocks_anew(folder, monkeypatch):
-    before, workers = digests(folder / "data"), Counting()
-    monkeypatch.setattr(store, "FORMAT", store.FORMAT + 1)
-    assert prepare_small(folder / "raw", folder / "data", workers) is None and not workers.done
-    shutil.rmtree(folder / "data")
-    prepare_small(folder / "raw", folder / "data", workers)
-    assert workers.done["clean_part"] and digests(folder / "data") == before

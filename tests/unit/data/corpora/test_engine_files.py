@@ -8,9 +8,9 @@ from fairseq.data import Dictionary
 
 from fairseq_mtmoe.data.corpora import binarize
 from fairseq_mtmoe.data.corpora.binarize import write_dictionary, writer
-from fairseq_mtmoe.data.corpora.engine.assembling import shards_of
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_lines
-from fairseq_mtmoe.data.corpora.engine.store import Saved, packed, save
+from fairseq_mtmoe.data.corpora.engine.work import lines_of, packed
+from fairseq_mtmoe.data.corpora.engine.writing import shards_of
 from fairseq_mtmoe.data.corpora.recipes.schema import Shards
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import load
 from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
@@ -58,10 +58,9 @@ def test_the_dictionary_and_ids_are_fairseqs(tmp_path):
         assert encode_lines([], model, found.ids, others)[0].tolist() == []
 
 
-def test_some_lines_are_those_of_all_lines(tmp_path):
+def test_some_lines_are_those_of_all_lines():
     for lines in ([], [""], ["", ""], ["a", "", "Straße ½", "漢字", ""], ["x\x85y\u2028z", "\r"]):
-        save(tmp_path / "block.npz", {}, **packed("source", lines))
-        with Saved(tmp_path / "block.npz") as saved:
-            assert saved.lines("source") == lines
-            for rows in (np.arange(len(lines)), np.arange(len(lines))[::-2], np.zeros(2 * bool(lines), np.int64)):
-                assert saved.some_lines("source", rows) == [lines[row] for row in rows]
+        text = packed(lines)
+        assert lines_of(text) == lines
+        for rows in (np.arange(len(lines)), np.arange(len(lines))[::-2], np.zeros(2 * bool(lines), np.int64)):
+            assert lines_of(text, rows) == [lines[row] for row in rows]

@@ -1,18 +1,19 @@
-"""Every job is done, whatever becomes of the processes that do them."""
+"""Every job is done, and a lost worker or cluster is one sentence, never a hang."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.engine import store, workers
-from fairseq_mtmoe.data.corpora.engine.workers import Processes, Workers, cluster
+from fairseq_mtmoe.data.corpora.engine import workers
+from fairseq_mtmoe.data.corpora.engine.work import WorkFolder
+from fairseq_mtmoe.data.corpora.engine.workers import Progress, Tools, Workers, cluster, local_workers
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.refused import refused
 
@@ -25,23 +26,12 @@ def square(number):
     return number * number
 
 
-def wait_for_all(job):
-    """The first job ends after seven others have: in order, that were never."""
-    number, folder = job
-    deadline = time.monotonic() + 60
-    while number == 0 and len(list(folder.iterdir())) < 7 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert time.monotonic() < deadline
-    (folder / str(number)).touch()
-    return number
-
-
 def die(number):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_at_first(job):
-    """Ends its process without a word the first time that it is asked for the job with a file."""
+    """End the process the first time that it is asked for the job with a file."""
     number, file = job
     if file is not None and not file.exists():
         file.touch()
@@ -53,47 +43,30 @@ def fail(number):
     raise UserError(f"{number} is wrong.")
 
 
-@pytest.fixture(scope="module")
-def processes():
-    with closing(Processes(2)) as both:
-        yield both
+@pytest.mark.parametrize("count", [1, 2])
+def test_results_are_in_the_order_of_the_jobs_and_an_error_ends_the_run(count):
+    with local_workers(count) as hands:
+        tools = Tools(hands, Progress())
+        assert tools.run("Squaring", calls(square, range(12)), range(12)) == [number**2 for number in range(12)]
+        assert tools.run("Squaring", [], []) == []
+        with pytest.raises(UserError, match=r"^3 is wrong\.$"):
+            tools.run("Failing", calls(fail, [3]), [1])
 
 
-def test_jobs_are_asked_for_as_needed_and_a_slow_one_keeps_nobody_waiting(processes, tmp_path):
-    asked = []
-
-    def jobs():
-        for number in range(12):
-            asked.append(number)
-            yield partial(square, number)
-
-    results = processes.map_blocks(jobs())
-    first = next(results)
-    assert len(asked) <= 2 * workers.AT_ONCE and sorted([first, *results]) == [square(number) for number in range(12)]
-    assert list(Workers().map_blocks(calls(square, range(4)))) == [0, 1, 4, 9]
-    with pytest.raises(UserError, match=r"^3 is wrong\.$"):
-        list(processes.map_blocks(calls(fail, [3])))
-    first, *others = processes.map_blocks(calls(wait_for_all, [(number, tmp_path) for number in range(8)]))
-    assert first != 0 and sorted([first, *others]) == list(range(8))
-
-
-def test_what_a_lost_process_did_is_done_again(processes, tmp_path):
-    jobs = [(number, tmp_path / "died" if number == 2 else None) for number in range(6)]
-    assert sorted(processes.map_blocks(calls(die_at_first, jobs))) == list(range(6)) and (tmp_path / "died").exists()
-    assert list(processes.map_blocks(calls(square, [5]))) == [25]
-    with refused("--workers"):  # as no process survives it
-        list(processes.map_blocks(calls(die, [1])))
-    assert list(processes.map_blocks(calls(square, [5]))) == [25]
+def test_a_killed_process_is_one_sentence():
+    with local_workers(2) as hands, refused("--workers"):
+        list(hands.results(calls(die, range(6))))
 
 
 WAITS = """
 import time
 from functools import partial
-from fairseq_mtmoe.data.corpora.engine.workers import Processes
-processes = Processes(2)
-number = "(__import__('time').sleep(0.2), __import__('os').getpid())[1]"
-print(*set(processes.map_blocks([partial(eval, number)] * 4)), flush=True)
-time.sleep(600)
+from fairseq_mtmoe.data.corpora.engine.workers import local_workers
+if __name__ == "__main__":
+    with local_workers(2) as hands:
+        number = "(__import__('time').sleep(0.2), __import__('os').getpid())[1]"
+        print(*{result for _, result in hands.results([partial(eval, number)] * 4)}, flush=True)
+        time.sleep(600)
 """
 
 
@@ -125,17 +98,17 @@ def local_cluster(folder, n_workers):
 
 
 @pytest.mark.slow
-@pytest.mark.rare
 def test_a_cluster_does_again_what_a_lost_worker_did_and_its_end_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
+    monkeypatch.setattr(workers, "SECONDS_TO_CONNECT", 1.0)  # also the time limit of a look
     with local_cluster(tmp_path, 2) as (local, hands):
         jobs = [(number, tmp_path / "died" if number == 3 else None) for number in range(10)]
-        assert sorted(hands.map_blocks(calls(die_at_first, jobs))) == list(range(10)) and (tmp_path / "died").exists()
+        results = {number for _, number in hands.results(calls(die_at_first, jobs))}
+        assert results == set(range(10)) and (tmp_path / "died").exists()
         with pytest.raises(UserError, match=r"^3 is wrong\.$"):
-            list(hands.map_blocks(calls(fail, [3])))
-        monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
-        monkeypatch.setattr(workers, "SECONDS_TO_CONNECT", 1.0)  # also how long an end is waited for
-        results = hands.map_blocks(calls(square, range(100)))
-        assert next(results) < 100
+            list(hands.results(calls(fail, [3])))
+        results = hands.results(calls(square, range(100)))
+        next(results)
         local.close()
         with refused("--scheduler"):
             list(results)
@@ -153,7 +126,7 @@ def test_a_cluster_that_loses_all_workers_is_one_sentence(tmp_path, monkeypatch)
             nanny.instantiate = stay_down
         for function in (die, square):  # nor is there one at the start
             with refused("--scheduler", "dask worker ADDRESS --nthreads 1"):
-                list(hands.map_blocks(calls(function, range(3))))
+                list(hands.results(calls(function, range(3))))
 
 
 def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
@@ -163,24 +136,17 @@ def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
         pass
 
 
-def test_a_step_that_is_one_long_call_is_shown_now_and_then(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(workers, "SECONDS_BETWEEN_LINES", 0.02)
-    with workers.shown(tmp_path / "log.txt") as shown:
-        with shown.step("Making the vocabulary"):
-            time.sleep(0.15)
-        before = capsys.readouterr().err.splitlines()
-        assert 3 <= len(before) <= 9 and set(before) == {"Making the vocabulary: 0 s"}
-        time.sleep(0.1)
-        assert not capsys.readouterr().err  # the step has ended
-    assert (tmp_path / "log.txt").read_text().count("Making the vocabulary") == len(before) + 1
+def test_steps_are_shown_now_and_then_and_at_their_end(monkeypatch, capsys):
+    monkeypatch.setattr(workers, "SECONDS_BETWEEN_LINES", 0.0)
+    Tools(Workers(), Progress()).run("Encoding", calls(square, range(3)), [1000, 200, 34])
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("Encoding: 1,000 of 1,234 pairs, ") and first.endswith(" left")
+    assert last.startswith("Encoding: 1,234 of 1,234 pairs, ") and last.endswith(" pairs/s")
 
 
-def test_no_link_is_followed_to_the_work_folder_or_its_log(tmp_path):
-    (tmp_path / "home" / "precious").mkdir(parents=True)
+def test_no_link_is_followed_to_the_work_folder(tmp_path):
+    (tmp_path / "home").mkdir()
     (tmp_path / ".data.work").symlink_to("home")
-    with refused(".data.work"), store.WorkFolder(tmp_path / "data").held():
+    with refused(".data.work"), WorkFolder(tmp_path / "data").held():
         pass
-    (tmp_path / "log.txt").symlink_to("home/log")
-    with refused("log.txt"), workers.shown(tmp_path / "log.txt"):
-        pass
-    assert [path.name for path in (tmp_path / "home").iterdir()] == ["precious"]
+    assert not list((tmp_path / "home").iterdir())

@@ -2,7 +2,6 @@
 
 import time
 import unicodedata
-from dataclasses import fields
 from itertools import combinations
 
 import numpy as np
@@ -15,9 +14,9 @@ from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning import characters as clean
 from fairseq_mtmoe.data.corpora.cleaning import cleaner
 from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, normalised
-from fairseq_mtmoe.data.corpora.cleaning.cleaner import Cleaner, asked
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import Cleaner
 from fairseq_mtmoe.data.corpora.cleaning.keys import are_among, fold, folded, folding, sentence_keys
-from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
+from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
 from fairseq_mtmoe.io.normalisation import normalise
 
 # Letters, marks, digits, spaces and what is invisible, of scripts that Unicode treats each in its own way.
@@ -148,23 +147,6 @@ def test_scripts_of_languages():
     ):
         out = Cleaner(Filters(), "en", lang, Role.train)(block_of([("Some sentence or other.", text)]))
         assert len(out.source) == stays
-
-
-@pytest.mark.parametrize(
-    ("filter", "value", "changes"),
-    [("max_ratio", 1.05, True), ("copies", Action.keep, True), ("duplicates", Action.keep, False)],
-)
-def test_what_cleaning_is_asked_says_whether_blocks_change(filter, value, changes):
-    pairs = [("1914 – 1918", "1914 – 1918"), ("A house", "Дом"), ("A house of stone", "Дом")]
-    before, after = Filters(), Filters(**{filter: value})
-    assert (asked(before) != asked(after)) == changes
-    blocks = [Cleaner(filters, "en", "ru", Role.train)(block_of(pairs)) for filters in (before, after)]
-    assert (blocks[0].source != blocks[1].source) == changes
-
-
-def test_every_filter_is_asked_or_known_not_to_be():
-    elsewhere = {"duplicates", "near_duplicates", "identify"}
-    assert {*asked(Filters(identify="lid.bin")), *elsewhere} == {field.name for field in fields(Filters)}
 
 
 def test_keys_stay_what_they_are():

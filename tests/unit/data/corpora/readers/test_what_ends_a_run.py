@@ -8,6 +8,7 @@ import pytest
 
 from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, HARMLESS, OF_FILES, BadLine, OnBadLine
 from fairseq_mtmoe.data.corpora.readers import read
+from fairseq_mtmoe.data.corpora.recipes.schema import Role
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.reading import unpacked, written
 
@@ -81,7 +82,7 @@ def test_what_ends_a_run(reason, broken):
 def test_evaluation_sets_are_read_whole_or_not_at_all(broken):
     for reason, files in broken.items():
         for on_bad_line in get_args(OnBadLine):
-            result = result_of(replace(files, is_evaluation=True), on_bad_line)
+            result = result_of(replace(files, role=Role.test), on_bad_line)
             if reason in HARMLESS:
                 assert result == {reason}
             else:
@@ -100,7 +101,7 @@ WITH_EMPTY = {
 @pytest.mark.parametrize("form", WITH_EMPTY)
 def test_a_line_without_text_is_a_line_of_an_evaluation_set(form, tmp_path):
     files = written(tmp_path, *WITH_EMPTY[form])
-    [block] = read(replace(files, is_evaluation=True))
+    [block] = read(replace(files, role=Role.test))
     assert list(block.source) == ["One", "", "Three"] and len(block.target) == 3
     bad, left = read(files)
     assert bad.reason == "empty" and list(left.source) == ["One", "Three"]

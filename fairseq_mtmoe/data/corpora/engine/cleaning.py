@@ -1,0 +1,150 @@
+"""The first stage: raw files are unpacked, and read and cleaned in parts by the workers."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, Content, CorpusFiles, OnBadLine
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES, Cleaner
+from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST, BadLines
+from fairseq_mtmoe.data.corpora.engine.state import CorpusState, training_by_pair
+from fairseq_mtmoe.data.corpora.engine.work import packed, save
+from fairseq_mtmoe.data.corpora.engine.workers import Tools
+from fairseq_mtmoe.data.corpora.readers import parts_of, read
+from fairseq_mtmoe.data.corpora.readers.unpacking import is_packed, split_member, unpack
+from fairseq_mtmoe.data.corpora.recipes.schema import Filters
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.normalisation import normalise
+
+# Of a part, on both sides together: a block's pairs have fewer unless they are over 300 bytes each.
+PART_BYTES = 16 << 20
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Settings for reading and cleaning corpora."""
+
+    filters: Filters  # for training pairs
+    on_bad_line: OnBadLine  # see `blocks.check`
+    block: int  # number of pairs in a block
+
+
+def clean(tools: Tools, corpora: Sequence[CorpusFiles], rules: Rules, folder: Path) -> list[CorpusState]:
+    """Return the corpora with their cleaned pairs, in files in `folder`."""
+    unpacked = _unpack_all(tools, corpora, folder / "unpacked")
+    cuts = [partial(parts_of, files, rules.block, PART_BYTES) for files in unpacked]
+    cut_parts = tools.run("Finding lines", cuts, [_megabytes(files) for files in unpacked], "MB")
+    jobs, megabytes, owners = [], [], []
+    states = [CorpusState(files) for files in corpora]
+    for number, (files, parts) in enumerate(zip(unpacked, cut_parts, strict=True)):
+        (folder / f"{number:05d}").mkdir()
+        for place, part in enumerate(parts or [files]):
+            jobs.append(partial(clean_part, part, rules, folder / f"{number:05d}" / f"{place:06d}"))
+            megabytes.append(_megabytes(part))
+            owners.append(states[number])
+    for owner, cleaned in zip(owners, tools.run("Reading and cleaning", jobs, megabytes, "MB"), strict=True):
+        owner.add_part(cleaned)
+    shutil.rmtree(folder / "unpacked", ignore_errors=True)
+    return states
+
+
+def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> list[CorpusFiles]:
+    """Return the corpora with their packed files unpacked into `folder`, each archive by one job."""
+    folder.mkdir()
+    by_archive: dict[Path, dict[Path, Path]] = {}
+    paths = dict.fromkeys(path for files in corpora for path in files.paths)
+    for number, path in enumerate(paths):
+        if is_packed(path):
+            by_archive.setdefault(split_member(path)[0], {})[path] = folder / str(number)
+    jobs = [partial(unpack, members) for members in by_archive.values()]
+    sizes = [archive.stat().st_size / MEGABYTE for archive in by_archive]
+    contents: dict[Path, Content] = {}
+    for found in tools.run("Unpacking", jobs, sizes, "MB"):
+        contents |= found
+    return [
+        replace(files, unpacked=tuple(contents.get(path) or Content(path) for path in files.paths)) for files in corpora
+    ]
+
+
+def _megabytes(files: CorpusFiles) -> float:
+    """Return the size of the bytes to read of a corpus or a part of it."""
+    size = 0
+    for content, (start, end) in zip(files.contents, files.spans, strict=False):
+        size += (content.path.stat().st_size if end is None else end) - start
+    return size / MEGABYTE
+
+
+def clean_part(files: CorpusFiles, rules: Rules, out: Path) -> CorpusState:
+    """Read, clean and save a part of a corpus in files whose names begin with `out`; a job."""
+    part = CorpusState(files)
+    with BadLines(out.with_name(f"{out.name}.{LIST}"), part) as bad:
+        for number, block in enumerate(_blocks(files, rules, bad)):
+            part.add_part(clean_block(block, files, rules.filters, out.with_name(f"{out.name}-{number:04d}.npz")))
+    return part
+
+
+def _blocks(files: CorpusFiles, rules: Rules, bad: BadLines) -> Iterator[Block]:
+    """Yield the reader's blocks, with the sides in the pair's order; record bad lines."""
+    for item in read(files, rules.block, rules.on_bad_line):
+        if isinstance(item, BadLine):
+            bad.note(item)
+        elif files.is_turned:
+            yield replace(item, source=item.target, target=item.source, references=())  # they are its target's
+        else:
+            yield item
+
+
+def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -> CorpusState:
+    """Clean and save a block."""
+    source, target = files.pair.split("-")
+    cleaned = Cleaner(filters, source, target, files.role)(block)
+    arrays = {"source": packed(cleaned.source), "target": packed(cleaned.target)}
+    for number, lines in enumerate(block.references):
+        arrays[f"reference{number}"] = packed(list(map(normalise, lines)))
+    keys = {name: getattr(cleaned, name) for name in ("lines", "exact", "near", "source_keys", "target_keys")}
+    save(out, **arrays, **keys)
+    return CorpusState(
+        files,
+        blocks=[out],
+        sizes=[len(cleaned.source)],
+        references=len(block.references),
+        read=len(block.source),
+        kept=len(cleaned.source),
+        dropped=Counter({rule: count for rule, count in cleaned.counts.items() if rule not in CHANGES}),
+        changed=Counter({name: cleaned.counts[name] for name in CHANGES}),
+        samples=cleaned.samples,
+    )
+
+
+def check_cleaned(corpora: Sequence[CorpusState], held_out: Mapping[str, int]) -> None:
+    """Check that enough is left of each language pair to hold pairs out (UserError: too little)."""
+    for pair, in_pair in training_by_pair(corpora).items():
+        if kept := sum(corpus.kept for corpus in in_pair):
+            check_enough(pair, held_out.get(pair, 0), kept)
+            continue
+        dropped: Counter[str] = sum((corpus.dropped for corpus in in_pair), Counter())
+        lost = [f"{count:,} by {rule}" for rule, count in dropped.most_common()]
+        if bad := sum(corpus.bad.total() for corpus in in_pair):
+            lost.append(f"{bad:,} unreadable")
+        names = ", ".join(corpus.files.name for corpus in in_pair)
+        raise UserError(
+            f"`{pair}` must have training pairs, but cleaning leaves none in {names}"
+            f" ({', '.join(lost) or 'which are empty'}); check that their files have the languages and columns of the"
+            " recipe, loosen its `filters`, or remove these corpora."
+        )
+
+
+def check_enough(pair: str, held_out: int, pairs: int) -> None:
+    """Check that a pair keeps at least as many training pairs as are held out (UserError: it does not)."""
+    if pairs < 2 * held_out:
+        raise UserError(
+            f"`held_out` must leave {pair} at least as many training pairs as it takes, but takes {held_out} of"
+            f" {pairs}; lower it (with `--recipe folder`: `--held-out`), or add corpora for validation and test to the"
+            " recipe."
+        )

@@ -1,0 +1,223 @@
+"""The fourth stage: a data directory with shards of ids, dictionaries, evaluation text and lists that describe them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_mtmoe.data.corpora.binarize import writer
+from fairseq_mtmoe.data.corpora.engine.encoding import SOURCE, Encoded
+from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState, training_by_pair
+from fairseq_mtmoe.data.corpora.engine.work import lines_of, load
+from fairseq_mtmoe.data.corpora.engine.workers import Tools
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import Role, Shards, Spelling
+from fairseq_mtmoe.data.translation import recorded_sizes, tiers
+from fairseq_mtmoe.data.translation.file_names import (
+    OF_SOURCES,
+    SENTENCEPIECE,
+    TEXT_FOLDER,
+    TOKEN_STYLE,
+    dictionary_name,
+    side_name,
+)
+
+TRAIN = Role.train.name
+OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, SENTENCEPIECE, OF_SOURCES)  # also beside shards
+
+
+@dataclass(frozen=True)
+class DataDirectory:
+    """A data directory before it is written."""
+
+    recipe: Recipe
+    encoded: Encoded
+
+    @cached_property
+    def splits(self) -> dict[tuple[str, str], list[CorpusState]]:
+        """Return the corpora of each language pair and split; empty evaluation corpora count as missing."""
+        splits: dict[tuple[str, str], list[CorpusState]] = {}
+        for corpus in self.encoded.corpora:
+            if corpus.is_training or corpus.kept:
+                splits.setdefault((corpus.files.pair, corpus.files.role.name), []).append(corpus)
+        return splits
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Return the number of training pairs of each language pair, with copies."""
+        by_pair = training_by_pair(self.encoded.corpora)
+        return {
+            pair: sum(corpus.kept * corpus.files.weight for corpus in in_pair) for pair, in_pair in by_pair.items()
+        }
+
+    @property
+    def pairs(self) -> list[str]:
+        """Return the language pairs with text, in plain codes."""
+        return list(dict.fromkeys(pair for pair, _ in self.splits))
+
+    @cached_property
+    def synthetic(self) -> dict[str, int]:
+        """Return the number of back-translated training pairs of each direction that has some."""
+        counts = Counter[str]()
+        for corpus in self.encoded.corpora:
+            files = corpus.files
+            if files.is_synthetic and corpus.kept:
+                counts[f"{files.source_lang}-{files.target_lang}"] += corpus.kept * files.weight
+        return dict(sorted(counts.items()))
+
+    def shards(self, pair: str) -> int:
+        """Return the number of shards of a pair."""
+        return shards_of(self.sizes[pair], self.recipe.shards)
+
+    def tiers(self) -> dict[str, list[str]]:
+        """Return the directions of each tier, largest first: by the recipe, the others by size."""
+        named = {name: tier for tier, names in self.recipe.tiers.items() for name in names}
+        sizes = {way: self.sizes[self.training_of(way)] for way in self.recipe.trained()}
+        by_tier: dict[str, list[str]] = {tier: [] for tier in tiers.TIERS}
+        for way in sorted(sizes, key=lambda way: (-sizes[way], way)):
+            source, target = way.split("-")
+            other = source if target == "en" else target  # a tier is of the language that English is paired with
+            by_size = tiers.tier_of_size(sizes[way], max(sizes.values()))
+            tier = named.get(way) or named.get(f"{target}-{source}") or named.get(other) or by_size
+            by_tier[tier].append(self.recipe.data_pair(way))
+        return by_tier
+
+    def training_of(self, way: str) -> str:
+        """Return the pair with the training data of a direction."""
+        return way if way in self.sizes else "-".join(reversed(way.split("-")))
+
+    def write(self, tools: Tools, folder: Path) -> None:
+        """Fill an empty folder."""
+        count = max(map(self.shards, self.sizes))
+        folders = [folder] if count == 1 else [folder / f"shard{number}" for number in range(count)]
+        for shard in folders:
+            shard.mkdir(exist_ok=True)
+        self._write_dictionaries(folders)
+        for shard in folders:
+            self._write_shared(shard, folders)
+        for name in OF_ALL_SHARDS if count > 1 else ():
+            if (folders[0] / name).exists():
+                _link(folders[0] / name, folder / name)
+        self._write_ids(tools, folders)
+        for (pair, split), corpora in self.splits.items():
+            if split != TRAIN:
+                self._write_text(folders[0] / TEXT_FOLDER, pair, corpora)
+
+    def _write_ids(self, tools: Tools, folders: Sequence[Path]) -> None:
+        jobs, sizes = [], []
+        for (pair, split), corpora in self.splits.items():
+            number = self.shards(pair) if split == TRAIN else 1
+            files = [file for corpus in corpora for file in corpus.ids * corpus.files.weight]
+            for side, lang in zip(SIDES, pair.split("-"), strict=True):
+                prefixes = [shard / self._name(pair, split, lang) for shard in folders[:number]]
+                jobs.append(partial(write_side, files, side, prefixes, self.encoded.vocabulary.symbols))
+                sizes.append(sum(corpus.kept * corpus.files.weight for corpus in corpora))
+        tools.run("Writing shards", jobs, sizes, "sentences")
+
+    def _name(self, pair: str, split: str, lang: str) -> str:
+        return side_name(split, self.recipe.data_pair(pair), self.recipe.data_code(lang))
+
+    def _langs(self) -> list[str]:
+        """Return the languages of all text, in plain codes."""
+        return sorted({lang for pair in self.pairs for lang in pair.split("-")}, key=self.recipe.data_code)
+
+    def _write_dictionaries(self, folders: Sequence[Path]) -> None:
+        """Write each language's dictionary, as links to one file, or to one for sources and one for targets."""
+        first: dict[str, Path] = {}
+        vocabulary = self.encoded.vocabulary
+        for lang in self._langs():
+            kind = vocabulary.kinds(f"{lang}-", self.recipe)[0]
+            for path in (folder / dictionary_name(self.recipe.data_code(lang)) for folder in folders):
+                if kind in first:
+                    _link(first[kind], path)
+                else:
+                    first[kind] = path
+                    shutil.copyfile(vocabulary.dictionary(kind), path)
+
+    def _write_shared(self, folder: Path, folders: Sequence[Path]) -> None:
+        """Write the SentencePiece model or models, and the lists that tasks read."""
+        vocabulary = self.encoded.vocabulary
+        shutil.copyfile(vocabulary.model(), folder / SENTENCEPIECE)
+        if vocabulary.has_sources:
+            shutil.copyfile(vocabulary.model(SOURCE), folder / OF_SOURCES)
+        langs = dict.fromkeys([*self.recipe.known_languages, *map(self.recipe.data_code, self._langs())])
+        _write(folder / "langs.txt", "".join(f"{lang}\n" for lang in langs))
+        _write(folder / "lang_pairs.txt", ",".join(sorted(map(self.recipe.data_pair, self.recipe.trained()))) + "\n")
+        if self.recipe.vocabulary.language_tokens is Spelling.mbart:
+            _write(folder / TOKEN_STYLE, "mbart\n")
+        _write(folder / tiers.FILE_NAME, json.dumps(self.tiers(), indent=1) + "\n")
+        sizes = {}
+        for pair in sorted(self.sizes):
+            sizes[self.recipe.data_pair(pair)] = sizes_of(self.sizes[pair], self.shards(pair))
+        shards = [shard.name for shard in folders] if len(folders) > 1 else [""]
+        content: dict[str, Any] = {"shards": shards, recorded_sizes.SPLIT: sizes}
+        if self.synthetic:
+            synthetic = {self.recipe.data_pair(way): count for way, count in self.synthetic.items()}
+            content[recorded_sizes.SYNTHETIC] = synthetic
+        _write(folder / recorded_sizes.FILE_NAME, json.dumps(content, indent=1) + "\n")
+
+    def _write_text(self, folder: Path, pair: str, corpora: Sequence[CorpusState]) -> None:
+        """Write evaluation text, for scoring detokenized output; further references as `….1` (see `evaluation`)."""
+        folder.mkdir(exist_ok=True)
+        split = corpora[0].files.role.name
+        source, target = (folder / self._name(pair, split, lang) for lang in pair.split("-"))
+        paths = {"source": source, "target": target}
+        for number in range(max(corpus.references for corpus in corpora)):
+            paths[f"reference{number}"] = Path(f"{target}.{number + 1}")
+        places = [place for corpus in corpora for place in corpus.places]
+        for name, path in paths.items():
+            with open(path, "w", encoding="utf-8", newline="\n") as out:
+                for place in places:
+                    arrays = load(place.block, name)
+                    # Some corpora may have fewer references; an empty line means none.
+                    lines = lines_of(arrays[name]) if name in arrays else [""] * place.size
+                    out.writelines(f"{line}\n" for line in lines)
+
+
+def _link(path: Path, other: Path) -> None:
+    try:
+        os.link(path, other)
+    except OSError:
+        shutil.copyfile(path, other)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def shards_of(pairs: int, settings: Shards) -> int:
+    """Return the number of shards of a language pair's training data."""
+    return max(1, min(settings.most, -(-pairs // settings.pairs)))
+
+
+def sizes_of(pairs: int, shards: int) -> list[int]:
+    """Return each shard's number of pairs, which are distributed in turn."""
+    return [len(range(shard, pairs, shards)) for shard in range(shards)]
+
+
+def write_side(files: Sequence[Path], side: str, prefixes: Sequence[Path], symbols: int) -> None:
+    """Distribute sentences to shards in turn, as `.bin` and `.idx`; a job.
+
+    `files` have the ids of one side of a split, `prefixes` are paths without suffix, one for each shard.
+    """
+    count = 0
+    with ExitStack() as stack:
+        adders = [stack.enter_context(writer(prefix, symbols)) for prefix in prefixes]
+        for path in files:
+            arrays = load(path, f"{side}_ids", f"{side}_lengths")
+            ids, lengths = arrays[f"{side}_ids"], arrays[f"{side}_lengths"]
+            shard_of = (count + np.arange(len(lengths))) % len(adders)
+            for shard, add in enumerate(adders):
+                is_in_shard = shard_of == shard
+                add(ids[np.repeat(is_in_shard, lengths)], lengths[is_in_shard])
+            count += len(lengths)
