@@ -1,4 +1,4 @@
-"""BERT's self-attention with an optional bias of the scores, and its dropout.
+"""BERT's self-attention with an optional bias of the scores.
 
 On a CPU the sentences of a batch are packed without padding. torch's attention would need padded copies of queries,
 keys, values and their gradients. `packed_attention` reads and writes the tokens' rows in place, and computes all
@@ -20,45 +20,10 @@ from torch.nn import functional as F
 from fairseq_mtmoe.backbones.bert.unpadding import HIDDEN, UnpaddedBatch
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
 
-_VALUES = 1 << 16
-_PER_DRAW = 4  # 16-bit numbers in a 64-bit number
-
-
-class Dropout(nn.Module):
-    """`nn.Dropout` at a fraction of its cost on a CPU."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `x` with dropout in training, in the same shape."""
-        return dropout(x, self.p) if self.training else x
-
-    def extra_repr(self) -> str:
-        """Return the probability for the printed model."""
-        return f"p={self.p}"
-
-
-def dropout(x: Tensor, p: float) -> Tensor:
-    """Zero each element of `x` with probability `p`, and scale the rest."""
-    if p == 0:
-        return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():  # these draw in the same pass
-        return F.dropout(x, p)
-    return x * dropout_scales(x, p)
-
 
 def dropout_scales(x: Tensor, p: float) -> Tensor:
-    """Return the factors of dropout for `x` on a CPU, 0 with probability `p`.
-
-    torch draws 53 random bits per element. Here 16 bits suffice: the probability is rounded to a multiple of 1/65536,
-    and kept elements are scaled by exactly this probability.
-    """
-    dropped = min(round(p * _VALUES), _VALUES - 1)  # number of 16-bit values that mean 0
-    draws = torch.empty(-(-x.numel() // _PER_DRAW), dtype=torch.int64).random_(-(1 << 63), None)
-    bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
-    return (bits >= dropped - _VALUES // 2).to(x.dtype).mul_(_VALUES / (_VALUES - dropped))
+    """Return the factors of dropout for `x`, 0 with probability `p`."""
+    return F.dropout(torch.ones_like(x), p)
 
 
 class SelfAttention(nn.Module):
@@ -122,7 +87,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
     scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(2, 3)
     if mask is not None:
         scores += mask
-    return dropout(scores.softmax(-1), dropout_p) @ value
+    return F.dropout(scores.softmax(-1), dropout_p) @ value
 
 
 @dataclass(frozen=True)

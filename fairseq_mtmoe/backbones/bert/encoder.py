@@ -16,7 +16,7 @@ import torch
 from torch import LongTensor, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_mtmoe.backbones.bert.attention import Dropout, SelfAttention
+from fairseq_mtmoe.backbones.bert.attention import SelfAttention
 from fairseq_mtmoe.backbones.bert.config import ACTIVATIONS, ROBERTA, EncoderConfig
 from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch, unpadded
 from fairseq_mtmoe.backbones.blocks import Block, Conditions, SlotPlans, Stack
@@ -48,8 +48,8 @@ class BertBlock(Block):
         self.fc1, self.fc2 = nn.Linear(H, F), nn.Linear(F, H)
         self.final_layer_norm = nn.LayerNorm(H, eps)
         self.activation_fn = ACTIVATIONS[config.hidden_act]
-        self.activation_dropout_module = Dropout(0.0)  # BERT has none there
-        self.dropout_module = Dropout(config.hidden_dropout_prob)
+        self.activation_dropout_module = nn.Dropout(0.0)  # BERT has none there
+        self.dropout_module = nn.Dropout(config.hidden_dropout_prob)
         self.begin_dense()
         initialize(self, config.initializer_range)
 
@@ -104,7 +104,7 @@ class BertEncoder(Stack):
         self.embed_positions = nn.Embedding(config.max_position_embeddings, H)
         self.embed_segments = nn.Embedding(config.type_vocab_size, H)
         self.layernorm_embedding = nn.LayerNorm(H, config.layer_norm_eps)
-        self.dropout_module = Dropout(config.hidden_dropout_prob)
+        self.dropout_module = nn.Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList()
         self.pooler = nn.Linear(H, H) if config.has_pooler else None
         initialize(self, config.initializer_range)

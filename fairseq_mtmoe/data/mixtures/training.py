@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from fairseq.data import FairseqDataset
 
 from fairseq_mtmoe.data.mixtures.candidates import INDEX, LENGTH, candidate_batch
@@ -189,7 +188,7 @@ class TrainingMixture(MixtureDataset):
     def order(self, max_sizes: Any = None, draw: Draw | None = None, part: int = 0) -> Order:
         """Return an epoch's or part's examples up to `max_sizes` by length; equal lengths are shuffled."""
         (sizes, limits), key = self._lengths(max_sizes), self.plan.order_key(self.epoch, part)
-        return order_by_length(draw or self.draw, sizes, key, limits, torch.get_num_threads())
+        return order_by_length(draw or self.draw, sizes, key, limits)
 
     def ordered_indices(self) -> np.ndarray:
         return self.order().indices.astype(np.int64)

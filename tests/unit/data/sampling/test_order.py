@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.sampling import draw as drawing
-from fairseq_mtmoe.data.sampling import order as ordering
 from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
 from fairseq_mtmoe.data.sampling.order import Runs, batch_ends, order_by_length
 from tests.helpers.draws import lengths_of, second_epoch
@@ -21,14 +20,11 @@ def lengths_at(draw, lengths, indices):
     return np.array([lengths[task][example] for task, example in located]).reshape(-1, lengths[0].shape[1])
 
 
-@pytest.fixture(params=["large blocks", "small blocks", "much of each length"])
+@pytest.fixture(params=["large blocks", "small blocks"])
 def blocks(request, monkeypatch):
-    """The paths that short and long epochs take."""
+    """Short and long epochs."""
     if request.param != "large blocks":
         monkeypatch.setattr(drawing, "BLOCK", 64)
-        monkeypatch.setattr(ordering, "BLOCK", 64)
-    if request.param == "much of each length":
-        monkeypatch.setattr(ordering, "_LARGE", 20)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +48,6 @@ def test_the_order_is_by_the_length_of_the_first_side_then_of_the_next(method, s
     np.testing.assert_array_equal(np.repeat(runs.lengths.T, runs.count, axis=0), found)
     assert runs.count.min() > 0 and len({*map(tuple, runs.lengths.T.tolist())}) == len(runs.count)
     assert order.counts.tolist() == np.bincount(draw.numbering.locate_all(drawn)[0], minlength=4).tolist()
-
-
-def test_threads_and_the_path_make_no_difference(monkeypatch):
-    draw, lengths = second_epoch(SIZES, virtual_data_size=20_000), lengths_of(SIZES)
-    alone = order_by_length(draw, lengths, 3)
-    monkeypatch.setattr(ordering, "_LARGE", 20)
-    assert np.array_equal(order_by_length(draw, lengths, 3, threads=3).indices, alone.indices)
 
 
 def test_another_key_changes_the_order_of_equal_lengths_only():
