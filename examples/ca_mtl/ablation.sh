@@ -7,4 +7,4 @@ together bottleneck "$TASKS" --conditional attention,bottleneck --sampling-metho
 together norm "$TASKS" --conditional "$PARTS" --sampling-method uniform "$@"
 together ca_mtl "$TASKS" --conditional "$PARTS" --sampling-method uncertainty "$@"
 compare "$TASKS" mtl attention bottleneck norm ca_mtl
-mtmoe plot "$RUNS/ca_mtl-${SEEDS%% *}"
+mtmoe report "$RUNS/ca_mtl-${SEEDS%% *}" --png "$RUNS/ca_mtl-${SEEDS%% *}/plots"

@@ -5,4 +5,4 @@ for method in uniform concat uncertainty; do
     together "sampling_$method" "$TASKS" "${PLAIN[@]}" --sampling-method "$method" "$@"
 done
 compare "$TASKS" sampling_uniform sampling_concat sampling_uncertainty
-mtmoe plot $(for method in uniform concat uncertainty; do echo "$RUNS/sampling_$method-${SEEDS%% *}"; done)
+mtmoe report $(for method in uniform concat uncertainty; do echo "$RUNS/sampling_$method-${SEEDS%% *}"; done) --png "$RUNS/plots"

@@ -6,4 +6,4 @@ targets full "$TASKS" "${FULL[@]}" "$@"
 targets lora "$TASKS" "${LORA[@]}" "$@"
 targets pemt "$TASKS" "${TARGET[@]}" --pemt-sources "$(borrowed lora "$SOURCES")" "$@"
 compare "$TASKS" full lora pemt
-mtmoe plot "$RUNS/pemt-${SEEDS%% *}"/*
+mtmoe report "$RUNS/pemt-${SEEDS%% *}"/* --png "$RUNS/plots"

@@ -61,4 +61,4 @@ low lora "pemt_translation$SIZE" --pemt-stage source --no-prompt "${PEMT[@]}" "$
 low relatives "pemt_translation$SIZE" --pemt-sources "$(borrowed "$RELATIVES")" "${PEMT[@]}" "$@"
 low others "pemt_translation$SIZE" --pemt-sources "$(borrowed "$OTHERS")" "${PEMT[@]}" "$@"
 low all "pemt_translation$SIZE" --pemt-sources "$(borrowed "$RELATIVES,$OTHERS")" "${PEMT[@]}" "$@"
-mtmoe plot "$RUNS/all"
+mtmoe report "$RUNS/all" --png "$RUNS/all/plots"

@@ -12,7 +12,7 @@ from fairseq_mtmoe.analysis.eval_folders import Evaluation, metrics_of, outputs_
 from fairseq_mtmoe.analysis.run_log import as_json
 from fairseq_mtmoe.analysis.score_tables import counted, digits_of
 from fairseq_mtmoe.analysis.scores import FIELDS, SPBLEU, PieceBleu
-from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, compared, draw
+from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, comparison_of, draw
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.io.tables import Table, bullets, document, with_error
 
@@ -51,117 +51,192 @@ class Differences:
         return f"{self.metric}: {self.other.name} − {self.first.name}"
 
 
-def find_differences(
-    evaluations: Sequence[Evaluation], sampling: Sampling, pieces: PieceBleu | None = None,
-    advance: Callable[[str], None] = lambda pair: None,
-) -> list[Differences]:  # fmt: skip
-    """Compare every evaluation to the first, by every metric that all pairs have.
-
-    Without `pieces` there is no spBLEU. `advance` is called with each finished pair.
-    """
-    first, *others = evaluations
-    metrics = [name for name in metrics_of(evaluations) if name != SPBLEU or pieces is not None]
-    draws: dict[tuple[int, str], dict[str, Draws]] = {(at, name): {} for at in range(len(others)) for name in metrics}
-    for pair in first.texts:
-        for metric in metrics:
-            scorer, (one, *outputs) = outputs_of(metric, pair, evaluations, pieces)
-            for at, output in enumerate(outputs):
-                seed = sampling.seed_of(pair)
-                draws[at, metric][pair] = draw(scorer, one, output, seed, sampling.samples, sampling.trials)
-        advance(pair)
-    return [
-        Differences(
-            metric, first, others[at], {pair: compared([found], floor_of(metric)) for pair, found in of.items()},
-            {
-                name: compared([of[pair] for pair in pairs], floor_of(metric))
-                for name, pairs in first.scores.groups.items()
-            },
-        )
-        for (at, metric), of in draws.items()
-    ]  # fmt: skip
-
-
 def floor_of(metric: str) -> float:
     """Return the score below which a system translates nothing; COMET has none."""
     return FLOOR if metric in FIELDS else -math.inf
 
 
-def difference_table(found: Differences) -> Table:
+def find_differences(
+    evaluations: Sequence[Evaluation],
+    sampling: Sampling,
+    pieces: PieceBleu | None = None,
+    advance: Callable[[str], None] = lambda pair: None,
+) -> list[Differences]:
+    """Compare every evaluation to the first, by every metric that all pairs have.
+
+    Without `pieces` there is no spBLEU. `advance` is called with each finished pair.
+    """
+    first, *others = evaluations
+    metrics = metrics_of(evaluations)
+    if pieces is None:
+        metrics = [metric for metric in metrics if metric != SPBLEU]
+    draws: dict[tuple[str, str], dict[str, Draws]] = {}
+    for pair in first.texts:
+        seed = sampling.seed_of(pair)
+        for metric in metrics:
+            scorer, (control, *outputs) = outputs_of(metric, pair, evaluations, pieces)
+            for other, output in zip(others, outputs, strict=True):
+                drawn = draw(scorer, control, output, seed, sampling.samples, sampling.trials)
+                draws.setdefault((other.name, metric), {})[pair] = drawn
+        advance(pair)
+    differences = []
+    for other in others:
+        for metric in metrics:
+            by_pair = draws[other.name, metric]
+            floor = floor_of(metric)
+            pairs = {pair: comparison_of([drawn], floor) for pair, drawn in by_pair.items()}
+            groups = {}
+            for name, members in first.scores.groups.items():
+                groups[name] = comparison_of([by_pair[pair] for pair in members], floor)
+            differences.append(Differences(metric, first, other, pairs, groups))
+    return differences
+
+
+def difference_table(differences: Differences) -> Table:
     """Return a row for each pair, and one for each tier and for all."""
-    scores, names = found.first.scores, [found.first.name, found.other.name]
-    rows = [[pair, scores.pairs[pair].tier, f"{scores.pairs[pair].sentences:,}", *_cells(found.metric, of)]
-            for pair, of in found.pairs.items()]  # fmt: skip
-    below = [[name, counted("pair", len(scores.groups[name])), "", *_cells(found.metric, of)]
-             for name, of in found.groups.items()]  # fmt: skip
-    return Table(["pair", "tier", "sentences", *names, "difference", "p bootstrap", "p randomisation"], rows, below, 2)
+    scores = differences.first.scores
+    rows = []
+    for pair, comparison in differences.pairs.items():
+        score = scores.pairs[pair]
+        cells = _cells(differences.metric, comparison)
+        rows.append([pair, score.tier, f"{score.sentences:,}", *cells])
+    below = []
+    for name, comparison in differences.groups.items():
+        pairs = counted("pair", len(scores.groups[name]))
+        below.append([name, pairs, "", *_cells(differences.metric, comparison)])
+    systems = [differences.first.name, differences.other.name]
+    tests = ["difference", "p bootstrap", "p randomisation"]
+    return Table(["pair", "tier", "sentences", *systems, *tests], rows, below, texts=2)
 
 
-def _cells(metric: str, one: Comparison) -> list[str]:
-    digits, half = digits_of(metric), (one.interval[1] - one.interval[0]) / 2
-    difference = ("−" if one.difference < 0 else "+") + with_error(abs(one.difference), half, digits)
-    systems = [with_error(one.first, one.first_error, digits), with_error(one.other, one.other_error, digits)]
-    return [*systems, difference, f"{one.p_bootstrap:.4f}", f"{one.p_randomisation:.4f}"]
-
-
-def notes(found: Sequence[Differences], sampling: Sampling) -> list[str]:
-    """Return notes that explain the figures and name metrics that are left out."""
-    left_out = SPBLEU in metrics_of(_systems(found)) and SPBLEU not in [one.metric for one in found]
-    pairs = len(found[0].pairs)
-    chance = f" Among {pairs} pairs without a difference, about {pairs * LEVEL:.0f} have p < {LEVEL:g} by chance."
-    every = [(one, floor_of(of.metric)) for of in found for one in (*of.pairs.values(), *of.groups.values())]
-    none = " Where the difference is exactly 0, p is 1."
-    is_none = any(one.difference == 0 for one, _ in every)
-    low = f" Where both systems score below {FLOOR:g}, neither translates: they are not compared, and p is 1."
-    are_low = any(max(one.first, one.other) < floor for one, floor in every)
+def _cells(metric: str, comparison: Comparison) -> list[str]:
+    digits = digits_of(metric)
+    low, high = comparison.interval
+    sign = "−" if comparison.difference < 0 else "+"
     return [
-        f"±: half of the 95% confidence interval over {sampling.samples:,} bootstrap resamples of the test sets' "
-        "sentences. It does not cover variation between training seeds: for these compare NAME=RUN,….",
-        "p: how often chance alone gives a difference of this size, by sacreBLEU's paired bootstrap and approximate "
-        f"randomisation ({sampling.trials:,} trials)." + chance * (pairs * LEVEL >= 1) + none * is_none + low * are_low,
-        *([TIER_RULE] if found[0].first.scores.has_tiers else []),
-        "Tiers and all: sentences are drawn within each pair, and every pair counts the same.",
-        *([f"{SPBLEU} is left out: it needs --spm FILE, the model of mtmoe evaluate --spm."] if left_out else []),
+        with_error(comparison.first, comparison.first_error, digits),
+        with_error(comparison.other, comparison.other_error, digits),
+        sign + with_error(abs(comparison.difference), (high - low) / 2, digits),
+        f"{comparison.p_bootstrap:.4f}",
+        f"{comparison.p_randomisation:.4f}",
     ]
 
 
-def to_markdown(found: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]) -> str:
+def notes(differences: Sequence[Differences], sampling: Sampling) -> list[str]:
+    """Return notes that explain the figures and name metrics that are left out."""
+    pairs = len(differences[0].pairs)
+    by_chance = (
+        "p: how often chance alone gives a difference of this size, by sacreBLEU's paired bootstrap and approximate "
+        f"randomisation ({sampling.trials:,} trials)."
+    )
+    if pairs * LEVEL >= 1:
+        by_chance += (
+            f" Among {pairs} pairs without a difference, about {pairs * LEVEL:.0f} have "
+            f"p < {LEVEL:g} by chance."
+        )
+    if any(comparison.difference == 0 for _, comparison in _comparisons(differences)):
+        by_chance += " Where the difference is exactly 0, p is 1."
+    if any(max(each.first, each.other) < floor for floor, each in _comparisons(differences)):
+        by_chance += (
+            f" Where both systems score below {FLOOR:g}, neither translates: they are not "
+            "compared, and p is 1."
+        )
+    lines = [
+        f"±: half of the 95% confidence interval over {sampling.samples:,} bootstrap resamples of the test sets' "
+        "sentences. It does not cover variation between training seeds: for these compare NAME=RUN,….",
+        by_chance,
+    ]
+    if differences[0].first.scores.has_tiers:
+        lines.append(TIER_RULE)
+    lines.append(
+        "Tiers and all: sentences are drawn within each pair, and every pair counts the same."
+    )
+    metrics = [compared.metric for compared in differences]
+    if SPBLEU in metrics_of(_systems(differences)) and SPBLEU not in metrics:
+        lines.append(
+            f"{SPBLEU} is left out: it needs --spm FILE, the model of mtmoe evaluate --spm."
+        )
+    return lines
+
+
+def _comparisons(differences: Sequence[Differences]) -> list[tuple[float, Comparison]]:
+    """Return all comparisons, each with its metric's floor."""
+    comparisons = []
+    for compared in differences:
+        for comparison in (*compared.pairs.values(), *compared.groups.values()):
+            comparisons.append((floor_of(compared.metric), comparison))
+    return comparisons
+
+
+def to_markdown(
+    differences: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]
+) -> str:
     """Return the tables, notes and settings in Markdown."""
-    tables = [f"## {one.title}\n\n{difference_table(one).in_markdown()}" for one in found]
-    systems = {of.name: f"{of.folder}, {of.scores.checkpoints[0]}" for of in _systems(found)}
-    lines = bullets({**systems, **_settings(found, sampling, made_by)})
-    lines += [f"- `{signature}`{pairs}" for signature, pairs in found[0].first.scores.signatures.items()]
-    return document([*tables, *notes(found, sampling)], lines)
+    tables = []
+    for compared in differences:
+        tables.append(f"## {compared.title}\n\n{difference_table(compared).in_markdown()}")
+    systems = {}
+    for system in _systems(differences):
+        systems[system.name] = f"{system.folder}, {system.scores.checkpoints[0]}"
+    lines = bullets({**systems, **_settings(differences, sampling, made_by)})
+    for signature, pairs in differences[0].first.scores.signatures.items():
+        lines.append(f"- `{signature}`{pairs}")
+    return document([*tables, *notes(differences, sampling)], lines)
 
 
-def to_latex(found: Sequence[Differences]) -> str:
+def to_latex(differences: Sequence[Differences]) -> str:
     """Return a `tabular` for each table, below a comment with its title."""
-    return "\n".join(f"% {one.title}\n{difference_table(one).in_latex()}" for one in found)
+    tables = []
+    for compared in differences:
+        tables.append(f"% {compared.title}\n{difference_table(compared).in_latex()}")
+    return "\n".join(tables)
 
 
-def to_json(found: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]) -> str:
+def to_json(
+    differences: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]
+) -> str:
     """Return `{"settings", "systems", "differences"}` in JSON.
 
     `differences` is `{name: {metric: {"pairs": {…}, "averages": {…}}}}`.
     """
-    differences: dict[str, Any] = {}
-    for one in found:
-        scores, pairs = one.first.scores, {}
-        for pair, of in one.pairs.items():
-            score, references = scores.pairs[pair], len(one.first.texts[pair].references)
-            pairs[pair] = {"tier": score.tier, "sentences": score.sentences, "references": references,
-                           "signature": score.signatures.get(one.metric, ""), "seed": sampling.seed_of(pair),
-                           **asdict(of)}  # fmt: skip
-        averages = {name: {"pairs": len(scores.groups[name]), **asdict(of)} for name, of in one.groups.items()}
-        differences.setdefault(one.other.name, {})[one.metric] = {"pairs": pairs, "averages": averages}
-    systems = {of.name: {"folder": str(of.folder), "checkpoint": of.scores.checkpoints[0]} for of in _systems(found)}
-    return as_json({"settings": _settings(found, sampling, made_by), "systems": systems, "differences": differences})
+    written: dict[str, Any] = {}
+    for compared in differences:
+        first, pairs, averages = compared.first, {}, {}
+        for pair, comparison in compared.pairs.items():
+            score = first.scores.pairs[pair]
+            pairs[pair] = {
+                "tier": score.tier,
+                "sentences": score.sentences,
+                "references": len(first.texts[pair].references),
+                "signature": score.signatures.get(compared.metric, ""),
+                "seed": sampling.seed_of(pair),
+                **asdict(comparison),
+            }
+        for name, comparison in compared.groups.items():
+            averages[name] = {"pairs": len(first.scores.groups[name]), **asdict(comparison)}
+        by_metric = written.setdefault(compared.other.name, {})
+        by_metric[compared.metric] = {"pairs": pairs, "averages": averages}
+    systems = {}
+    for system in _systems(differences):
+        checkpoint = system.scores.checkpoints[0]
+        systems[system.name] = {"folder": str(system.folder), "checkpoint": checkpoint}
+    settings = _settings(differences, sampling, made_by)
+    return as_json({"settings": settings, "systems": systems, "differences": written})
 
 
-def _systems(found: Sequence[Differences]) -> list[Evaluation]:
-    others = {one.other.name: one.other for one in found}
-    return [found[0].first, *others.values()]
+def _systems(differences: Sequence[Differences]) -> list[Evaluation]:
+    others = {compared.other.name: compared.other for compared in differences}
+    return [differences[0].first, *others.values()]
 
 
-def _settings(found: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]) -> dict[str, object]:
-    first, sacre = found[0].first, {"sacrebleu": sacrebleu.__version__}
-    return {"subset": first.scores.subset, "compared_with": first.name, **asdict(sampling), **sacre, **made_by}
+def _settings(
+    differences: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]
+) -> dict[str, object]:
+    first = differences[0].first
+    return {
+        "subset": first.scores.subset,
+        "compared_with": first.name,
+        **asdict(sampling),
+        "sacrebleu": sacrebleu.__version__,
+        **made_by,
+    }

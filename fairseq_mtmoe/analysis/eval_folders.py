@@ -7,9 +7,9 @@ sentences and not sacreBLEU's, such as COMET, have a number per sentence in `en-
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice, takewhile
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,16 @@ SAME = 1e-4
 
 @dataclass(frozen=True)
 class Texts:
-    """A pair's texts that were compared."""
+    """A pair's texts that were compared.
+
+    Attributes:
+        references: one list or more; None where a sentence has no further reference.
+        figures: a number per sentence, by the metrics that are their mean.
+    """
 
     hypotheses: Sequence[str]
-    references: Sequence[Sequence[str | None]]  # one list or more; None: the sentence has no further reference
-    figures: Mapping[str, Sequence[float]]  # a number per sentence, by the metrics that are their mean
+    references: Sequence[Sequence[str | None]]
+    figures: Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -49,35 +54,53 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
 
     Raises `UserError` if one holds no evaluation, or evaluations have different test sets.
     """
-    every = [read_scores(folder, WITH_TEXTS) for folder in folders]
-    paths = [Path(scores.folders[0]) for scores in every]
-    resolved = [path.resolve() for path in paths]
-    read = []
-    for name, path, scores in zip(_names(resolved), paths, every, strict=True):
-        if resolved.count(path.resolve()) > 1:
+    scores_by_folder: dict[Path, Scores] = {}
+    for folder in folders:
+        scores = read_scores(folder, WITH_TEXTS)
+        path = Path(scores.folders[0])
+        if path.resolve() in [other.resolve() for other in scores_by_folder]:
             raise UserError(f"The compared folders must differ, but {path} is given twice.")
+        scores_by_folder[path] = scores
+    evaluations = []
+    for name, (path, scores) in zip(
+        _names([*scores_by_folder]), scores_by_folder.items(), strict=True
+    ):
         if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
-            remedy = "compare other scores by their means over seeds: `NAME=RUN,…`"
-            raise UserError(f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; {remedy}.")
+            raise UserError(
+                f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; compare "
+                "other scores by their means over seeds: `NAME=RUN,…`."
+            )
         texts = {pair: _texts(path, score) for pair, score in scores.pairs.items()}
-        read.append(Evaluation(name, path, scores, texts))
-    for other in read[1:]:
-        if wrong := _what_differs(read[0], other):
-            rule = "evaluations of the same test sets to be compared"
-            raise UserError(f"Folders must be {rule}, but {wrong}: evaluate both in the same way.")
-    return read
+        evaluations.append(Evaluation(name, path, scores, texts))
+    for other in evaluations[1:]:
+        wrong = _what_differs(evaluations[0], other)
+        if wrong:
+            raise UserError(
+                f"Folders must be evaluations of the same test sets to be compared, but {wrong}: "
+                "evaluate both in the same way."
+            )
+    return evaluations
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
     """Return short names: of different runs their folders', not those of scores in them."""
-    runs = [path.parents[1] if path.parent.name == SCORES else path for path in folders]
+    runs = []
+    for folder in map(Path.resolve, folders):
+        if folder.name == SCORES:
+            runs.append(folder.parent)
+        elif folder.parent.name == SCORES:
+            runs.append(folder.parents[1])
+        else:
+            runs.append(folder)
     return run_names(runs if len(set(runs)) == len(runs) else folders)
 
 
 def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the metrics that every pair of every evaluation has."""
-    every = [pair.figures for evaluation in evaluations for pair in evaluation.scores.pairs.values()]
-    return [name for name in every[0] if all(name in figures for figures in every)]
+    figures = [
+        score.figures for evaluation in evaluations for score in evaluation.scores.pairs.values()
+    ]
+    return [name for name in figures[0] if all(name in pair_figures for pair_figures in figures)]
 
 
 def outputs_of(
@@ -87,84 +110,137 @@ def outputs_of(
 
     Raises `UserError` if the texts do not give the stored score.
     """
-    scorer = SentenceMean() if metric in evaluations[0].texts[pair].figures else scorer_of(metric, pair)
-    return scorer, [_output(scorer, metric, pair, evaluation, pieces) for evaluation in evaluations]
-
-
-def _output(scorer: Any, metric: str, pair: str, evaluation: Evaluation, pieces: PieceBleu | None) -> SystemOutput:
-    texts, score, folder = evaluation.texts[pair], evaluation.scores.pairs[pair], evaluation.folder
-    if metric in texts.figures:
-        output, file = output_of(scorer, texts.figures[metric]), metric.lower()
+    if metric in evaluations[0].texts[pair].figures:
+        scorer: Any = SentenceMean()
     else:
-        cut = pieces.cut if metric == SPBLEU and pieces is not None else list
-        output, file = output_of(scorer, cut(texts.hypotheses), [cut(lines) for lines in texts.references]), "hyp"
-        found = pieces.signature(scorer) if cut is not list and pieces else str(scorer.get_signature())
-        # Another version of sacreBLEU does no harm if it gives the same score.
-        if len({re.sub(r"\|version:[^|]*", "", of) for of in (found, score.signatures.get(metric, ""))}) > 1:
+        scorer = scorer_of(metric, pair)
+    outputs = []
+    for evaluation in evaluations:
+        texts = evaluation.texts[pair]
+        if metric in texts.figures:
+            output, file = output_of(scorer, texts.figures[metric]), metric.lower()
+        else:
+            cut = pieces.cut if metric == SPBLEU and pieces is not None else list
+            references = [cut(lines) for lines in texts.references]
+            output, file = output_of(scorer, cut(texts.hypotheses), references), "hyp"
+            _expect_same_signature(scorer, metric, pair, evaluation, pieces)
+        stored = evaluation.scores.pairs[pair].figures[metric]
+        if abs(output.score - stored) > SAME:
             raise UserError(
-                f"{metric} of {pair} must be computed as in `{folder}`, {score.signatures.get(metric)}, but is {found} "
-                "with the packages or the --spm used here: use the same ones, or evaluate again."
+                f"`{evaluation.folder}` must hold what was scored, but {pair}.{file} gives {metric} "
+                f"{output.score:.4f} and scores.json says {stored:.4f}: evaluate again with "
+                "--overwrite."
             )
-    if abs(output.score - score.figures[metric]) > SAME:
+        outputs.append(output)
+    return scorer, outputs
+
+
+def _expect_same_signature(
+    scorer: Any, metric: str, pair: str, evaluation: Evaluation, pieces: PieceBleu | None
+) -> None:
+    """Raise `UserError` if the metric is computed here in another way than stored."""
+    signature = str(scorer.get_signature())
+    if metric == SPBLEU and pieces is not None:
+        signature = pieces.signature(scorer)
+    stored = evaluation.scores.pairs[pair].signatures.get(metric, "")
+    # Another version of sacreBLEU does no harm if it gives the same score.
+    if len({re.sub(r"\|version:[^|]*", "", text) for text in (signature, stored)}) > 1:
         raise UserError(
-            f"`{folder}` must hold what was scored, but {pair}.{file} gives {metric} {output.score:.4f} and "
-            f"scores.json says {score.figures[metric]:.4f}: evaluate again with --overwrite."
+            f"{metric} of {pair} must be computed as in `{evaluation.folder}`, {stored}, but is "
+            f"{signature} with the packages or the --spm used here: use the same ones, or evaluate "
+            "again."
         )
-    return output
 
 
 def _texts(folder: Path, score: PairScore) -> Texts:
     """Read a pair's hypotheses, references and figures (UserError: lines are missing)."""
-    pair, sentences = score.pair, score.sentences
-    further = takewhile(Path.exists, (folder / f"{pair}.ref{number}" for number in count(1)))
-    paths = [folder / f"{pair}.hyp", folder / f"{pair}.ref", *further]
-    texts = [text_lines(path, f"the texts of {pair}") for path in paths]
-    for path, lines in zip(paths, texts, strict=True):
-        if len(lines) != sentences or not lines:
+    pair = score.pair
+    paths = [folder / f"{pair}.hyp", folder / f"{pair}.ref"]
+    for number in count(1):
+        path = folder / f"{pair}.ref{number}"
+        if not path.exists():
+            break
+        paths.append(path)
+    texts = []
+    for path in paths:
+        lines = text_lines(path, f"the texts of {pair}")
+        if len(lines) != score.sentences or not lines:
             raise UserError(
-                f"`{path}` must have the {sentences} lines that were scored, but has {len(lines)}: evaluate again."
+                f"`{path}` must have the {score.sentences} lines that were scored, but has "
+                f"{len(lines)}: evaluate again."
             )
-    references: list[list[str | None]] = [[*texts[1]], *([line or None for line in lines] for lines in texts[2:])]
-    figures = {name: _figures(folder / f"{pair}.{name.lower()}", sentences) for name in score.metrics}
-    return Texts(texts[0], references, figures)
+        texts.append(lines)
+    hypotheses, first, *further = texts
+    references: list[list[str | None]] = [[*first]]
+    references += [[line or None for line in lines] for lines in further]
+    figures = {}
+    for name in score.metrics:
+        figures[name] = _figures(folder / f"{pair}.{name.lower()}", score.sentences)
+    return Texts(hypotheses, references, figures)
 
 
 def _figures(path: Path, sentences: int) -> list[float]:
     """Read a metric's numbers, one per sentence."""
     lines = text_lines(path, "a metric's numbers, one of each sentence")
     try:
-        found = [float(line) for line in lines]
+        figures = [float(line) for line in lines]
     except ValueError:
-        found = []
-    if len(found) != sentences or not all(map(math.isfinite, found)):
-        raise UserError(f"`{path}` must have a number for each of the {sentences} sentences: evaluate again.")
-    return found
+        figures = []
+    if len(figures) != sentences or not all(map(math.isfinite, figures)):
+        raise UserError(
+            f"`{path}` must have a number for each of the {sentences} sentences: evaluate again."
+        )
+    return figures
 
 
 def _what_differs(first: Evaluation, other: Evaluation) -> str:
     """Return why two evaluations cannot be compared; empty if they can."""
     if other.scores.subset != first.scores.subset:
-        return f"{other.folder} is of {other.scores.subset}, and {first.folder} of {first.scores.subset}"
-    for one, two in ((first, other), (other, first)):
-        missing = [pair for pair in one.texts if pair not in two.texts]
+        return (
+            f"{other.folder} is of {other.scores.subset}, and {first.folder} of "
+            f"{first.scores.subset}"
+        )
+    for complete, lacking in ((first, other), (other, first)):
+        missing = [pair for pair in complete.texts if pair not in lacking.texts]
         if missing:
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            return f"{two.folder} has no {missing[0]}{more}, which {one.folder} has"
-    kinds = [one.scores.settings.get("references", "text") for one in (first, other)]
+            return f"{lacking.folder} has no {missing[0]}{more}, which {complete.folder} has"
+    kinds = [evaluation.scores.settings.get("references", "text") for evaluation in (first, other)]
     if kinds[0] != kinds[1]:
         return f"{other.folder} is of --references {kinds[1]}, and {first.folder} of {kinds[0]}"
-    for pair, own in first.texts.items():
-        their, mine, theirs = other.texts[pair], first.scores.pairs[pair], other.scores.pairs[pair]
-        both = zip(own.references, their.references, strict=False)
-        lines = (line for refs in both for line, (a, b) in enumerate(zip(*refs, strict=False), start=1) if a != b)
-        common = [metric for metric in mine.signatures if metric in theirs.signatures]
-        for what, here, there in (
-            ("has {} sentences", len(own.hypotheses), len(their.hypotheses)),
-            ("has {} references", len(own.references), len(their.references)),
-            *((f"has {{}} reference in line {line}", "one", "another") for line in islice(lines, 1)),
-            ("is in tier {}", mine.tier or "none", theirs.tier or "none"),
-            *((f"has {metric} {{}}", mine.signatures[metric], theirs.signatures[metric]) for metric in common),
-        ):
-            if here != there:
-                return f"{pair} {what.format(here)} in {first.folder} and {there} in {other.folder}"
+    for pair in first.texts:
+        ours, theirs = _properties(first, pair), _properties(other, pair)
+        for name in [name for name in ours if name in theirs]:
+            if ours[name] != theirs[name]:
+                return (
+                    f"{pair} {name.format(ours[name])} in {first.folder} and {theirs[name]} in "
+                    f"{other.folder}"
+                )
+        line = next(_different_lines(first.texts[pair], other.texts[pair]), None)
+        if line is not None:
+            return (
+                f"{pair} has one reference in line {line} in {first.folder} and another in "
+                f"{other.folder}"
+            )
     return ""
+
+
+def _properties(evaluation: Evaluation, pair: str) -> dict[str, object]:
+    """Return what must agree between evaluations of a pair, by words with a place for it."""
+    texts, score = evaluation.texts[pair], evaluation.scores.pairs[pair]
+    properties: dict[str, object] = {
+        "has {} sentences": len(texts.hypotheses),
+        "has {} references": len(texts.references),
+        "is in tier {}": score.tier or "none",
+    }
+    for metric, signature in score.signatures.items():
+        properties[f"has {metric} {{}}"] = signature
+    return properties
+
+
+def _different_lines(first: Texts, other: Texts) -> Iterator[int]:
+    """Yield the numbers of lines with different references."""
+    for ours, theirs in zip(first.references, other.references, strict=True):
+        for number, (line, other_line) in enumerate(zip(ours, theirs, strict=True), start=1):
+            if line != other_line:
+                yield number

@@ -38,18 +38,33 @@ def is_plain(value: Any) -> bool:
     """Return whether it is an option's value: null, bool, number, text, flat list."""
     if isinstance(value, list):
         return all(is_plain(one) and not isinstance(one, list) for one in value)
-    return value is None or isinstance(value, bool) or (fault(value, Text | float) is None and value == value)
+    return (
+        value is None
+        or isinstance(value, bool)
+        or (fault(value, Text | float) is None and value == value)
+    )
 
 
-_AMOUNT, _FIGURE = (f"null or a number from {least} to {LARGEST_AMOUNT:g}" for least in ("0", f"{-LARGEST_AMOUNT:g}"))
+_AMOUNT, _FIGURE = (
+    f"null or a number from {least} to {LARGEST_AMOUNT:g}"
+    for least in ("0", f"{-LARGEST_AMOUNT:g}")
+)
 Count = Annotated[float, Rule("a whole number from 0", is_count)]
-Amount = Annotated[float | None, Rule(_AMOUNT, lambda value: value is None or 0 <= value <= LARGEST_AMOUNT)]
-Figure = Annotated[float | None, Rule(_FIGURE, lambda value: value is None or abs(value) <= LARGEST_AMOUNT)]
+Amount = Annotated[
+    float | None, Rule(_AMOUNT, lambda value: value is None or 0 <= value <= LARGEST_AMOUNT)
+]
+Figure = Annotated[
+    float | None, Rule(_FIGURE, lambda value: value is None or abs(value) <= LARGEST_AMOUNT)
+]
 Plain = Annotated[Any, Rule("a plain value", is_plain)]
 Figures = dict[Text, Figure]
-Perplexity = Annotated[Figures, Rule(f"`ppl`, {_AMOUNT},", lambda value: fault(value.get("ppl"), Amount) is None)]
+Perplexity = Annotated[
+    Figures, Rule(f"`ppl`, {_AMOUNT},", lambda value: fault(value.get("ppl"), Amount) is None)
+]
 _SIZE = {"parameters": Count, "multiplications": Count}
-_TOLD = dict.fromkeys(("sampling_method", "commit", "command", "folder", "hardware", "started", "data"), Text | None)
+_TOLD = dict.fromkeys(
+    ("sampling_method", "commit", "command", "folder", "hardware", "started", "data"), Text | None
+)
 
 FIELDS: dict[str, dict[str, Any]] = {
     "run": {
@@ -114,7 +129,9 @@ class RunLog:
                 start = b"" if file.read(1) in (b"", b"\n") else b"\n"
                 file.write(start + line.encode("utf-8", "replace") + b"\n")
         except OSError as error:
-            raise UserError(f"The run log {self.path} cannot be written: {error.strerror or error}.") from error
+            raise UserError(
+                f"The run log {self.path} cannot be written: {error.strerror or error}."
+            ) from error
 
 
 def read(path: str | Path) -> list[Event]:
@@ -132,13 +149,23 @@ def read(path: str | Path) -> list[Event]:
             "text_to_text."
         )
     content = read_bytes(file, "a run log")
-    lines = {number: event for number, line in enumerate(content.split(b"\n"), start=1) if (event := _parse(line))}
+    lines = {
+        number: event
+        for number, line in enumerate(content.split(b"\n"), start=1)
+        if (event := _parse(line))
+    }
     if content and not any(event["event"] in FIELDS for event in lines.values()):
         raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
     for number, event in lines.items():
         if (wrong := what_is_wrong(event)) is not None:
-            raise UserError(f"Line {number} of the run log `{file}` {wrong}; remove this line to read the others.")
-    starts = (event["started"] for event in lines.values() if event["event"] == "run" and event.get("started"))
+            raise UserError(
+                f"Line {number} of the run log `{file}` {wrong}; remove this line to read the others."
+            )
+    starts = (
+        event["started"]
+        for event in lines.values()
+        if event["event"] == "run" and event.get("started")
+    )
     started = next(starts, None)
     kept: list[Event] = []
     earliest: dict[tuple[str, str], tuple[float, float]] = {}
@@ -147,7 +174,9 @@ def read(path: str | Path) -> list[Event]:
         moment = _moment(event)
         if moment < earliest.get(kind, (math.inf, 0.0)):
             earliest[kind] = moment
-            kept.append({**event, "started": started} if event["event"] == "run" and started else event)
+            kept.append(
+                {**event, "started": started} if event["event"] == "run" and started else event
+            )
     return kept[::-1]
 
 
@@ -194,11 +223,18 @@ def provenance() -> dict[str, str | None]:
     commit = _git("rev-parse", "--short", "HEAD") if is_clone else None
     if commit and _git("status", "--porcelain", "--untracked-files=no"):
         commit += " with uncommitted changes"
-    return {"version": __version__, "commit": commit, "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}
+    return {
+        "version": __version__,
+        "commit": commit,
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
 
 
 def _git(*arguments: str) -> str | None:
     command = ["git", "-C", str(ROOT), *arguments]
     with suppress(FileNotFoundError):  # no git on this machine
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+        return (
+            subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+            or None
+        )
     return None

@@ -31,7 +31,7 @@ BEST = "checkpoint_best.pt"
 SMALL = "small"
 TITLES = {SMALL: "Small", ALL: "All"}
 MAJORITY = "majority"
-NOW = Moments(*np.full((4, 1), np.nan))
+NOW = Moments(*np.full((3, 1), np.nan))
 
 _SETTINGS = Required[
     mapping({"checkpoint": Text, "subset": Text, "seed": int | None, "updates": int | None})
@@ -54,10 +54,16 @@ _TASK: Any = mapping({
     "sets": Required[Annotated[dict[Name, _SET], _SAME_METRICS]],
 })  # fmt: skip
 _TASKS = Annotated[dict[Name, _TASK], Rule("one task or more", lambda tasks: len(tasks) > 0)]
-_PAIRS: Any = mapping({
-    "settings": _SETTINGS,
-    "pairs": Required[Annotated[dict[Name, dict[str, Any]], Rule("one pair or more", lambda pairs: len(pairs) > 0)]],
-})
+_PAIRS: Any = mapping(
+    {
+        "settings": _SETTINGS,
+        "pairs": Required[
+            Annotated[
+                dict[Name, dict[str, Any]], Rule("one pair or more", lambda pairs: len(pairs) > 0)
+            ]
+        ],
+    }
+)
 _BENCHMARK: Any = mapping({"settings": _SETTINGS, "tasks": Required[_TASKS]})
 
 
@@ -123,13 +129,17 @@ class Scores:
         rows = []
         for group, members in self.groups.items():
             if self.tasks:
-                rows.append(mean_row("group", group, "score", [self.main[task] for task in members]))
+                rows.append(
+                    mean_row("group", group, "score", [self.main[task] for task in members])
+                )
                 continue
             figures = [{row.metric: row for row in self.of("pair", task=pair)} for pair in members]
             for metric in figures[0]:
                 if all(metric in metrics for metrics in figures):
                     kind = ALL if group == ALL else "tier"
-                    rows.append(mean_row(kind, group, metric, [metrics[metric] for metrics in figures]))
+                    rows.append(
+                        mean_row(kind, group, metric, [metrics[metric] for metrics in figures])
+                    )
         return rows
 
     @property
@@ -162,14 +172,18 @@ class Scores:
     def signatures(self) -> dict[str, str]:
         """The signatures, such as `BLEU …`, with their pairs if not of all pairs."""
         pairs_by_signature: dict[str, list[str]] = {}
-        for metric in dict.fromkeys(metric for score in self.pairs.values() for metric in score.signatures):
+        for metric in dict.fromkeys(
+            metric for score in self.pairs.values() for metric in score.signatures
+        ):
             for pair, score in self.pairs.items():
                 if metric in score.signatures:
                     signature = f"{metric} {score.signatures[metric]}"
                     pairs_by_signature.setdefault(signature, []).append(pair)
         signatures = {}
         for signature, pairs in pairs_by_signature.items():
-            signatures[signature] = "" if len(pairs) == len(self.pairs) else f" ({', '.join(pairs)})"
+            signatures[signature] = (
+                "" if len(pairs) == len(self.pairs) else f" ({', '.join(pairs)})"
+            )
         return signatures
 
     def title(self, task: str) -> str:
@@ -179,7 +193,9 @@ class Scores:
     def joined(self, other: Scores) -> Scores:
         """Return the scores of both, which have different tasks."""
         groups: dict[str, list[str]] = {}
-        for name in sorted({**self.groups, **other.groups}, key=lambda name: name == ALL):  # it stays last
+        for name in sorted(
+            {**self.groups, **other.groups}, key=lambda name: name == ALL
+        ):  # it stays last
             groups[name] = [*self.groups.get(name, ()), *other.groups.get(name, ())]
         return replace(
             self,
@@ -193,13 +209,33 @@ class Scores:
         )
 
 
-def score_row(group: str, task: str, metric: str, value: float, n: int, error: float | None = None, **more: str) -> Row:
+def score_row(
+    group: str,
+    task: str,
+    metric: str,
+    value: float,
+    n: int,
+    error: float | None = None,
+    **more: str,
+) -> Row:
     """Return a row of one moment."""
     stderr = math.nan if error is None else error
-    return Row(more.pop("run", ""), group, metric, NOW, np.array([float(value)]), task, n=n, stderr=stderr, **more)
+    return Row(
+        more.pop("run", ""),
+        group,
+        metric,
+        NOW,
+        np.array([float(value)]),
+        task,
+        n=n,
+        stderr=stderr,
+        **more,
+    )
 
 
-def mean_row(group: str, task: str, metric: str, rows: Sequence[Row], n: int | None = None, run: str = "") -> Row:
+def mean_row(
+    group: str, task: str, metric: str, rows: Sequence[Row], n: int | None = None, run: str = ""
+) -> Row:
     """Return the mean of rows, with the standard error of independent figures."""
     error = math.sqrt(sum(row.stderr**2 for row in rows)) / len(rows)
     mean = math.fsum(row.figure for row in rows) / len(rows)
@@ -232,7 +268,9 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
         if score.tier in rank:
             groups[score.tier].append(score.pair)
     groups = {name: members for name, members in groups.items() if members}
-    return Scores(rows, {**groups, ALL: list(data)}, data, settings, {score.pair: score for score in ordered})
+    return Scores(
+        rows, {**groups, ALL: list(data)}, data, settings, {score.pair: score for score in ordered}
+    )
 
 
 def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, Any]) -> Scores:
@@ -272,7 +310,9 @@ def scores_in(content: Any) -> Scores:
     is_of_pairs = isinstance(content, dict) and "pairs" in content
     wrong = fault(content, _PAIRS if is_of_pairs else _BENCHMARK)
     if wrong is not None:
-        raise ValueError(f"no scores of {'mtmoe evaluate' if is_of_pairs else 'a benchmark'}: it {wrong}")
+        raise ValueError(
+            f"no scores of {'mtmoe evaluate' if is_of_pairs else 'a benchmark'}: it {wrong}"
+        )
     if is_of_pairs:
         pairs = [score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()]
         return scores_of_pairs(pairs, content["settings"])
@@ -302,7 +342,9 @@ def score_file(path: Path) -> Path:
         return files[0]
     if files:
         folders = ", ".join(str(file.parent) for file in files)
-        raise UserError(f"`{path}` must have one folder of scores, but has {len(files)}: choose one of {folders}.")
+        raise UserError(
+            f"`{path}` must have one folder of scores, but has {len(files)}: choose one of {folders}."
+        )
     data = shlex.quote(_logged(path, "data") or "DATA")
     raise UserError(
         f"`{path}` must be a folder with {JSON_FILE}, or a run with one below {SCORES}/, but has none: "
@@ -310,7 +352,9 @@ def score_file(path: Path) -> Path:
     )
 
 
-def read_scores(path: Path, rule: str = "the scores of fairseq-validate --task glue or of mtmoe evaluate") -> Scores:
+def read_scores(
+    path: Path, rule: str = "the scores of fairseq-validate --task glue or of mtmoe evaluate"
+) -> Scores:
     """Read the scores in a folder of scores or of a run (UserError: there are none)."""
     file = score_file(path)
     content = read_json(file, "scores")
@@ -318,7 +362,11 @@ def read_scores(path: Path, rule: str = "the scores of fairseq-validate --task g
         scores = scores_in(content)
     except ValueError as error:
         raise UserError(f"`{file}` must hold {rule}, but holds something else.") from error
-    return replace(scores, folders=(str(file.parent),), checkpoints=(str(scores.settings.get("checkpoint", "")),))
+    return replace(
+        scores,
+        folders=(str(file.parent),),
+        checkpoints=(str(scores.settings.get("checkpoint", "")),),
+    )
 
 
 def _logged(folder: Path, name: str) -> Any:

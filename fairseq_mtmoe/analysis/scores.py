@@ -52,7 +52,9 @@ class PairScore:
     hypotheses_sha256: Text = ""  # of the file of hypotheses
     spbleu: Figure | None = None  # BLEU over the pieces of a SentencePiece model
     spbleu_signature: Text = ""
-    metrics: Mapping[Text, Figure] = field(default_factory=dict)  # other than sacreBLEU's (COMET from 0 to 1)
+    metrics: Mapping[Text, Figure] = field(
+        default_factory=dict
+    )  # other than sacreBLEU's (COMET from 0 to 1)
     metric_signatures: Mapping[Text, Text] = field(default_factory=dict)
 
     @property
@@ -83,7 +85,11 @@ class PairScore:
         optional = ("more_references", "hypotheses_sha256", "spbleu", "spbleu_signature", "metrics",
                     "metric_signatures")  # fmt: skip
         found = {name: value for name, value in asdict(self).items() if name != "pair"}
-        return {name: value for name, value in found.items() if name not in optional or value not in (None, "", {}, 0)}
+        return {
+            name: value
+            for name, value in found.items()
+            if name not in optional or value not in (None, "", {}, 0)
+        }
 
 
 def score_of(fields: dict[str, Any]) -> PairScore:
@@ -121,7 +127,9 @@ class PieceBleu:
         content = read_bytes(path, "a SentencePiece model")
         self._model = SentencePieceProcessor()
         try:
-            self._model.load_from_serialized_proto(content)  # the constructor takes an empty file for no file
+            self._model.load_from_serialized_proto(
+                content
+            )  # the constructor takes an empty file for no file
         except RuntimeError as error:
             raise UserError(f"`{path}` must be a SentencePiece model, but is not one.") from error
         self.name = f"spm-{path.name}-{hashlib.sha256(content).hexdigest()[:8]}"
@@ -129,7 +137,10 @@ class PieceBleu:
     def cut(self, lines: Sequence[str | None]) -> list[Any]:
         """Return sentences as pieces joined by spaces; None stays None."""
         # sacreBLEU removes spaces at a line's end before it cuts.
-        return [None if line is None else " ".join(self._model.encode_as_pieces(line.rstrip())) for line in lines]
+        return [
+            None if line is None else " ".join(self._model.encode_as_pieces(line.rstrip()))
+            for line in lines
+        ]
 
     def signature(self, bleu: BLEU) -> str:
         """Return the signature of a sacreBLEU metric that has scored cut texts."""
@@ -148,11 +159,20 @@ def score_pair(
     `more_references` are further lists; "" where a sentence has no further reference.
     """
     if not references:
-        raise UserError(f"The test set of {pair} holds no sentence to score: prepare the data again.")
+        raise UserError(
+            f"The test set of {pair} holds no sentence to score: prepare the data again."
+        )
     if len(hypotheses) != len(references):
-        raise_invalid(f"hypotheses of {pair}", f"{len(references)} sentences, one for each reference", len(hypotheses))
+        raise_invalid(
+            f"hypotheses of {pair}",
+            f"{len(references)} sentences, one for each reference",
+            len(hypotheses),
+        )
     # sacreBLEU accepts None for a missing reference, although its types do not.
-    together: list[Any] = [list(references), *([line or None for line in lines] for lines in more_references)]
+    together: list[Any] = [
+        list(references),
+        *([line or None for line in lines] for lines in more_references),
+    ]
     found: dict[str, Any] = {}
     for metric, (score, signature) in FIELDS.items():
         scorer = scorer_of(metric, pair)
@@ -161,5 +181,8 @@ def score_pair(
             found[signature] = str(scorer.get_signature())
         elif pieces is not None:
             texts = pieces.cut(hypotheses), [pieces.cut(lines) for lines in together]
-            found |= {score: float(scorer.corpus_score(*texts).score), signature: pieces.signature(scorer)}
+            found |= {
+                score: float(scorer.corpus_score(*texts).score),
+                signature: pieces.signature(scorer),
+            }
     return PairScore(pair, tier, len(references), **found, more_references=len(more_references))

@@ -93,61 +93,69 @@ class _NotingMetric(SentenceMean):
         return score
 
 
-def output_of(metric: Any, hypotheses: Sequence[Any], references: Sequence[Sequence[str | None]] = ()) -> SystemOutput:
+def output_of(
+    metric: Any, hypotheses: Sequence[Any], references: Sequence[Sequence[str | None]] = ()
+) -> SystemOutput:
     """Return a system's score and statistics; `metric` then has its signature.
 
     hypotheses: translations, or their figures.
     """
     statistics = metric._extract_corpus_statistics(hypotheses, references)
     score = float(metric._aggregate_and_compute(statistics).score)
-    return SystemOutput(score, np.asarray(statistics, np.float64))  # whole numbers are exact in float64
+    return SystemOutput(
+        score, np.asarray(statistics, np.float64)
+    )  # whole numbers are exact in float64
 
 
 def draw(
-    metric: Any, first: SystemOutput, other: SystemOutput, seed: int, samples: int = SAMPLES, trials: int = TRIALS
+    metric: Any,
+    first: SystemOutput,
+    other: SystemOutput,
+    seed: int,
+    samples: int = SAMPLES,
+    trials: int = TRIALS,
 ) -> Draws:
     """Run sacreBLEU's two tests on one test set; `seed` is its `SACREBLEU_SEED`."""
 
     def noted(test: Any, number: int) -> Values:
         noting = _NotingMetric(metric, other.statistics)
-        known = {"metric": (first.statistics, significance.Result(first.score))}
-        test(known, "", range(len(other.statistics)), None, {"metric": noting}, number, seed=seed)
-        return np.array(noting.noted[-2 * number :]).reshape(2, number)  # the last scores that each test computes
+        baseline = {"metric": (first.statistics, significance.Result(first.score))}
+        sentences = range(len(other.statistics))
+        test(baseline, "", sentences, None, {"metric": noting}, number, seed=seed)
+        # The last scores that each test computes are those of its draws.
+        return np.array(noting.noted[-2 * number :]).reshape(2, number)
 
     scores = np.array([[first.score], [other.score]])
-    return Draws(scores, noted(significance._paired_bs_test, samples), noted(significance._paired_ar_test, trials))
+    resamples = noted(significance._paired_bs_test, samples)
+    return Draws(scores, resamples, noted(significance._paired_ar_test, trials))
 
 
-def resampled(metric: Any, output: SystemOutput, seed: int, samples: int = SAMPLES) -> Values:
-    """(samples,) Return one system's scores on the bootstrap's resamples."""
-    size = len(output.statistics)
-    drawn = np.random.default_rng(seed).choice(size, size=(samples, size), replace=True)
-    return np.array([metric._compute_score_from_stats(output.statistics[row].sum(0)).score for row in drawn])
-
-
-def half_interval(scores: Values) -> float:
-    """Return half the width of the resamples' 95% confidence interval."""
-    return float(significance.estimate_ci(scores)[1])
-
-
-def compared(draws: Sequence[Draws], floor: float = -math.inf) -> Comparison:
+def comparison_of(draws: Sequence[Draws], floor: float = -math.inf) -> Comparison:
     """Compare two systems by draws of one test set, or by their mean over several.
 
     All have the same number of draws, and each test set counts the same. Two scores below `floor` are not tested.
     """
-    scores, resamples, trials = (np.mean(of, axis=0) for of in zip(*draws, strict=True))
+    scores = np.mean([drawn.scores for drawn in draws], axis=0)
+    resamples = np.mean([drawn.resamples for drawn in draws], axis=0)
+    trials = np.mean([drawn.trials for drawn in draws], axis=0)
     first, other = map(float, scores[:, 0])
-    between = resamples[1] - resamples[0]
-    ordered, left_out = np.sort(between), len(between) // 40  # its half width is `estimate_ci`'s
-    apart = np.abs(between)
+    ordered = np.sort(resamples[1] - resamples[0])
+    left_out = len(ordered) // 40  # its half width is `estimate_ci`'s
     tested = other - first if max(first, other) >= floor else 0.0
+    sizes = np.abs(ordered)
     return Comparison(
-        first, other, half_interval(resamples[0]), half_interval(resamples[1]), other - first,
+        first,
+        other,
+        float(significance.estimate_ci(resamples[0])[1]),
+        float(significance.estimate_ci(resamples[1])[1]),
+        other - first,
         (float(ordered[left_out]), float(ordered[-1 - left_out])),
-        p_bootstrap=_p_value(apart - apart.mean(), tested),
+        p_bootstrap=_p_value(sizes - sizes.mean(), tested),
         p_randomisation=_p_value(np.abs(trials[0] - trials[1]), tested),
-    )  # fmt: skip
+    )
 
 
 def _p_value(by_chance: Values, difference: float) -> float:
-    return float(significance._compute_p_value(by_chance, abs(difference))) if difference else 1.0
+    if difference == 0:
+        return 1.0
+    return float(significance._compute_p_value(by_chance, abs(difference)))

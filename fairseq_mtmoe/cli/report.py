@@ -1,108 +1,166 @@
-"""`mtmoe report`: one HTML page on runs, which opens without a server and follows runs while they train."""
+"""`mtmoe report`: one HTML page on runs, which opens without a server, or their pictures."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from fairseq_mtmoe.cli._shared import PATH, check_drawing, stopped_by_sigterm
+from fairseq_mtmoe.cli._shared import PATH, check_drawing, checkpoint_of, stopped_by_sigterm
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import check_writable, output_file, write_text
-
-if TYPE_CHECKING:
-    from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer
+from fairseq_mtmoe.io.files import check_writable, output_file
 
 SUFFIXES = (".html", ".htm")
 
 
 @click.command("report")
-@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN…")
-@click.argument("out", type=PATH, metavar="OUT.html")
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN… [OUT.html]")
+@click.option(
+    "--png",
+    type=PATH,
+    metavar="FOLDER",
+    help="Also, or only, write each chart as a picture to FOLDER.",
+)
 @click.option("--scores", multiple=True, type=PATH, metavar="FOLDER",
               help="Output folder of mtmoe evaluate or fairseq-validate, given once for each RUN; by default the one "
               "in RUN/scores.")  # fmt: skip
 @click.option("--watch", type=click.FloatRange(min=1), metavar="SECONDS",
-              help="Check the runs at this interval until interrupted, and rewrite the page when they have new data; "
-              "an open page updates itself.")  # fmt: skip
+              help="Rewrite the page at this interval until interrupted, when the runs have new data; an open page "
+              "loads itself again.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace OUT.html if it exists.")
-def command(runs: tuple[Path, ...], out: Path, scores: tuple[Path, ...], watch: float | None, overwrite: bool) -> None:
+def command(
+    runs: tuple[Path, ...], png: Path | None, scores: tuple[Path, ...], watch: float | None, overwrite: bool
+) -> None:  # fmt: skip
     """Show training runs on one HTML page, which needs no server and no network.
 
-    RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. The page has the run's
-    settings; loss, perplexity and metrics over updates, tokens and minutes; sampling; the use of experts; speed; scores
-    with confidence intervals; sample translations. It warns of unused experts, collapsed routing, languages that get
-    worse, skipped updates and padding.
+    \b
+    mtmoe report runs/base runs/base/report.html
+    mtmoe report runs/base runs/dense both.html --png pictures
+
+    RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. The page has warnings,
+    progress and settings, scores with their significance and sample translations. It has charts of perplexity and
+    metrics, training, sampling, the use of experts, gates, task embeddings and speed; each can be saved as SVG. Gates
+    and embeddings are of RUN's best checkpoint, or else its last, and not on a page with --watch.
 
     For several RUNs with the same test sets, the page shows each difference to the first run and its significance.
     """
     check_drawing()
-    if out.suffix.lower() not in SUFFIXES:
-        raise_invalid("OUT.html", "a file name that ends in .html", str(out))
+    *paths, last = runs
+    out: Path | None = last
+    if last.suffix.lower() not in SUFFIXES or not paths:
+        paths, out = [*runs], None
+    _check_options(paths, out, png, scores, watch)
+    if out is not None:
+        output_file("OUT.html", out, overwrite, **{f"RUN `{run}`": run for run in paths})
+        check_writable(out.parent)
+    states = {} if watch is not None else checkpoints_of(paths)
+    if png is not None:
+        write_pictures(paths, scores, states, png)
+    if out is None:
+        return
+    page = partial(write_page, paths, scores, states, out)
+    page(watch)
+    click.echo(str(out))
+    if watch is not None:
+        with stopped_by_sigterm():
+            keep_fresh(page, watch)
+
+
+def _check_options(
+    runs: Sequence[Path],
+    out: Path | None,
+    png: Path | None,
+    scores: Sequence[Path],
+    watch: float | None,
+) -> None:
+    if out is None and png is None:
+        raise_invalid("OUT.html", "a file name that ends in .html, or --png FOLDER", str(runs[-1]))
     if scores and len(scores) != len(runs):
-        raise_invalid("--scores", f"given once for each of the {len(runs)} RUN, or not at all", len(scores))
-    if watch is not None and not math.isfinite(watch):
-        raise_invalid("--watch", "a number of seconds", watch)
-    paths = list(map(os.path.realpath, runs))
-    if twice := {str(run) for run, path in zip(runs, paths, strict=True) if paths.count(path) > 1}:
-        raise_invalid("RUN…", "different runs", ", ".join(sorted(twice)))
-    output_file("OUT.html", out, overwrite, **{f"RUN `{run}`": run for run in runs})
-    check_writable(out.parent)
-    from fairseq_mtmoe.analysis.report.gathering import Gatherer
-
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}")
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("")
-        say_pair = partial(progress.update, bar)
-        gatherer = Gatherer(runs, scores, lambda pair: say_pair(description=f"confidence of scores: {pair}"))
-        write_page(gatherer.gather(watch), out)
-        click.echo(str(out))
-        if watch is not None:
-            with stopped_by_sigterm():
-                keep_fresh(gatherer, out, watch)
+        raise_invalid(
+            "--scores", f"given once for each of the {len(runs)} RUN, or not at all", len(scores)
+        )
+    if watch is not None and (out is None or not math.isfinite(watch)):
+        raise_invalid("--watch", "a number of seconds, with OUT.html", watch)
+    paths = [os.path.realpath(run) for run in runs]
+    if len(set(paths)) < len(paths):
+        raise_invalid("RUN…", "different runs", ", ".join(map(str, runs)))
 
 
-def write_page(facts: Facts, out: Path) -> None:
-    """Write the page (UserError: it cannot be written)."""
-    from fairseq_mtmoe.analysis.report.page import page_of  # imports jinja2
+def checkpoints_of(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the content of each run's best or last checkpoint by run name, if it has one."""
+    from fairseq_mtmoe.analysis.rows import run_names
+    from fairseq_mtmoe.checkpoints.file_io import peek
 
-    write_text(out, page_of(facts))
+    states = {}
+    for path, name in zip(paths, run_names(paths), strict=True):
+        checkpoint = checkpoint_of(path)
+        state = None if checkpoint is None else peek(checkpoint)
+        if state is not None:
+            states[name] = state
+    return states
 
 
-def keep_fresh(gatherer: Gatherer, out: Path, seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Rewrite the page when the runs change, until interrupted; then write it once more, without updating itself.
+def write_page(
+    paths: Sequence[Path],
+    scores: Sequence[Path],
+    states: dict[str, Any],
+    out: Path,
+    refresh: float | None,
+) -> None:
+    """Write the page of the runs as they are now (UserError: a file is damaged)."""
+    from fairseq_mtmoe.analysis.report import page
+    from fairseq_mtmoe.io import pages
 
-    If the runs cannot be read, the next check tries again; at the end the page has the data read last.
+    shown = page.read_shown(paths, scores)
+    sections = page.sections_of(shown, states)
+    pages.write_page(out, page.title_of(shown), sections, page.about_this_page(), refresh)
+
+
+def write_pictures(
+    paths: Sequence[Path], scores: Sequence[Path], states: dict[str, Any], folder: Path
+) -> None:
+    """Write each chart of the page to `folder` (UserError: there is none yet)."""
+    from fairseq_mtmoe.analysis.charts import save
+    from fairseq_mtmoe.analysis.report import page
+
+    charts = page.charts_of(page.read_shown(paths, scores), states)
+    if not charts:
+        raise UserError(
+            f"The run log of {paths[0]} has nothing to draw yet: wait for its first epoch."
+        )
+    for name, chart in charts.items():
+        path = folder / f"{name}.png"
+        save(chart, path)
+        click.echo(f"{name}: {path}")
+
+
+def keep_fresh(
+    page: Callable[[float | None], None],
+    seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Rewrite the page until interrupted; then write it once more, without loading itself again.
+
+    If the runs cannot be read, the next turn tries again.
     """
-    shown, said = gatherer.stamp(), ""
+    reported = ""
     try:
         while True:
             sleep(seconds)
-            stamp = gatherer.stamp()
-            if stamp != shown:
-                try:
-                    write_page(gatherer.gather(seconds), out)
-                    shown, said = stamp, ""
-                except UserError as error:
-                    if str(error) != said:
-                        click.echo(f"page not updated: {error}", err=True)
-                    said = str(error)
+            try:
+                page(seconds)
+                reported = ""
+            except UserError as error:
+                if str(error) != reported:
+                    click.echo(f"page not updated: {error}", err=True)
+                reported = str(error)
     except KeyboardInterrupt:
         pass
     finally:
-        try:
-            write_page(gatherer.gather(), out)
-        except UserError:
-            if gatherer.latest is not None:
-                write_page(replace(gatherer.latest, watched=None), out)
-            raise
+        page(None)

@@ -145,7 +145,7 @@ def _make_log(draw: random.Random, folder: Path) -> None:
 
 def _read_log(folder: Path, draw: random.Random) -> None:
     if draw.random() < 0.5:
-        return mtmoe("plot", folder / "run", "--out", folder / "plots")
+        return mtmoe("report", folder / "run", "--png", folder / "plots")
     return mtmoe("report", folder / "run", folder / "page.html")
 
 

@@ -1,4 +1,4 @@
-"""Facts of made-up runs for tests of the page, of any size, and of runs full of hostile texts."""
+"""Made-up runs for tests of the page, of any size, and folders of runs full of hostile texts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer, Sample, ScoresOfRun, run_report
-from fairseq_mtmoe.analysis.rows import Row, run_of
-from fairseq_mtmoe.analysis.score_files import NOW, Scores
+from fairseq_mtmoe.analysis.report.page import Shown
+from fairseq_mtmoe.analysis.rows import run_of
 from tests.helpers.corpus_reports import HOSTILE as LINES
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.figure_logs import translation
-from tests.helpers.run_logs import events_of_a_run, language_pairs, write_run
+from tests.helpers.run_logs import events_of_a_run, write_run
 
 HOSTILE = [
     *(line.replace("\ud800", "").replace("\x00", "") for line in LINES),
@@ -28,45 +25,27 @@ HOSTILE = [
 ADDED = ("gates", "sources", "selection", "expert_comm", "sparsified")
 
 
-def made_up_facts(pairs: int = 3, updates: int = 1000, runs: int = 1, samples: int = 2, **options: Any) -> Facts:
-    """Runs from English to so many languages, with a validation every 500 updates or, of long runs, 200 in all."""
-    names = language_pairs(pairs)
+def made_up_runs(pairs: int = 3, updates: int = 1000, runs: int = 1, **options: Any) -> Shown:
+    """Runs from English to several languages, with a validation every 500 updates or, of long runs, 200 in all."""
     validations, train_events = min(200, max(2, updates // 500)), min(2000, max(2, updates // 50))
-    found = []
+    shown = Shown([])
     for number in range(1, runs + 1):
         events = events_of_a_run(pairs, updates, validations=validations, train_events=train_events, **options)
-        draw = random.Random(number)
-        rows = [Row("", "pair", metric, NOW, np.array([draw.uniform(5, 40)]), pair, n=1000, stderr=0.5)
-                for pair in names for metric in ("BLEU", "chrF++")]  # fmt: skip
-        texts = [Sample(pair, line, f"A sentence {line} of {pair} & its like.", (f"Ein Satz {line} von {pair}.",),
-                        f"Ein Satz {line} « {pair}.") for pair in names for line in range(1, samples + 1)]  # fmt: skip
-        scores = ScoresOfRun(Scores([], {}, {}, {"subset": "test"}), rows, texts)
-        found.append(run_report(run_of(events, f"run-{number}"), scores))
-    made = {"version": "0.1.12", "commit": "0123abc", "date": "2026-11-23T06:00:00+00:00"}
-    return Facts(made, None, found, [], [])
+        shown.runs.append(run_of(events, f"run-{number}"))
+    return shown
 
 
-def read_facts(folder: Path, runs: int = 2, hostile: bool = False) -> Facts:
-    """Of folders with run logs that have everything, and with evaluations, which are compared.
-
-    `hostile`: every name and text is an attack, each another one.
-    """
-    made = []
+def write_runs(folder: Path, runs: int = 2, hostile: bool = False) -> list[Path]:
+    """Folders with run logs that have everything, and with evaluations; `hostile`: each name and text is an attack."""
+    paths = []
     for number in range(runs):
         events = events_of_a_run(pairs=4, updates=4000, validations=8)
         events += [event for event in translation() if event["event"] in ADDED]
-        path = write_run(folder / f"run-{number}", [_attack(event) for event in events] if hostile else events)
+        logged = [_attack(event) for event in events] if hostile else events
+        path = write_run(folder / f"run-{number}", logged)
         write_evaluation(path / "scores", 0.2 + 0.2 * number, number, sentences=20)
-        made.append(path)
-    facts = Gatherer(made).gather()
-    for run in facts.runs if hostile else ():
-        run.name = _attack(run.name)
-        run.notes[:] = [_attack(note) for note in run.notes]
-        run.scores.samples[:] = [
-            Sample(one.pair, one.line, _attack("source"), tuple(map(_attack, one.references)), _attack(one.hypothesis))
-            for one in run.scores.samples
-        ]
-    return facts
+        paths.append(path)
+    return paths
 
 
 def _attack(value: Any, name: str = "") -> Any:
@@ -75,11 +54,11 @@ def _attack(value: Any, name: str = "") -> Any:
         case str() if name not in ("event", "subset", "started", "task_ids", "sampling_method"):
             return f"{value}{random.Random(value).choice(HOSTILE)}"
         case dict() if name == "layers":
-            return {_attack(key): one for key, one in value.items()}
+            return {_attack(key): child for key, child in value.items()}
         case dict() if name in ("pairs", "sizes", "probabilities", "options", "trained", "relative_entropy"):
-            return {_attack(key): _attack(one) for key, one in value.items()}
+            return {_attack(key): _attack(child) for key, child in value.items()}
         case dict() if name not in ("all", "tiers"):
-            return {key: _attack(one, key) for key, one in value.items()}
+            return {key: _attack(child, key) for key, child in value.items()}
         case list():
-            return [_attack(one, name) for one in value]
+            return [_attack(child, name) for child in value]
     return value

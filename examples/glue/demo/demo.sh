@@ -45,5 +45,5 @@ echo "== Predict the labels of test examples."
 mtmoe predict "$DATA" --path "$RUN/mt_tag/checkpoint_best.pt" --out "$RUN/predictions" --cpu --overwrite
 
 echo "== Draw the training's figures, and write a page about the runs."
-mtmoe plot "$RUN/mt_tag"
+mtmoe report "$RUN/mt_tag" --png "$RUN/mt_tag/plots"
 mtmoe report "$RUN/mt_tag" "$RUN/new_task_reused_gate" "$RUN/new_task_alone" "$RUN/report.html" --overwrite

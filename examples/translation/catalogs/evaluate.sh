@@ -3,5 +3,5 @@
 set -euo pipefail
 MODEL=${RUNS:-runs}/catalogs/model
 mtmoe evaluate "${RUNS:-runs}/catalogs/data" --path "$MODEL/checkpoint_best.pt" --overwrite "$@"
-mtmoe plot "$MODEL"
+mtmoe report "$MODEL" --png "$MODEL/plots"
 mtmoe report "$MODEL" "$MODEL/report.html" --overwrite

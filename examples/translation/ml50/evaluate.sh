@@ -4,4 +4,4 @@ set -euo pipefail
 DATA=${DATA:-${RUNS:-runs}/ml50/data}
 MODEL=${RUNS:-runs}/ml50/model
 mtmoe evaluate "$DATA" --path "$MODEL/checkpoint_best.pt" "$@"
-mtmoe plot "$MODEL"
+mtmoe report "$MODEL" --png "$MODEL/plots"

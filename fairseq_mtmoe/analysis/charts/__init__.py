@@ -1,5 +1,5 @@
-"""Charts from rows, in Altair: files of `mtmoe plot`, parts of the report's page."""
+"""Charts from rows, in Altair: the pictures and the charts of the page of `mtmoe report`."""
 
-from fairseq_mtmoe.analysis.charts.look import save
+from fairseq_mtmoe.analysis.charts.look import save, spec_of
 
-__all__ = ["save"]
+__all__ = ["save", "spec_of"]

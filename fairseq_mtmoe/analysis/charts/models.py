@@ -1,23 +1,19 @@
-"""Charts of checkpoints and evaluations.
-
-Gates, task embeddings and differences of scores.
-"""
+"""Charts of checkpoints and evaluations: gates, task embeddings and differences of scores."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.analysis.charts import look
-from fairseq_mtmoe.analysis.charts.look import Chart, Point, finished, heat, percent
+from fairseq_mtmoe.analysis.charts.look import Chart, Point, finished, percent
 from fairseq_mtmoe.analysis.differences import Differences
-from fairseq_mtmoe.analysis.questions import gate_similarities, plane_of
 from fairseq_mtmoe.analysis.significance import LEVEL
 
 Matrix = NDArray[np.float64]
 Array = NDArray[np.floating]
-Panels = Mapping[str, tuple[Sequence[str], Matrix]]  # tasks and the matrix between them, by the panel's title
 MOST_WRITTEN = 12  # number of tasks up to which cells have room for numbers
 LEAST_COSINE = 0.25  # least extent of the scale: chance stays pale
 GATES_NOTE = (
@@ -26,103 +22,169 @@ GATES_NOTE = (
 )
 EMBEDDINGS_NOTE = "The first two principal components of the tasks' embeddings, with their shares of the variance."
 DIFFERENCES_NOTE = (
-    f"Lines: middle 95% of differences over bootstrap resamples. Filled: p < {LEVEL:g} by approximate randomisation."
+    "Lines: middle 95% of differences over bootstrap resamples. Filled: "
+    f"p < {LEVEL:g} by approximate randomisation."
 )
+EMBEDDINGS = "task_embeddings.weight"  # suffix of the parameter's key
+GATE = "moe.gate.weight"
 
 
-def gates(runs: Mapping[str, tuple[Sequence[str], Mapping[str, Array]]]) -> Chart:
-    """Draw cosines between tasks' gates.
+def task_gates(state: Mapping[str, Any]) -> dict[str, Array]:
+    """Return a checkpoint's gates of tasks, (T, N, H), by layer; empty without task gates."""
+    gates = {}
+    for key, weight in state["model"].items():
+        if key.endswith(GATE) and weight.ndim == 3:
+            gates[key.removesuffix(f".{GATE}")] = weight.float().numpy()
+    return gates
+
+
+def task_embeddings(state: Mapping[str, Any]) -> Array | None:
+    """Return a checkpoint's task embeddings, (K, D); None without them."""
+    for key, weight in state["model"].items():
+        if key.endswith(EMBEDDINGS):
+            embeddings: Array = weight.float().numpy()
+            return embeddings
+    return None
+
+
+def task_names(state: Mapping[str, Any]) -> list[str]:
+    """Return the tasks that a checkpoint's gates and embeddings belong to, in order."""
+    return str(state["cfg"]["model"]["task_names"]).split(",")
+
+
+def gate_similarities(weight_TNH: Array) -> Matrix:
+    """(T, T) Return cosines between T tasks' gates; NaN for a gate of zeros.
+
+    The mean over a gate's rows, which adds the same to the scores of all experts, is subtracted first.
+    """
+    weights = weight_TNH.astype(np.float64)
+    rows = (weights - weights.mean(axis=1, keepdims=True)).reshape(len(weights), -1)
+    lengths = np.linalg.norm(rows, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        cosines: Matrix = rows @ rows.T / np.outer(lengths, lengths)
+    return cosines
+
+
+def gates(states: Mapping[str, Mapping[str, Any]]) -> Chart | None:
+    """Draw cosines between tasks' gates in checkpoints, by the runs' names.
 
     One run has a panel for the mean and for each layer; several runs have one panel each, with the mean.
-
-    Args:
-        runs: tasks, and weights (T, N, H) by layer, of each run.
     """
-    found: dict[str, tuple[Sequence[str], Matrix]] = {}
-    for name, (tasks, weights) in runs.items():
-        layers = {layer: gate_similarities(weight) for layer, weight in weights.items()}
-        found[name if len(runs) > 1 else "all layers"] = (tasks, np.mean(list(layers.values()), axis=0))
-        if len(runs) == 1 and len(layers) > 1:
-            found |= {layer: (tasks, matrix) for layer, matrix in layers.items()}
-    limit = max([LEAST_COSINE, *np.abs(_apart(found))])
-    # Orange and purple are safe for every colour vision; in grey the numbers show the sign.
-    chart = _matrices(found, "purpleorange", (-limit, limit), middle=0)
-    return finished(chart, "Similarity of the tasks' gates", GATES_NOTE)
+    panels: dict[str, tuple[list[str], Matrix]] = {}
+    for name, state in states.items():
+        cosines = {layer: gate_similarities(weight) for layer, weight in task_gates(state).items()}
+        if not cosines:
+            continue
+        tasks = task_names(state)
+        title = name if len(states) > 1 else "all layers"
+        panels[title] = tasks, np.mean(list(cosines.values()), axis=0)
+        if len(states) == 1 and len(cosines) > 1:
+            for layer, matrix in cosines.items():
+                panels[layer] = tasks, matrix
+    if not panels:
+        return None
+    return finished(_matrices(panels), "Similarity of the tasks' gates", GATES_NOTE)
 
 
-def _apart(found: Panels) -> list[float]:
-    """Return the finite numbers between different tasks."""
-    values = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for _, matrix in found.values()])
-    return [value for value in values.tolist() if np.isfinite(value)]
-
-
-def _matrices(found: Panels, scheme: str, domain: tuple[float, float], middle: float | None = None) -> Chart:
+def _matrices(panels: Mapping[str, tuple[list[str], Matrix]]) -> Chart:
     """Draw a square per panel; its diagonal is empty."""
-    low, high = domain
     cells: list[Point] = []
-    for panel, (tasks, matrix) in found.items():
+    for panel, (tasks, matrix) in panels.items():
         for row, column in np.ndindex(matrix.shape):
-            value = look.known(float(matrix[row, column])) if row != column else None
-            position = 0.5 if value is None else (value - low) / max(high - low, 1e-9)
-            dark = bool(position < 0.5 if middle is None else abs(position - 0.5) > 0.35)
-            cells.append({"row": tasks[row], "column": tasks[column], "value": value, "dark": dark, "panel": panel})
-    most = max(len(tasks) for tasks, _ in found.values())
-    written = most <= MOST_WRITTEN
-    return heat(cells, scheme=scheme, domain=domain, middle=middle, step=30 if written else 14, written=written)
+            value = look.finite(float(matrix[row, column])) if row != column else None
+            cells.append(
+                {"row": tasks[row], "column": tasks[column], "value": value, "panel": panel}
+            )
+    limit = max([LEAST_COSINE, *[abs(cell["value"] or 0.0) for cell in cells]])
+    for cell in cells:
+        cell["dark"] = abs(cell["value"] or 0.0) > 0.7 * limit
+    written = max(len(tasks) for tasks, _ in panels.values()) <= MOST_WRITTEN
+    # Orange and purple are safe for every colour vision; in grey the numbers show the sign.
+    return look.heat(
+        cells,
+        scheme="purpleorange",
+        domain=(-limit, limit),
+        middle=0,
+        step=30 if written else 14,
+        written=written,
+    )
 
 
-def embeddings(runs: Mapping[str, tuple[Sequence[str], Array]]) -> Chart:
-    """Draw K tasks' embeddings (K, D) on two principal components, a panel per run."""
-    found: list[Point] = []
-    for name, (tasks, table_KD) in runs.items():
-        points_K2, shares = plane_of(table_KD)
-        panel = f"{name}: {percent(shares[0])} across, {percent(shares[1])} up"
-        found += [
-            {"x": float(x), "y": float(y), "line": task, "panel": panel}
-            for task, (x, y) in zip(tasks, points_K2, strict=True)
-        ]
+def plane_of(table_KD: Array) -> tuple[Matrix, tuple[float, float]]:
+    """Return two principal components of K embeddings, (K, 2), and variance shares.
+
+    An axis has the sign that makes the coordinate of its furthest embedding positive.
+    """
+    centred_KD = table_KD.astype(np.float64) - table_KD.astype(np.float64).mean(axis=0)
+    left_KR, lengths_R, _ = np.linalg.svd(centred_KD, full_matrices=False)
+    points_K2 = np.pad(left_KR * lengths_R, ((0, 0), (0, 2)))[:, :2]
+    furthest = np.take_along_axis(points_K2, np.abs(points_K2).argmax(axis=0)[np.newaxis], axis=0)
+    variances_R = np.pad(lengths_R**2, (0, 2))
+    first, second, *_ = variances_R / max(float(variances_R.sum()), 1e-300)
+    return points_K2 * np.where(furthest < 0, -1.0, 1.0), (float(first), float(second))
+
+
+def embeddings(states: Mapping[str, Mapping[str, Any]]) -> Chart | None:
+    """Draw the plane of the task embeddings in checkpoints, by the runs' names."""
+    points: list[Point] = []
+    for name, state in states.items():
+        table_KD = task_embeddings(state)
+        if table_KD is None:
+            continue
+        points_K2, (across, up) = plane_of(table_KD)
+        panel = f"{name}: {percent(across)} across, {percent(up)} up"
+        for task, (x, y) in zip(task_names(state), points_K2.tolist(), strict=True):
+            points.append({"x": x, "y": y, "line": task, "panel": panel})
+    if not points:
+        return None
     base = alt.Chart().encode(x=alt.X("x:Q", title=None), y=alt.Y("y:Q", title=None))
     text = base.mark_text(align="left", dx=6, fontSize=10).encode(text="line:N")
-    chart = alt.layer(base.mark_point(filled=True, color=look.PALETTE[0]), text, data=look.data_of(found))
-    sized = look.panels(chart.properties(width=320, height=320), 3, look.order_of(found, "panel"))
-    separate = sized.resolve_scale(x="independent", y="independent")
+    dots = base.mark_point(filled=True, color=look.PALETTE[0])
+    chart = alt.layer(dots, text, data=alt.InlineData(points)).properties(width=320, height=320)
+    faceted = look.panels(chart, 3, look.order_of(points, "panel"))
+    separate = faceted.resolve_scale(x="independent", y="independent")
     return finished(separate, "Task embeddings", EMBEDDINGS_NOTE)
 
 
-def differences(found: Sequence[Differences]) -> Chart:
+def differences(comparisons: Sequence[Differences]) -> Chart:
     """Draw differences from the first system with their intervals.
 
-    There is a panel per metric, a row per pair and tier, and a dot per system.
+    There is a panel per metric, a row per pair and tier, and a dot per system, which is filled where the difference is
+    significant.
     """
-    points = [
-        {"row": name, "y": of.difference, "low": of.interval[0], "high": of.interval[1], "line": one.other.name,
-         "stands": of.is_significant, "panel": one.metric}
-        for one in found
-        for name, of in {**one.pairs, **one.groups}.items()
-    ]  # fmt: skip
-    others = list(dict.fromkeys(one.other.name for one in found))
-    title = f"{others[0] if len(others) == 1 else 'others'} − {found[0].first.name}"
-    chart = look.panels(dots(points, 12 * len(others) + 6), 3, look.order_of(points, "panel"))
-    return finished(chart.resolve_scale(x="independent"), title, DIFFERENCES_NOTE)
-
-
-def dots(points: list[Point] | str, step: int = 18) -> Chart:
-    """Draw differences: a row per `row`, a dot per `line`.
-
-    A dot is at `y` with a bar from `low` to `high`; it is filled if it `stands`.
-    """
+    points: list[Point] = []
+    for compared in comparisons:
+        for name, comparison in {**compared.pairs, **compared.groups}.items():
+            low, high = comparison.interval
+            points.append(
+                {
+                    "row": name,
+                    "y": comparison.difference,
+                    "low": low,
+                    "high": high,
+                    "line": compared.other.name,
+                    "stands": comparison.is_significant,
+                    "panel": compared.metric,
+                }
+            )
+    others = look.order_of(points, "line")
+    title = f"{others[0] if len(others) == 1 else 'others'} − {comparisons[0].first.name}"
+    palette = alt.Scale(range=[*look.PALETTE])
     base = alt.Chart().encode(
-        y=alt.Y("row:N", title=None, sort=look.order_of(points, "row") or None, axis=alt.Axis(grid=True)),
+        y=alt.Y("row:N", title=None, sort=look.order_of(points, "row"), axis=alt.Axis(grid=True)),
         yOffset=alt.YOffset("line:N", sort=None),
-        color=alt.Color("line:N", title=None, sort=None, scale=alt.Scale(range=[*look.PALETTE])),
+        color=alt.Color("line:N", title=None, sort=None, scale=palette),
     )
-    x = alt.X("y:Q", title="difference")
-    bar = base.mark_rule().encode(x=alt.X("low:Q", title="difference"), x2="high:Q")
-    dot = base.mark_point(size=46, opacity=1).encode(
-        x=x, fill=alt.condition("datum.stands", alt.Fill("line:N", sort=None, legend=None,
-                                                         scale=alt.Scale(range=[*look.PALETTE])), alt.value("white")),
+    bars = base.mark_rule().encode(x=alt.X("low:Q", title="difference"), x2="high:Q")
+    filled = alt.Fill("line:N", sort=None, legend=None, scale=palette)
+    dots = base.mark_point(size=46, opacity=1).encode(
+        x=alt.X("y:Q", title="difference"),
+        fill=alt.condition("datum.stands", filled, alt.value("white")),
         tooltip=["line:N", "row:N", alt.Tooltip("y:Q", format="+.2f", title="difference")],
-    )  # fmt: skip
+    )
     zero = alt.Chart().mark_rule(color=look.GREY).encode(x=alt.datum(0))
-    chart = alt.layer(zero, bar, dot, data=look.data_of(points))
-    return chart.properties(width=260, height=step * look.most(points, "row"))
+    height = (12 * len(others) + 6) * look.most(points, "row")
+    chart = alt.layer(zero, bars, dots, data=alt.InlineData(points))
+    sized = chart.properties(width=260, height=height)
+    faceted = look.panels(sized, 3, look.order_of(points, "panel"))
+    return finished(faceted.resolve_scale(x="independent"), title, DIFFERENCES_NOTE)

@@ -18,7 +18,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import open_dict
 from torch import Tensor, nn
 
-from fairseq_mtmoe.analysis.questions import unmoved
+from fairseq_mtmoe.analysis.routing import unmoved
 from fairseq_mtmoe.analysis.run_log import FILE_NAME
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rebuild import model_options

@@ -19,7 +19,7 @@ from fairseq.logging import metrics
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fairseq_mtmoe.analysis.questions import LAST, entropies, used_experts
+from fairseq_mtmoe.analysis.routing import LAST, entropies, used_experts
 from fairseq_mtmoe.errors import raise_invalid, shortened
 from fairseq_mtmoe.moe import Gate, MixtureWeights, MoELayer, Routing
 from fairseq_mtmoe.slots import adapter_blocks, expert_layers

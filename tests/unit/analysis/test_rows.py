@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairseq_mtmoe.analysis.charts.experts import moments, shares
 from fairseq_mtmoe.analysis.differences import Sampling, find_differences
 from fairseq_mtmoe.analysis.eval_folders import read_evaluations
-from fairseq_mtmoe.analysis.questions import entropies, evenly, moments, shares
-from fairseq_mtmoe.analysis.rows import data_shares, run_names, run_of
+from fairseq_mtmoe.analysis.routing import entropies
+from fairseq_mtmoe.analysis.rows import data_shares, evenly, run_names, run_of
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.figure_logs import benchmark, translation
 
@@ -65,12 +66,9 @@ def test_the_synthetic_part_of_a_pair_is_below_the_pair():
 
 def test_epochs_of_candidates_are_left_out():
     run = {"event": "run", "sampling_method": "uncertainty"}
-    old = run_of([run, *SAMPLING], "run")  # as 0.1.8 wrote it
-    assert old.of("sampling") == [] and old.had_candidates
     changed = [{**SAMPLING[0], "of_candidates": False}, {**SAMPLING[1], "of_candidates": True}]
     new = run_of([run, *changed], "run")  # of a run that went on in another way
-    assert [row.moments.epoch.tolist() for row in new.of("sampling")] == [[1]] * 3 and new.had_candidates
-    assert not run_of([{**run, "sampling_method": "concat"}, *SAMPLING], "run").had_candidates
+    assert [row.moments.epoch.tolist() for row in new.of("sampling")] == [[1]] * 3
 
 
 def test_of_several_validation_subsets_the_first_counts():
@@ -97,9 +95,8 @@ def test_experts_have_the_tokens_of_tasks_and_layers_that_had_some():
     assert [row.task for row in alone.rows] == ["de"]  # the only task has the only row
 
 
-def test_moments_are_early_middle_late_or_those_nearest_to_the_wanted():
-    assert moments(np.array([10.0, 20, 30, 40, 100]), ()) == [0, 3, 4]
-    assert moments(np.array([]), ()) == [] and moments(np.array([10.0, 20, 30]), (28, 9)) == [0, 2]
+def test_moments_are_early_middle_and_late():
+    assert moments(np.array([10.0, 20, 30, 40, 100])) == [0, 3, 4] and moments(np.array([])) == []
 
 
 @pytest.mark.parametrize(("count", "most"), [(0, 5), (5, 5), (6, 5)])

@@ -7,14 +7,15 @@ import os
 import numpy as np
 import pytest
 import torch
+import vl_convert
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_mtmoe.analysis.charts import look
 from fairseq_mtmoe.analysis.charts import runs as charts
-from fairseq_mtmoe.analysis.questions import expert_layers
-from fairseq_mtmoe.analysis.report.gathering import Gatherer
-from fairseq_mtmoe.analysis.report.page import page_of
+from fairseq_mtmoe.analysis.charts.pictures import pictures_of
+from fairseq_mtmoe.analysis.report.setup import compared_settings, progress_of
+from fairseq_mtmoe.analysis.report.warnings import warnings_of
 from fairseq_mtmoe.analysis.rows import read_run
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog, read
 from fairseq_mtmoe.errors import UserError
@@ -100,9 +101,8 @@ LINES = [json.dumps(event).encode() for event in EVENTS]
 LOG = b"\n".join(LINES) + b"\n"
 SAID = ("commit", "command", "hardware", "started", "data", "versions", "seed", "tiers")  # nothing is made of it
 FIELDS = sorted({(event["event"], field) for event in EVENTS for field in event if field not in ("event", *SAID)})
-DRAWN = (None, {})
 WRONG = [
-    *DRAWN, "x", [], "\ud800", True, -1, 0.5, 10**400, [[1]], {"x": "y"}, {"x": -1}, {"x": {"ppl": []}}, {"ppl": "x"},
+    None, {}, "x", [], "\ud800", True, -1, 0.5, 10**400, [[1]], {"x": "y"}, {"x": -1}, {"x": {"ppl": []}}, {"ppl": "x"},
     {"x": [[1, -1]]}, {"x": {"seconds": None}}, {"x": [[0, 0]]}, {"en-aa": {"ppl": 0, "loss": -1e30}},
 ]  # fmt: skip
 # Each example writes its own log.
@@ -116,18 +116,19 @@ def write(folder, *events):
 
 
 def shown(folder, *events):
-    return value_or_sentence(lambda: page_of(Gatherer([write(folder, *events)]).gather()).encode())
+    """What a page says of a run without its charts, or one sentence."""
+
+    def said():
+        run = read_run(write(folder, *events))
+        return warnings_of(run), progress_of(run), compared_settings([run, run])
+
+    return value_or_sentence(said)
 
 
-def draw(run, folder):
+def draw(run):
     """All charts that a run has, down to the last glyph."""
-    for chart, has in (
-        (charts.sampling, run.of("sampling")), (charts.experts, expert_layers(run)), (charts.metrics, run.of("task")),
-        (charts.perplexity, run.of("tier", "all", metric="ppl")), (charts.sources, run.of("sources")),
-        (charts.selection, run.of("selection", metric="share")), (charts.movement, run.of("gates")),
-    ):  # fmt: skip
-        if has:
-            look.save(chart([run]), folder / "chart.svg")
+    for chart in pictures_of([run], {}).values():
+        vl_convert.vegalite_to_svg(look.spec_of(chart))
 
 
 # One field of each kind of event: all draw the same charts.
@@ -138,9 +139,9 @@ OFTEN = {kind: (kind, field) for kind, field in FIELDS}.values()
 def test_a_field_with_another_value_is_a_sentence_or_is_shown(tmp_path, kind, field):
     for value in WRONG:
         events = [{**event, field: value} if event["event"] == kind else event for event in EVENTS]
-        page = shown(tmp_path, *events)
-        if page is not None and value in DRAWN:
-            draw(read_run(tmp_path), tmp_path)
+        said = shown(tmp_path, *events)
+        if said is not None and value is None:
+            pictures_of([read_run(tmp_path)], {})
     shown(tmp_path, *({name: of for name, of in event.items() if name != field} for event in EVENTS))
 
 
@@ -172,7 +173,7 @@ def test_numbers_that_are_not_finite_are_missing_and_other_kinds_are_left_alone(
     (row,) = run.of("all")
     assert str(row.value.tolist()) == "[nan, 6.0]" and str(row.moments.minutes.tolist()) == "[nan, 1.0]"
     for over in ("updates", "minutes"):
-        look.save(charts.perplexity([run], over), tmp_path / "chart.svg")
+        look.save(charts.perplexity([run], over), tmp_path / "chart.png")
 
 
 @pytest.mark.parametrize("layers", [{}, {"encoder.layers.1": [[0, 0], [0, 0]]}])
@@ -191,10 +192,10 @@ def test_several_runs_in_one_folder_are_one_sentence(tmp_path):
 
 def test_names_are_text_and_many_of_them_are_too_many(tmp_path):
     odd = LOG.replace(b"en-aa", rb"$\\frac{$\u0000\n").replace(b"layers.1", rb"$_{")
-    draw(read_run(write(tmp_path, odd)), tmp_path)
+    draw(read_run(write(tmp_path, odd)))
     sampling = {"event": "sampling", "epoch": 1, "probabilities": {f"en-{number}": 1e-4 for number in range(10_000)}}
     run = read_run(write(tmp_path, sampling))
-    with refused("--labels"):
+    with pytest.raises(UserError, match="A picture must be at most"):
         look.save(charts.sampling([run]), tmp_path / "chart.png")
 
 

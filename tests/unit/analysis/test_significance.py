@@ -5,7 +5,7 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from fairseq_mtmoe.analysis.significance import SentenceMean, compared, draw, output_of
+from fairseq_mtmoe.analysis.significance import SentenceMean, comparison_of, draw, output_of
 from tests.helpers.evaluations import hypotheses, references
 
 SENTENCES, SAMPLES, TRIALS = 30, 45, 60
@@ -30,7 +30,7 @@ def drawn(metric, pair, seed, refs=None):
 @pytest.mark.parametrize("name", METRICS)
 def test_a_pair_is_what_sacrebleu_says(name, monkeypatch):
     texts, refs, draws = drawn(METRICS[name](), "en-de", 7)
-    found = compared([draws])
+    found = comparison_of([draws])
     first, other = sacrebleu_says(monkeypatch, "bs", SAMPLES, METRICS[name](), 7, texts, refs)
     assert (found.first, found.other, found.p_bootstrap) == (first.score, other.score, other.p_value)
     assert (found.first_error, found.other_error) == (first.ci, other.ci)
@@ -43,10 +43,10 @@ def test_several_references_count_as_sacrebleu_counts_them(monkeypatch):
     second = [None if index % 3 else "der kleine Baum" for index in range(SENTENCES)]
     refs = [references("en-de", SENTENCES), second]
     texts, refs, draws = drawn(METRICS["BLEU"](), "en-de", 5, refs)
-    found = compared([draws])
+    found = comparison_of([draws])
     (first, other) = sacrebleu_says(monkeypatch, "ar", TRIALS, METRICS["BLEU"](), 5, texts, refs)
     assert (found.first, found.p_randomisation) == (first.score, other.p_value)
-    assert found.first != compared([drawn(METRICS["BLEU"](), "en-de", 5)[2]]).first
+    assert found.first != comparison_of([drawn(METRICS["BLEU"](), "en-de", 5)[2]]).first
 
 
 def slow_scores(texts, refs, seed):
@@ -70,7 +70,7 @@ def test_a_tier_is_the_mean_over_pairs_of_the_same_draws():
         texts, refs, of_pair = drawn(BLEU(force=True), pair, seed)
         draws.append(of_pair)
         slow.append(slow_scores(texts, refs, seed))
-    (resamples, trials), found = (np.mean(scores, axis=0) for scores in zip(*slow, strict=True)), compared(draws)
+    (resamples, trials), found = (np.mean(scores, axis=0) for scores in zip(*slow, strict=True)), comparison_of(draws)
     differences = np.sort(resamples[1] - resamples[0])
     assert found.interval == pytest.approx((differences[1], differences[-2]), abs=1e-4)  # 45 // 40 left out at each end
     size = np.abs(differences)
@@ -83,8 +83,8 @@ def test_a_tier_is_the_mean_over_pairs_of_the_same_draws():
 def test_figures_of_sentences_are_tested_by_their_means():
     figures = np.random.default_rng(1).normal([[0.8], [0.9]], 0.1, (2, SENTENCES))
     first, other = (output_of(SentenceMean(), list(values)) for values in figures)
-    found = compared([draw(SentenceMean(), first, other, 3, SAMPLES, TRIALS)])
+    found = comparison_of([draw(SentenceMean(), first, other, 3, SAMPLES, TRIALS)])
     assert (found.first, found.other) == pytest.approx(tuple(figures.mean(1)))
     assert found.interval[0] < found.difference < found.interval[1] and found.p_randomisation == 1 / (TRIALS + 1)
-    same = compared([draw(SentenceMean(), first, first, 3, SAMPLES, TRIALS)])
+    same = comparison_of([draw(SentenceMean(), first, first, 3, SAMPLES, TRIALS)])
     assert (same.difference, same.p_bootstrap, same.p_randomisation) == (0, 1, 1)

@@ -89,7 +89,6 @@ def test_user_dir_is_the_plugin():
         ("translate model", ["--to"]),
         ("evaluate data", ["--lang-pairs", "--langs"]),
         ("extend model out --language xx --text text", ["--like"]),
-        ("plot run", ["--labels", "--langs", "--tasks", "--layers", "--updates"]),
         ("prepare corpora raw data --recipe folder", ["--codes"]),
     ],
 )

@@ -1,26 +1,34 @@
 """`mtmoe report`: what it writes, refuses, and keeps fresh."""
 
+import importlib.util
 import time
 from functools import partial
 from unittest import mock
 
 import pytest
+import torch
 
-from fairseq_mtmoe.analysis.report.gathering import Gatherer
-from fairseq_mtmoe.cli import report
-from fairseq_mtmoe.cli.report import keep_fresh
+from fairseq_mtmoe.analysis.charts.models import task_embeddings, task_gates
+from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
+from fairseq_mtmoe.cli.report import checkpoints_of, keep_fresh, write_page
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.evaluations import write_evaluation
+from tests.helpers.figure_logs import benchmark, translation
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
 from tests.helpers.run_logs import events_of_a_run, write_run
 
 reported = partial(mtmoe, "report")
+GATES = {f"encoder.layers.{block}.moe.gate.weight": torch.randn(2, 4, 8) for block in range(2)}
 
 
 @pytest.fixture
 def run(tmp_path):
     return write_run(tmp_path / "run", events_of_a_run(pairs=2, validations=2))
+
+
+def write_checkpoint(run, name="checkpoint_last.pt", **weights):
+    torch.save({"cfg": {"model": {"_name": "mt_tag", "task_names": "cola,rte"}}, "model": weights}, run / name)
+    return run
 
 
 def test_a_page_of_a_run_is_written_and_named_and_nothing_overwritten_that_should_stay(run, tmp_path):
@@ -42,10 +50,11 @@ def test_a_page_of_a_run_is_written_and_named_and_nothing_overwritten_that_shoul
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
-    [(("run", "page.txt"), None), (("run", "run", "page.html"), "RUN…"),
+    [(("run", "page.txt"), "OUT.html"), (("run", "run", "page.html"), "RUN…"),
      (("run", "--scores", "a", "--scores", "b", "page.html"), "--scores"),
      (("run", "--scores", "nowhere", "page.html"), "nowhere"), (("run", "page.html", "--watch", "inf"), "--watch"),
-     (("loop", "page.html"), None), (("run", "/".join(["deep"] * 1000) + "/page.html"), None)],
+     (("run", "--png", "pictures", "--watch", "5"), "--watch"), (("loop", "page.html"), None),
+     (("run", "/".join(["deep"] * 1000) + "/page.html"), None)],
 )  # fmt: skip
 def test_what_cannot_be_shown_is_one_sentence_and_no_page(run, tmp_path, monkeypatch, arguments, name):
     monkeypatch.chdir(tmp_path)
@@ -55,7 +64,51 @@ def test_what_cannot_be_shown_is_one_sentence_and_no_page(run, tmp_path, monkeyp
     assert not (tmp_path / "page.html").exists()
 
 
-def watch(gatherer, out, *steps):
+def test_pictures_of_every_kind_of_event_and_of_checkpoints(tmp_path):
+    run = write_run(tmp_path / "run", translation())
+    embeddings = {"encoder.task_embeddings.weight": torch.randn(2, 8)}
+    write_checkpoint(run, **GATES, **embeddings)
+    names = ["perplexity", "pairs", "training", "sampling", "selection", "experts", "expert_map", "balance",
+             "gate_movement", "sources", "speed", "exchange", "gates", "embeddings"]  # fmt: skip
+    folder = tmp_path / "pictures"
+    assert reported(run, "--png", folder).splitlines() == [f"{name}: {folder}/{name}.png" for name in names]
+    assert all((folder / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in names)
+
+
+def test_pictures_of_several_runs_and_of_benchmarks(tmp_path):
+    runs = [write_run(tmp_path / name, benchmark()) for name in ("a", "b")]
+    page = tmp_path / "page.html"
+    reported(*runs, page, "--png", tmp_path / "pictures")
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"metrics.png", "metrics_minutes.png"}
+    assert "Metrics in validation over minutes" in page.read_text()
+
+
+def test_a_folder_without_a_log_a_log_without_numbers_and_a_node_without_altair(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="There is no run log"):
+        reported(tmp_path, "--png", tmp_path / "pictures")
+    RunLog(tmp_path / FILE_NAME).write("run", arch="base_moe")
+    with pytest.raises(UserError, match="nothing to draw yet"):
+        reported(tmp_path, "--png", tmp_path / "pictures")
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "altair" else find_spec(name))
+    with refused("pip install altair"):
+        reported(tmp_path, "--png", tmp_path / "pictures")
+    assert not (tmp_path / "pictures").exists()
+
+
+def test_gates_are_read_from_the_best_checkpoint_by_block(run):
+    write_checkpoint(run, **GATES, **{"encoder.task_embeddings.weight": torch.randn(2, 8)})
+    state = checkpoints_of([run])["run"]
+    assert list(task_gates(state)) == ["encoder.layers.0", "encoder.layers.1"]
+    assert task_embeddings(state).shape == (2, 8)
+    write_checkpoint(run, "checkpoint_best.pt", **{"encoder.layers.0.moe.gate.weight": torch.zeros(4, 8)})
+    state = checkpoints_of([run])["run"]
+    assert task_gates(state) == {} and task_embeddings(state) is None  # one gate for all tasks
+    (run / "checkpoint_best.pt").write_bytes(b"no checkpoint")
+    assert checkpoints_of([run]) == {}
+
+
+def watch(run, out, *steps):
     """What `--watch 1` does while each step happens between two looks, until it is interrupted."""
     calls = mock.Mock(side_effect=[*steps, KeyboardInterrupt])
 
@@ -63,16 +116,16 @@ def watch(gatherer, out, *steps):
         assert seconds == 1
         calls()()
 
-    keep_fresh(gatherer, out, 1.0, sleep)
+    keep_fresh(partial(write_page, [run], (), {}, out), 1.0, sleep)
 
 
-def test_a_watched_page_is_made_anew_when_there_is_something_new(run, tmp_path, monkeypatch):
-    pages = []
-    monkeypatch.setattr(report, "write_page", lambda facts, out: pages.append(facts))
-    log = run / "mtmoe.jsonl"
-    more = log.read_text() + '{"event": "sparsified", "update": 7, "num_experts": 4}\n'
-    watch(Gatherer([run]), tmp_path / "page.html", time.time, lambda: log.write_text(more), time.time)
-    assert [(page.watched, len(page.runs[0].sparsified)) for page in pages] == [(1.0, 1), (None, 1)]
+def test_a_watched_page_shows_new_events_and_stops_loading_itself_again(run, tmp_path):
+    log, out = run / "mtmoe.jsonl", tmp_path / "page.html"
+    write_page([run], (), {}, out, 1.0)
+    assert 'http-equiv="refresh"' in out.read_text()
+    more = log.read_text() + '{"event": "valid", "update": 7777, "all": {"ppl": 3}}\n'
+    watch(run, out, lambda: log.write_text(more))
+    assert "7,777" in out.read_text() and 'http-equiv="refresh"' not in out.read_text()
 
 
 def test_a_watched_log_that_is_damaged_for_a_moment_is_read_the_next_time(run, tmp_path, capsys):
@@ -83,22 +136,16 @@ def test_a_watched_log_that_is_damaged_for_a_moment_is_read_the_next_time(run, t
         assert "page not updated: Line " in capsys.readouterr().err and not out.exists()
         log.write_text(whole)
 
-    watch(Gatherer([run]), out, lambda: log.write_text(whole + '{"event": "train", "update": "x"}\n'), restore)
+    def damage():
+        log.write_text(whole + '{"event": "train", "update": "x"}\n')
+
+    watch(run, out, damage, restore)
     assert out.exists()
 
 
-def test_a_watched_page_of_a_run_that_vanishes_stays_as_it_was_and_is_not_watched(run, tmp_path, capsys):
-    out, gatherer = tmp_path / "page.html", Gatherer([run])
-    report.write_page(gatherer.gather(1.0), out)
+def test_a_watched_run_that_vanishes_is_one_sentence_and_the_page_stays(run, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    write_page([run], (), {}, out, 1.0)
     with pytest.raises(UserError, match="There is no run log"):
-        watch(gatherer, out, (run / "mtmoe.jsonl").unlink, time.time, time.time)
-    assert capsys.readouterr().err.count("page not updated") == 1
-    assert "en-ab" in out.read_text() and '"watched":null' in out.read_text().replace(" ", "")
-
-
-def test_several_folders_of_scores_are_said_not_to_be_shown(run, tmp_path):
-    for name in ("a", "b"):
-        write_evaluation(run / "scores" / name, 0.3, sentences=10)
-    (note,) = Gatherer([run]).gather().notes
-    assert "it has 2 folders of scores" in note
-    assert Gatherer([run], [run / "scores" / "a"]).gather().notes == []
+        watch(run, out, (run / "mtmoe.jsonl").unlink, time.time, time.time)
+    assert capsys.readouterr().err.count("page not updated") == 1 and "en-ab" in out.read_text()

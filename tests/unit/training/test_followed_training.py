@@ -12,7 +12,7 @@ import pytest
 from fairseq.logging import progress_bar
 from tensorboardX.proto.event_pb2 import Event
 
-from fairseq_mtmoe.analysis.questions import entropies
+from fairseq_mtmoe.analysis.routing import entropies
 from fairseq_mtmoe.analysis.rows import read_run
 from fairseq_mtmoe.analysis.run_log import read
 from tests.helpers.training import train_here

@@ -1,161 +1,176 @@
-"""The page of runs, read without a browser: what goes into it, in how many bytes, and that nothing gets out."""
+"""What the page of runs shows: progress, settings, scores with their significance, translations."""
 
-import base64
-import hashlib
 import json
-import re
-from dataclasses import replace
+import shutil
 
-import lxml.html
 import numpy as np
 import pytest
 
+from fairseq_mtmoe.analysis.differences import find_differences
+from fairseq_mtmoe.analysis.eval_folders import read_evaluations
 from fairseq_mtmoe.analysis.report import page
-from fairseq_mtmoe.analysis.report.gathering import ScoresOfRun, compare_setups, run_report
-from fairseq_mtmoe.analysis.report.page import HERE, data_of, numbers, page_of, thinned
-from fairseq_mtmoe.analysis.rows import VALIDATION, run_of
-from tests.helpers.reported_runs import made_up_facts, read_facts
+from fairseq_mtmoe.analysis.report.page import Shown, read_shown, sections_of
+from fairseq_mtmoe.analysis.report.setup import compared_settings, progress_of
+from fairseq_mtmoe.analysis.rows import Run, run_of
+from fairseq_mtmoe.analysis.score_files import scores_of_tasks
+from fairseq_mtmoe.analysis.score_tables import write_scores
+from fairseq_mtmoe.io.pages import page_of
+from fairseq_mtmoe.io.tables import Table
+from tests.helpers.benchmark_scores import set_of, task_of
+from tests.helpers.evaluations import references, write_evaluation
+from tests.helpers.figure_logs import benchmark
+from tests.helpers.refused import refused
+from tests.helpers.reported_runs import made_up_runs, write_runs
+from tests.helpers.run_logs import events_of_a_run, write_run
 
 
-def parsed(facts):
-    return lxml.html.document_fromstring(page_of(facts).encode())
+def parts_of(sections, title):
+    (section,) = [section for section in sections if section.title == title]
+    return section.parts
 
 
-def test_the_script_makes_elements_in_one_way_and_is_small():
-    script, style = ((HERE / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
-    assert not re.search("innerHTML|insertAdjacent|document.write|eval|</script|<!--", script)
-    assert len(script.splitlines()) + len(style.splitlines()) <= 700
+def logged(*starts):
+    return [run_of([{"event": "run", **start}], f"run-{number}") for number, start in enumerate(starts)]
 
 
-def test_the_policy_names_the_scripts_and_the_style_of_the_page_and_no_others():
-    document = parsed(made_up_facts())
-    policy = document.xpath("//meta[@http-equiv='Content-Security-Policy']/@content")[0]
-    parts = [*document.xpath("//script[not(@type)]"), *document.xpath("//style")]
-    hashes = [base64.b64encode(hashlib.sha256(part.text.encode()).digest()).decode() for part in parts]
-    assert re.findall("sha256-([^']+)", policy) == hashes and len(hashes) == 3
-    assert "unsafe" not in policy and policy.startswith("default-src 'none'")
+def test_progress_says_how_far_a_run_is_and_which_validation_was_best():
+    run = run_of(events_of_a_run(updates=800), "run")
+    (ppl,) = run.of("all", metric="ppl")
+    assert progress_of(run) == {
+        "best validation": f"{ppl.value[-1]:.2f} ppl", "at update": "800", "updates": "800", "epoch": "4",
+        "minutes": "8", "tokens": "400,000", "skipped updates": "", "state": "finished",
+    }  # fmt: skip
+    short = events_of_a_run(change=lambda event: event if event.get("update", 0) <= 500 else None)
+    assert progress_of(run_of(short, "run"))["state"] == "not finished"
+    log = benchmark()
+    tasks = progress_of(run_of([*log, {**log[1], "update": 30}], "run"))
+    assert (tasks["best validation"], tasks["at update"], tasks["state"]) == ("50.00 mean", "20", "unknown")
 
 
-def test_hostile_texts_make_no_element_and_no_attribute(tmp_path):
-    documents = parsed(read_facts(tmp_path / "a")), parsed(read_facts(tmp_path / "b", hostile=True))
-    plain, hostile = ([(one.tag, sorted(one.attrib)) for one in of.xpath("//*[not(self::code)]")] for of in documents)
-    assert hostile == plain
-
-
-def test_the_page_has_every_figure_of_the_facts(tmp_path):
-    facts = read_facts(tmp_path)
-    found = json.loads(parsed(facts).get_element_by_id("facts").text)
-    for number, run in enumerate(facts.runs):
-        shown = {(row["g"], row["m"], row["t"], row["l"]): row for row in found["rows"] if row["r"] == number}
-        assert len(shown) == sum(row.group != "experts" for row in run.rows)
-        for row in run.rows:
-            if row.group != "experts":
-                one = shown[row.group, row.metric, row.task, row.layer]
-                assert one["v"] == pytest.approx(numbers(row.value)) and len(one["v"]) == len(row.value)
-                assert found["moments"][one["a"]]["update"] == numbers(row.moments.update, 10)
-        sample = run.scores.samples[0]
-        text = next(text for text in found["texts"] if [number, sample.hypothesis] in text["by"])
-        assert text["references"] == list(sample.references)
-    scores = found["scores"]
-    assert [one["label"] for one in scores["sets"]] == ["en-gu", "en-de", "en-fr", "low", "high", "all"]
-    row = next(row for row in facts.runs[1].scores.rows if (row.task, row.metric) == ("en-de", "BLEU"))
-    assert scores["values"]["BLEU"]["pair:en-de"]["1"] == pytest.approx([row.value[0], row.stderr], rel=1e-5)
-    (first, second, differences), one = facts.comparisons[0], scores["differences"][0]
-    assert (one["first"], one["second"], one["metric"]) == (first, second, "BLEU")
-    of = differences.pairs["en-de"]
-    assert one["of"]["pair:en-de"] == pytest.approx([of.difference, *of.interval, of.p_randomisation], rel=1e-4)
-    assert page_of(facts) == page_of(facts)
-
-
-def test_layers_of_several_sizes_are_packed_with_as_many_moments_as_there_is_room_for(monkeypatch):
-    events = [{"event": "experts", "update": 5, "task_names": ["de", "fr"],
-               "layers": {"a": [[1, 3], [0, 0]], "b": [[1, 2, 7], [5, 0, 0]]}}]  # fmt: skip
-    facts = made_up_facts()
-    facts.runs[0].rows = run_of(events, "run").rows
-    (packed,) = data_of(facts)[0]["experts"]
-    shares = [2500, 7500, page.NOTHING, page.NOTHING, 1000, 2000, 7000, 10_000, 0, 0]
-    assert np.frombuffer(base64.b64decode(packed["packed"]), "<u2").tolist() == shares
-    assert packed["sizes"] == [2, 3] and not packed["thinned"]
-    monkeypatch.setattr(page, "CELLS", 2000)
-    data, notes = data_of(made_up_facts(10, 10_000, 2))
-    for one in data["experts"]:  # of 2 layers of 4 experts
-        found = (len(one["updates"]), one["updates"][0], one["updates"][-1], one["thinned"])
-        assert found == (12, 500, 10_000, True)
-    assert any("Experts are shown at some validations only" in note for note in notes)
-
-
-@pytest.mark.parametrize("room", [6000, 10])
-def test_where_there_are_too_many_curves_moments_are_left_out_and_bests_and_peaks_stay(monkeypatch, room):
-    facts = made_up_facts(5, 100_000)
-    rows = facts.runs[0].rows
-    assert [len(row.value) for row in thinned([rows])[0]] == [len(row.value) for row in rows]
-    monkeypatch.setattr(page, "NUMBERS", room)
-    (found,) = thinned([rows])
-    kept = sum(len(row.value) for row in found if row.group in (*VALIDATION, "train"))
-    assert kept <= room or room == 10  # there is never so little room
-    for old, new in zip(rows, found, strict=True):
-        if old.group in VALIDATION:
-            assert len(new.value) < len(old.value) and new.value.min() == old.value.min()
-            assert new.moments.update[[0, -1]].tolist() == old.moments.update[[0, -1]].tolist()
-        if old.group == "train":
-            assert new.value.max() == old.value.max()
-    assert any("no room for every validation" in note for note in data_of(facts)[1])
-
-
-def test_where_there_are_too_many_texts_each_pair_keeps_some(monkeypatch):
-    monkeypatch.setattr(page, "TEXTS", 100_000)
-    facts = made_up_facts(10, 1000, 2, samples=5)
-    for run in facts.runs:
-        run.scores.samples = [replace(one, hypothesis="ein Satz " * 130) for one in run.scores.samples]
-    data, notes = data_of(facts)
-    assert len(data["texts"]) == 10 * 4 and "There was no room for 20 translations." in notes
-
-
-def test_ten_runs_of_fifty_languages_are_below_5_mb():
-    assert len(page_of(made_up_facts(50, 100_000, 10, samples=5, num_experts=16)).encode()) < 5_000_000
-
-
-def test_a_run_that_said_nothing_has_a_page():
-    facts = made_up_facts()
-    facts.runs[0] = run_report(run_of([], "run"), ScoresOfRun())
-    text = parsed(facts).text_content()
-    assert "No warnings." in text and "have no options, versions or commands" in text
-
-
-def test_setups_say_where_runs_differ():
-    differing, common = compare_setups([
+def test_settings_say_where_runs_differ():
+    differing, common = compared_settings(logged(
         {"options": {"lr": [0.1], "arch": "x"}, "seed": 1, "sizes": {"en-de": 1000, "en-fr": 20},
-         "versions": {"torch": "2"}},
+         "versions": {"torch": "2"}, "sampling_method": "temperature"},
         {"options": {"lr": [0.2], "arch": "x", "fp16": True}, "seed": 1, "commit": None},
-    ])  # fmt: skip
-    assert dict(differing) == {"training sentences": ["1,020 in 2 sets", ""], "--lr": ["[0.1]", "[0.2]"],
-                               "torch (version)": ["2", ""], "--fp16": ["", "true"]}  # fmt: skip
+    ))  # fmt: skip
+    assert dict(differing) == {
+        "training sentences": ["1,020 in 2 sets", ""], "--lr": ["[0.1]", "[0.2]"], "torch (version)": ["2", ""],
+        "--sampling-method": ["temperature", ""], "--fp16": ["", "true"],
+    }  # fmt: skip
     assert common == [("seed", "1"), ("--arch", "x")]
 
 
-def test_spellings_of_one_path_are_no_difference():
+def test_spellings_of_one_path_are_no_difference_and_a_model_is_as_large_as_it_became():
     setup = {"data": "data/x", "folder": "/home", "options": {"init_encoder": "a/../b.pt"}, "parameters": 12_000}
     spelled = {"data": "/home/data/x/", "folder": "/tmp", "options": {"init_encoder": "/home/b.pt"}}
-    differing, common = compare_setups([setup, {**spelled, "parameters": 24_000}])
+    first, second = logged(setup, {**spelled, "parameters": 100})
+    second.events.append({"event": "sparsified", "update": 5, "num_experts": 4, "parameters": 24_000})
+    differing, common = compared_settings([first, second])
     assert differing == [("parameters", ["12,000", "24,000"])]
     assert common == [("data", "data/x"), ("--init-encoder", "a/../b.pt")]
-    elsewhere, _ = compare_setups([setup, {**setup, "folder": "/other"}])
-    assert [name for name, _ in elsewhere] == ["data", "--init-encoder"]
+    differing, _ = compared_settings(logged(setup, {**setup, "folder": "/other"}))
+    assert [name for name, _ in differing] == ["data", "--init-encoder"]
 
 
-def test_a_watched_page_is_looked_at_again_without_javascript_too():
-    for watched, shown in ((30.0, ["30"]), (None, [])):
-        document = parsed(replace(made_up_facts(), watched=watched))
-        assert document.xpath("//noscript/meta[@http-equiv='refresh']/@content") == shown
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return write_runs(tmp_path_factory.mktemp("runs"))
 
 
-def test_notes_are_said_once_and_warnings_of_all_runs_are_the_most_severe_first():
-    bad = {"padding": 0.2, "skipped": 900}
-    facts = made_up_facts(3, 1000, 3, change=lambda event: event | (bad if event["event"] == "train" else {}))
-    facts.runs[1].notes.append("No `scores`.")
-    for run in facts.runs:
-        run.notes.append("Nothing is compared.")
-    document = parsed(facts)
-    found = [one.text_content().strip() for one in document.xpath("//section[@id='warnings']/p")]
-    assert sorted(found) == ["Nothing is compared.", "run-2: No scores."]
-    assert document.xpath("//ul[@class='warnings']/li/@class") == ["high"] * 3 + ["low"] * 3
+def test_two_runs_have_the_differences_of_mtmoe_compare_and_their_translations(runs):
+    sections = sections_of(read_shown(runs), {})
+    evaluations = read_evaluations([run / "scores" for run in runs])
+    expected = find_differences(evaluations, page.SAMPLING)
+    titles = [part for part in parts_of(sections, "Scores") if isinstance(part, str)]
+    assert titles == ["BLEU: run-1 − run-0", "chrF++: run-1 − run-0"]
+    table = parts_of(sections, "Scores")[1]
+    assert [row[0] for row in (*table.rows, *table.below)] == ["en-gu", "en-de", "en-fr", "low", "high", "all"]
+    assert table.rows[1][-1] == f"{expected[0].pairs['en-de'].p_randomisation:.4f}"
+    (texts,) = parts_of(sections, "Translations")
+    assert list(texts.columns) == ["sentence", "source", "reference", "run-0", "run-1"]
+    rows = [row for row in texts.rows if row[0].startswith("en-de")]
+    assert [len(row[2]) for row in rows] == sorted(map(len, references("en-de", 20)))[2::4]
+    line = int(rows[0][0].split()[1])
+    hypotheses = [run / "scores" / "en-de.hyp" for run in runs]
+    assert list(rows[0][3:]) == [path.read_text().splitlines()[line - 1] for path in hypotheses]
+
+
+def test_sources_come_from_the_data_that_was_translated(runs, tmp_path):
+    run = shutil.copytree(runs[0], tmp_path / "run")
+    scores = run / "scores" / "scores.json"
+    scores.write_text(scores.read_text().replace('"subset"', f'"data": "{tmp_path}/data", "subset"'))
+    (tmp_path / "data" / "raw").mkdir(parents=True)
+    for pair, sentences in (("en-de", 20), ("en-gu", 19)):
+        lines = [f"{pair} source {line}" + " and more" * 100 for line in range(1, sentences + 1)]
+        (tmp_path / "data" / "raw" / f"test.{pair}.en").write_text("\n".join(lines) + "\n")
+    (texts,) = parts_of(sections_of(read_shown([run]), {}), "Translations")
+    for name, source, *_ in texts.rows:
+        pair, line = name.split()
+        if pair == "en-de":
+            assert source.startswith(f"en-de source {line} and more") and len(source) == 600 and source.endswith("…")
+        else:  # another test set by now, or none
+            assert source == ""
+
+
+def test_other_test_sets_are_not_compared_and_a_note_says_why(runs, tmp_path):
+    other = write_run(tmp_path / "c", events_of_a_run(pairs=1, validations=1))
+    write_evaluation(other / "scores", 0.3, pairs={"en-de": "high"}, sentences=20)
+    sections = sections_of(read_shown([runs[0], other]), {})
+    assert "Scores are not compared: " in parts_of(sections, "Warnings")[1]
+    assert "has no en-gu" in parts_of(sections, "Warnings")[1]
+    assert sum(isinstance(part, Table) for part in parts_of(sections, "Scores")) == 2
+
+
+def test_several_folders_of_scores_are_not_shown_and_damaged_ones_are_refused(tmp_path):
+    run = write_run(tmp_path / "run", events_of_a_run(pairs=2, validations=2))
+    for name in ("a", "b"):
+        write_evaluation(run / "scores" / name, 0.3, sentences=10)
+    (note,) = read_shown([run]).notes
+    assert "it has 2 folders of scores" in note
+    shown = read_shown([run], [run / "scores" / "a"])
+    assert shown.notes == [] and list(shown.evaluations) == ["run"]
+    (run / "scores" / "a" / "scores.json").write_text("[1]")
+    with refused("scores.json"):
+        read_shown([run], [run / "scores" / "a"])
+
+
+def test_benchmarks_scores_stand_beside_each_other(tmp_path):
+    paths = []
+    for name, score in (("a", 70.0), ("b", 72.0)):
+        paths.append(write_run(tmp_path / name, benchmark()))
+        tasks = {**task_of("rte", set_of(score, 2.0, majority={"accuracy": 52.7})), **task_of("cola", set_of(50.0))}
+        settings = {"checkpoint": "x.pt", "subset": "valid", "seed": 1, "updates": 10}
+        write_scores(tmp_path / name / "scores", scores_of_tasks(tasks, settings))
+    table, _ = parts_of(sections_of(read_shown(paths), {}), "Scores")
+    assert [row[:3] for row in table.rows] == [["a", "1", "70.00"], ["b", "1", "72.00"]]
+    _, table, notes = parts_of(sections_of(read_shown(paths[:1]), {}), "Scores")
+    assert table.rows[0] == ["RTE", "accuracy", "100", "70.00 ±2.00", "52.70"] and notes[0].startswith("±")
+
+
+def test_warnings_name_their_runs():
+    bad = {"loss": None}
+    shown = made_up_runs(3, 1000, 2, change=lambda event: event | (bad if event["event"] == "train" else {}))
+    texts, *_ = parts_of(sections_of(shown, {}), "Warnings")
+    assert [text.partition(": ")[0] for text in texts] == ["run-1", "run-2"]
+    assert parts_of(sections_of(made_up_runs(), {}), "Warnings") == ["No warnings."]
+
+
+def test_a_run_without_events_has_a_page():
+    sections = sections_of(Shown([Run("run", [], [], {}, "language", [])]), {})
+    assert "The run log has no events yet." in page_of("run", sections)
+
+
+def test_every_section_has_its_charts(runs):
+    titles = {section.title: section.parts for section in sections_of(read_shown(runs[:1]), {})}
+    charts = ("Validation", "Training", "Sampling", "Experts", "Gates", "Sources", "Speed")
+    assert set(charts) <= set(titles)
+    assert [len(titles[title]) for title in charts] == [2, 1, 2, 3, 1, 1, 2]
+
+
+@pytest.mark.parametrize("runs_of_page", [1, 5])
+def test_pages_of_fifty_languages_are_small(runs_of_page):
+    shown = made_up_runs(50, 100_000, runs_of_page, num_experts=16)
+    text = page_of("runs", sections_of(shown, {}))
+    assert len(text.encode()) < 5_000_000
+    (ppl,) = shown.runs[0].of("all", metric="ppl")
+    assert len(ppl.value) == 200 and json.dumps(float(np.round(ppl.value[-1], 6)))[:6] in text

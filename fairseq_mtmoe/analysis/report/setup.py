@@ -1,0 +1,132 @@
+"""Settings and progress of runs, from the events of their logs."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairseq_mtmoe.analysis.rows import Row, Run, of_kind
+from fairseq_mtmoe.analysis.run_log import Event, is_plain
+from fairseq_mtmoe.errors import flag
+
+FIRST = ("data", "commit", "hardware", "started", "seed")
+SIZES = {"parameters": "parameters", "multiplications": "multiplications per token"}
+NOT_OPTIONS = {
+    *("event", "sizes", "tiers", "task_names", "task_ids", "options", "versions", "command"),
+    *("folder", "synthetic", *SIZES, *FIRST),
+}
+
+
+def start_of(run: Run) -> Event:
+    """Return the event of the run's last start; empty without one."""
+    starts = of_kind(run.events, "run")
+    return starts[-1] if starts else {}
+
+
+def settings_of(run: Run) -> dict[str, str]:
+    """Return a run's settings: `FIRST`, sizes, options, then versions."""
+    start = start_of(run)
+    settings = {name: start.get(name) for name in FIRST}
+    for name, title in SIZES.items():
+        # A model that became sparse logged its new size then.
+        sized = [event for event in run.events if event["event"] in ("run", "sparsified")]
+        size = last_of(sized, name)
+        settings[title] = None if size is None else f"{int(size):,}"
+    sizes = start.get("sizes") or {}
+    if sizes:
+        settings["training sentences"] = f"{int(sum(sizes.values())):,} in {len(sizes)} sets"
+    options = {**start.get("options", {})}
+    for name, value in start.items():  # options of sampling are beside the others
+        if name not in NOT_OPTIONS and is_plain(value):
+            options[name] = value
+    settings |= {flag(name): value for name, value in sorted(options.items())}
+    versions = sorted(start.get("versions", {}).items())
+    settings |= {f"{name} (version)": version for name, version in versions}
+    return {name: _text(value) for name, value in settings.items()}
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def compared_settings(
+    runs: Sequence[Run],
+) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
+    """Return settings that differ, with a value per run, and common ones.
+
+    With one run, all its settings are common. A value that a run does not have is empty.
+    """
+    settings = [settings_of(run) for run in runs]
+    folders = [start_of(run).get("folder") or "" for run in runs]
+    differing, common = [], []
+    for name in dict.fromkeys(name for values in settings for name in values):
+        values = [run_settings.get(name, "") for run_settings in settings]
+        meanings = set()
+        for value, folder in zip(values, folders, strict=True):
+            meanings.add(_meant(name, value, folder))
+        if len(meanings) > 1:
+            differing.append((name, values))
+        elif values[0]:
+            common.append((name, values[0]))
+    return differing, common
+
+
+def _meant(name: str, value: str, folder: str) -> str:
+    """Return a value with equal paths spelled alike, as far as its folder is known."""
+    if not value or (name != "data" and os.sep not in value):
+        return value
+    return ":".join(os.path.normpath(os.path.join(folder, part)) for part in value.split(":"))
+
+
+def last_of(events: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """Return a field's last value that is not None; None if there is none."""
+    for event in reversed(events):
+        if event.get(name) is not None:
+            return event[name]
+    return None
+
+
+def progress_of(run: Run) -> dict[str, str]:
+    """Return how far a run is, and its best validation, in words."""
+    measured = [event for event in run.events if event["event"] in ("train", "valid")]
+    epochs = [int(event["epoch"]) for event in of_kind(run.events, "sampling")]
+    updates = max((int(event["update"]) for event in run.events if "update" in event), default=0)
+    most = start_of(run).get("options", {}).get("max_update")
+    is_limited = isinstance(most, int | float) and not isinstance(most, bool) and most > 0
+    state = "unknown"
+    if is_limited:
+        state = "finished" if updates >= most else "not finished"
+    row = _judged(run)
+    index = None if row is None else row.best_index
+    best, best_update = "", ""
+    if row is not None and index is not None:
+        best = f"{row.value[index]:,.2f} {row.metric}"
+        best_update = f"{row.moments.update[index]:,.0f}"
+    return {
+        "best validation": best,
+        "at update": best_update,
+        "updates": f"{updates:,}",
+        "epoch": str(max(epochs)) if epochs else "",
+        "minutes": _counted(last_of(measured, "minutes")),
+        "tokens": _counted(last_of(measured, "tokens")),
+        "skipped updates": _counted(last_of(of_kind(run.events, "train"), "skipped")),
+        "state": state,
+    }
+
+
+def _judged(run: Run) -> Row | None:
+    """Return the row by which validations are compared: a benchmark's mean, or perplexity."""
+    means = run.of("group", metric="mean")
+    for row in means:
+        if row.task == "all":
+            return row
+    rows = [*means[-1:], *run.of("all", "tier", "pair", "task")]
+    return rows[0] if rows else None
+
+
+def _counted(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"

@@ -1,0 +1,163 @@
+"""What a report warns of: each rule where it should, and not elsewhere."""
+
+import math
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fairseq_mtmoe.analysis.report.warnings import warnings_of
+from fairseq_mtmoe.analysis.routing import entropies, used_experts
+from fairseq_mtmoe.analysis.rows import run_of
+from tests.helpers.run_logs import Event, events_of_a_run
+
+
+def warnings(events: list[Event]) -> list[dict[str, Any]]:
+    return [vars(warned) for warned in warnings_of(run_of(events, "run"))]
+
+
+def kinds(events: list[Event]) -> list[str]:
+    return [warned["kind"] for warned in warnings(events)]
+
+
+def changed(options: dict[str, int], **changes: Callable[[Event], Event]) -> list[Event]:
+    """Events of a run, those of some kinds with fields of other values."""
+    return events_of_a_run(change=lambda event: event | changes.get(event["event"], dict)(event), **options)
+
+
+def routed(rows: list[list[int]], since: int = 0, validations: int = 6) -> list[Event]:
+    """Events of a run one of whose layers has these counts, by task and expert, from an update on."""
+
+    def experts(event: Event) -> Event:
+        return {"layers": event["layers"] | ({"encoder.layers.1": rows} if event["update"] >= since else {})}
+
+    return changed({"updates": 600, "validations": validations}, experts=experts)
+
+
+def trained(**figures: Any) -> list[Event]:
+    return changed({}, train=lambda event: figures)
+
+
+def moved(*validations: dict[str, dict[str, float | None]]) -> list[Event]:
+    """Events of a run with these figures of its layers' gates, validation by validation."""
+    told = [{"event": "gates", "update": 100 * number, "layers": of} for number, of in enumerate(validations, start=1)]
+    return [*events_of_a_run(), *told]
+
+
+DEAD, COLLAPSED, STILL = [[100, 100, 0, 100]] * 3, [[960, 20, 10, 10]] * 3, {"blend": 0.0, "moved": 0.0}
+GOOD = {
+    "a good run": events_of_a_run(validations=30),
+    "an expert that one task has for itself": routed([[100, 100, 1, 100], [100, 100, 0, 90], [0, 0, 90, 5]]),
+    "too few tokens to tell": routed([[10, 8, 0, 9], [3, 4, 0, 6], [5, 5, 0, 3]]),
+    "unused in the last validation alone": routed(DEAD, since=500),
+    "collapsed in the last validation alone": routed(COLLAPSED, since=500),
+    "an expert for each task, and all are used": routed([[400, 0, 0, 0], [0, 400, 0, 0], [0, 0, 200, 200]]),
+    "no update left out": trained(skipped=0),
+    "gates that learned in one validation": moved({"a": STILL}, {"a": {"blend": 0.02, "moved": 1.3}}, {"a": STILL}),
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_a_good_run_has_no_warnings(case):
+    assert kinds(GOOD[case]) == []
+
+
+def test_entropy_is_1_where_tokens_are_spread_evenly_and_0_where_one_expert_has_all():
+    counts = np.array([[5.0, 5, 5, 5], [7, 0, 0, 0], [1, 1, 0, 0], [3, 1, 0, 0], [0, 0, 0, 0]])
+    assert entropies(counts).tolist() == pytest.approx([1, 0, 0.5, 0.405639, math.nan], nan_ok=True)
+    assert used_experts(np.array([[90.0, 8, 2, 0], [0, 0, 3, 97]])).tolist() == [True, True, True, True]
+    assert used_experts(np.array([[976.0, 24, 0, 0]])).tolist() == [True, False, False, False]
+
+
+def test_an_expert_that_gets_next_to_nothing_of_every_task_is_dead():
+    (found,) = warnings(routed([[100, 100, 1, 100], [100, 100, 0, 90], [90, 100, 2, 80]], since=300))
+    assert found["kind"] == "dead_experts"
+    assert found["text"].startswith(
+        "1 of 4 experts of encoder.layers.1 are hardly used: 2 got less than 10% of a fair share (1/4) of every task's "
+        "tokens in the last 3 validations (since update 300)."
+    )
+
+
+def test_an_expert_must_be_unused_in_each_of_the_last_validations():
+    assert kinds(routed(DEAD, since=400)) == kinds(routed(DEAD, validations=1)) == ["dead_experts"]
+
+
+def test_a_language_of_no_target_has_an_expert_that_is_not_dead():
+    own = [[960, 0, 0, 0], [0, 0, 0, 0], [0, 0, 30, 0]]
+    assert kinds(routed(own)) == ["collapsed_routing", "dead_experts"]
+    options = {"event": "run", "started": "2026-01-01T00:00:00+00:00", "options": {"expert_gates": "base,fixed"}}
+    assert kinds([options, *routed(own)]) == []
+    assert "dead_experts" in kinds([options, *routed(DEAD)])  # the pattern's other gates choose
+
+
+def test_routing_that_sends_nearly_all_to_one_expert_has_collapsed():
+    found = warnings(routed(COLLAPSED, since=200))
+    assert [warned["kind"] for warned in found] == ["collapsed_routing", "dead_experts"]
+    first = found[0]
+    assert "Routing of encoder.layers.1" in first["text"] and "since update 200" in first["text"]
+    effective = math.exp(-sum(p * math.log(p) for p in (0.96, 0.02, 0.01, 0.01)))
+    assert f"as over {effective:.1f} experts and not 4" in first["text"] and "below 1.5 in" in first["text"]
+    assert "collapsed_routing" not in kinds(routed([[800, 100, 100, 50]] * 3))
+
+
+def worsening(rise: float, noise: float, others: float, validations: int = 20) -> list[Event]:
+    """A run whose first pair's perplexity rises from the middle on, while the others' change by a rate."""
+    random = Random(3)
+
+    def valid(event: Event) -> Event:
+        share, made = event["update"] / 1000, {}
+        for number, (pair, figures) in enumerate(event["pairs"].items()):
+            log = 3 - 0.5 * min(share, 0.5) + 2 * max(share - 0.5, 0) * (others if number else rise)
+            made[pair] = figures | {"ppl": math.exp(log + random.gauss(0, noise))}
+        return {"pairs": made}
+
+    return changed({"pairs": 4, "validations": validations}, valid=valid)
+
+
+def test_a_language_that_gets_worse_while_others_get_better_is_named():
+    (found,) = warnings(worsening(rise=0.10, noise=0.002, others=-0.05))
+    assert found["kind"] == "language_worse" and found["text"].startswith("en-aa got worse")
+    assert "its perplexity rose by 8." in found["text"] and "over 4 times the 0." in found["text"]
+
+
+@pytest.mark.parametrize("case", [
+    {"rise": 0.10, "noise": 0.05, "others": -0.05},  # noise explains it
+    {"rise": 0.10, "noise": 0.002, "others": 0.10},  # all of them rise
+    {"rise": 0.005, "noise": 0.0002, "others": -0.05},  # less than 1%
+    {"rise": 0.10, "noise": 0.002, "others": -0.05, "validations": 8},  # too few to tell
+])  # fmt: skip
+def test_a_language_is_not_worse_by_noise_or_together_with_the_others(case):
+    assert "language_worse" not in kinds(worsening(**case))
+
+
+def test_updates_that_were_left_out_are_counted():
+    (found,) = warnings(trained(skipped=11))
+    assert found["kind"] == "skipped_updates" and "before update 50" in found["text"]
+    assert found["text"].startswith("11 of 1,000 updates were skipped because loss or gradients were not finite")
+
+
+def test_a_loss_that_is_no_number_comes_first():
+    none = dict.fromkeys(("loss", "nll_loss", "ppl"))
+    found = warnings(changed(
+        {}, valid=lambda event: {"all": none} if event["update"] == 700 else {},
+        train=lambda event: {"skipped": 2} | ({"loss": None} if event["update"] >= 950 else {}),
+    ))  # fmt: skip
+    assert [warned["kind"] for warned in found] == ["loss_not_finite", "loss_not_finite", "skipped_updates"]
+    assert found[0]["text"].startswith("The training loss was not finite 2 times, first at update 950.")
+    assert found[1]["text"].startswith("The validation loss was not finite 1 time, first at update 700.")
+
+
+def test_gates_that_hardly_moved_are_named_by_what_says_so():
+    near = {"blend": -0.009, "moved": 1.3, "changed": 0.7}
+    still: dict[str, float | None] = {"moved": 0.09, "changed": 0.0}
+    far = {"blend": -0.2, "moved": 40.0, "changed": 0.7}
+    layers = {"a": near, "b": {**still, "blend": 0.2}, "c": still, "d": far, "e": {"blend": 0.2}}
+    first, second = warnings(moved({"a": far, "b": far}, *[layers] * 3))
+    assert first["kind"] == "unmoved_gate"
+    assert first["text"].startswith(
+        "Gates of 1 of 5 layers have hardly learned: `blend` is between -0.01 and 0.01 in the last 3 validations (a)."
+    )
+    assert "Gates of 2 of 5 layers" in second["text"] and "0.1 of their first length" in second["text"]
+    assert "validations (b, c)." in second["text"]
