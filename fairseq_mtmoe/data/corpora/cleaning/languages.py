@@ -3,7 +3,6 @@
 import os
 import re
 import struct
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from fontTools.unicodedata import script as script_of
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.cleaning.characters import WIDE, scripts, wide
@@ -27,8 +25,6 @@ _JOINED = {
     "Hans": ("Hani", "Bopo"),
     "Hant": ("Hani", "Bopo"),
 }
-_ENGLISH = frozenset(["the", "of", "and", "to", "that", "with", "this", "are", "was", "have", "from", "by", "be", "or"])
-_SOME_ENGLISH = 0.04  # share of these words above which a text is English: of 100 words of English prose they are 20
 _RELATED = 60  # CLDR's distance of two scripts of a language is 50; that of languages without a relation is above 80
 FOREIGN = 1 << 32  # counts of other scripts' letters are so far above those of the own ones in one sum of both
 
@@ -70,18 +66,6 @@ def is_distant(code: str, lang: str) -> bool:
     except ValueError:  # raised by `langcodes` for malformed codes
         return False
     return distance > _RELATED
-
-
-def looks_like(text: str, lang: str) -> float:
-    """Return from 0 to 1 how much a text looks like the language, by letters, and for English by common words."""
-    own = scripts_of(lang)
-    of_text = Counter(filter(str.isalpha, text))
-    in_script = sum(count for letter, count in of_text.items() if not own or script_of(letter) in own)
-    words = re.findall(r"\w+", text.lower())
-    share = sum(word in _ENGLISH for word in words) / max(len(words), 1)
-    is_english = min(share / _SOME_ENGLISH, 1.0)
-    fits: float = in_script / max(of_text.total(), 1)
-    return fits * (is_english if is_same_language(lang, "en") else 1 - is_english)
 
 
 @cache

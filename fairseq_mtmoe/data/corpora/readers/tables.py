@@ -1,22 +1,18 @@
 """Readers of files with a pair per line: two columns of TSV, or two keys of JSON, by recipe, header or content."""
 
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles, Fault, Pairs, Segment, excerpt_of
-from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language, looks_like
+from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language
 from fairseq_mtmoe.data.corpora.readers.lines import Batch, read_lines, usable_pairs
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
 _SIDES = ({"source", "src"}, {"target", "tgt", "trg"})  # names of columns and keys besides languages
 _SAMPLE = 1000  # lines for detecting columns or keys
-# Cells without text: numbers (scores, identifiers), URLs, language codes, file names, empty cells.
-_NO_TEXT = re.compile(r"\s*(?:[\d.,:;%+eE-]*|https?://\S*|[A-Za-z]{2,3}(?:[_-]\w{2,8})?|\S+\.\w{2,4})\s*")
-_MOSTLY = 0.5
 
 
 class Columns(NamedTuple):
@@ -69,74 +65,53 @@ def _pairs(batch: Batch, columns: Columns, first: int, files: CorpusFiles) -> It
 
 
 def _columns(batch: Batch, files: CorpusFiles) -> Columns:
-    """Return the columns of a table by its first lines (UserError: neither `fields` nor the rows tell them)."""
-    sample = [text.split("\t") for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad] or [[""]]
-    width = Counter(map(len, sample)).most_common(1)[0][0]
-    first, *others = rows = [row for row in sample if len(row) == width]
+    """Return the columns of a table by its first lines (UserError: neither `fields` nor a header tells them)."""
+    lines = [text for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad] or [""]
+    rows = [line.split("\t") for line in lines]
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    first, *others = [row for row in rows if len(row) == width]
     names = _named_columns(first, files)
-    # In columns of language codes, other lines are the same as the first.
-    if names and [first[column] for column in names] in [[row[column] for column in names] for row in others]:
-        names = None
-    given = [files.fields.get(side) for side in ("source", "target")]
-    if any(value is not None for value in given):
-        source, target = _given_columns(first, given, files)
-        has_names = any(isinstance(value, str) for value in given) or set(names or ()) == {source, target}
-        return Columns(source, target, width, has_names)
-    if names:
-        return Columns(*names, width, named=True)
-    texts = [[row[column] for row in rows] for column in range(width)]
-    found = [
-        column
-        for column in range(width)
-        if sum(not _NO_TEXT.fullmatch(cell) for cell in texts[column]) > _MOSTLY * len(rows)
-    ]
-    if len(found) == 2 and (likeness := _likeness(texts[found[0]], texts[found[1]], files)):
-        source, target = found if likeness > 0 else found[::-1]
-        return Columns(source, target, width, named=False)
-    rule = (
-        f"given with the columns of {files.source_lang} and {files.target_lang} "
-        f"(`fields: {{source: 1, target: 2}}`), as their content does not tell them"
+    if names and any([row[column] for column in names] == [first[column] for column in names] for row in others):
+        names = None  # columns of language codes, as other lines have the same
+    if "source" in files.fields or "target" in files.fields:
+        source, target = (_given_column(first, side, files) for side in ("source", "target"))
+        if source == target:
+            raise_invalid(f"fields of {files.paths[0]}", "two different columns", dict(files.fields))
+        is_named = isinstance(files.fields["source"], str) or isinstance(files.fields["target"], str)
+        return Columns(source, target, width, is_named or set(names or ()) == {source, target})
+    if names is None:
+        langs = f"{files.source_lang} and {files.target_lang}"
+        rule = f"given with the columns of {langs} (`fields: {{source: 1, target: 2}}`), as its first line names none"
+        raise_invalid(str(files.paths[0]), rule, "\t".join(first))
+    return Columns(*names, width, named=True)
+
+
+def _given_column(first: Sequence[str], side: str, files: CorpusFiles) -> int:
+    """Return the index of the column that `fields` gives by number or name (UserError: there is no such column)."""
+    value = files.fields.get(side)
+    if isinstance(value, int) and 1 <= value <= len(first):
+        return value - 1
+    if isinstance(value, str) and value in first:
+        return first.index(value)
+    raise UserError(
+        f"`fields: {side}` of `{files.paths[0]}` must be the number or name of one of its {len(first)} columns,"
+        f" but is {value!r} instead."
     )
-    raise_invalid(str(files.paths[0]), rule, "\t".join(first))
-
-
-def _given_columns(first: Sequence[str], given: Sequence[str | int | None], files: CorpusFiles) -> list[int]:
-    found = []
-    for side, value in zip(("source", "target"), given, strict=True):
-        if isinstance(value, int) and 1 <= value <= len(first):
-            found.append(value - 1)
-        elif isinstance(value, str) and value in first:
-            found.append(first.index(value))
-        else:
-            raise UserError(
-                f"`fields: {side}` of `{files.paths[0]}` must be the number or name of one of its {len(first)} columns,"
-                f" but is {value!r} instead."
-            )
-    if found[0] == found[1]:
-        raise_invalid(f"fields of {files.paths[0]}", "two different columns", dict(files.fields))
-    return found
 
 
 def _named_columns(row: Sequence[str], files: CorpusFiles) -> tuple[int, int] | None:
     """Return the columns named by language codes, or by words for source and target; None without."""
-
-    def only(matches: Callable[[str], bool]) -> int | None:
-        found = [column for column, name in enumerate(row) if matches(name.strip())]
-        return found[0] if len(found) == 1 else None
-
-    langs = (files.source_lang, files.target_lang)
-    by_code = [only(lambda name, lang=lang: is_same_language(name, lang)) for lang in langs]  # type: ignore[misc]
-    by_word = [only(lambda name, words=words: name.lower() in words) for words in _SIDES]  # type: ignore[misc]
-    source, target = by_word if None in by_code else by_code
-    return None if source is None or target is None else (source, target)
-
-
-def _likeness(first: Sequence[str], second: Sequence[str], files: CorpusFiles) -> float:
-    """Return a positive number if the first column is the source, a negative one if the second is; 0 if unclear."""
-    one, other = " ".join(first), " ".join(second)
-    straight = looks_like(one, files.source_lang) + looks_like(other, files.target_lang)
-    turned = looks_like(other, files.source_lang) + looks_like(one, files.target_lang)
-    return 0 if abs(straight - turned) < _MOSTLY else straight - turned
+    names = [name.strip() for name in row]
+    by_code: list[list[int]] = []
+    for lang in (files.source_lang, files.target_lang):
+        by_code.append([column for column, name in enumerate(names) if is_same_language(name, lang)])
+    by_word: list[list[int]] = []
+    for words in _SIDES:
+        by_word.append([column for column, name in enumerate(names) if name.lower() in words])
+    for sides in (by_code, by_word):
+        if all(len(columns) == 1 for columns in sides):
+            return sides[0][0], sides[1][0]
+    return None
 
 
 Keys = tuple[str, ...]  # nested keys

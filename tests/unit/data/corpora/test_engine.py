@@ -23,7 +23,6 @@ from fairseq_mtmoe.evaluation.test_sets import Speller, load_references
 from tests.helpers.raw_corpora import Counting, change, digests, entries, prepare_small, sentences, text_of, write_raw
 from tests.helpers.reading import written
 from tests.helpers.refused import refused
-from tests.unit.data.corpora.readers.test_markup import REFERENCE, SOURCE
 from tests.unit.data.corpora.test_engine_workers import local_cluster
 
 
@@ -210,14 +209,18 @@ def test_a_recipe_without_a_size_takes_the_pieces_that_the_text_allows(raw, tmp_
 
 
 def test_evaluation_reads_every_reference_of_a_test_set(raw, tmp_path):
-    other = '<doc sysid="ref2" docid="bbc.1"><seg id="2">Zwo</seg></doc></refset>'
-    written(raw, SOURCE, REFERENCE.replace("</refset>", other))
-    more = {"name": "set", "pair": "en-et", "role": "test", "files": ["a", "b"], "format": "sgm"}
+    texts = {"src lang='en'": ("One", "Two"), "ref lang='et' translator='A'": ("Üks", "Kaks"),
+             "ref lang='et' translator='B'": ("", "Kaks!")}  # fmt: skip
+    sides = []
+    for side, (first, second) in texts.items():
+        sides.append(f"<{side}><seg id='1'>{first}</seg><seg id='2'>{second}</seg></{side[:3]}>")
+    written(raw, f"<dataset><doc id='d'>{''.join(sides)}</doc></dataset>")
+    more = {"name": "set", "pair": "en-et", "role": "test", "files": ["a"], "format": "wmt"}
     change(raw / "recipe.yaml", corpora=[*entries(raw), more], shards={"pairs": 1000})
     prepare_small(raw, tmp_path / "data")
     spell = Speller(Dictionary.load(str(tmp_path / "data" / "dict.et.txt")), "sentencepiece")
     found = load_references(str(tmp_path / "data"), "test", "en-et", spell, "text")
-    assert found.lines[8:] == ["Eins", "Zwei", "Drei"] and found.more == ([*[""] * 9, "Zwo", ""],)
+    assert found.lines[8:] == ["Üks", "Kaks"] and found.more == ([*[""] * 9, "Kaks!"],)
 
 
 def test_an_empty_corpus_for_evaluation_is_as_none(raw, tmp_path):
