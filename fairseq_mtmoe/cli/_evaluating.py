@@ -18,8 +18,8 @@ from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MARKDOWN_F
 from fairseq_mtmoe.analysis.score_tables import remove_scores, score_table, write_scores
 from fairseq_mtmoe.analysis.scores import PairScore, PieceBleu, score_of
 from fairseq_mtmoe.cli._shared import progress_bar, say
+from fairseq_mtmoe.data.corpora.recipes.codes import plain_code
 from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import plain_code
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE, read_tiers
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, read_bytes, read_json, write_text

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from fairseq_mtmoe.data.corpora.recipes.schema import Spelling
+from fairseq_mtmoe.data.corpora.recipes.codes import Spelling
 from fairseq_mtmoe.errors import UserError
 
 if TYPE_CHECKING:

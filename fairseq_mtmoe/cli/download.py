@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fairseq_mtmoe.cli._shared import PATH, say
-from fairseq_mtmoe.data.corpora.recipes.schema import SHIPPED
+from fairseq_mtmoe.data.corpora.recipes import SHIPPED
 from fairseq_mtmoe.errors import UserError, visible
 from fairseq_mtmoe.io.files import check_writable
 

@@ -12,7 +12,8 @@ import click
 
 from fairseq_mtmoe.cli._shared import PATH, list_option
 from fairseq_mtmoe.cli._vocabulary import given_by_model
-from fairseq_mtmoe.data.corpora.recipes.schema import CODE, LARGEST_SIZE, LEAST_COVERAGE, SIZE_RULE, HeldOut
+from fairseq_mtmoe.data.corpora.recipes.codes import CODE
+from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE, SIZE_RULE
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ def _with_settings(
         raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", coverage)
     size = vocab_size or recipe.vocabulary.size
     recipe = replace(recipe, vocabulary=replace(recipe.vocabulary, size=size, character_coverage=coverage))
-    return recipe if held_out is None else replace(recipe, held_out=HeldOut(held_out, held_out))
+    if held_out is None:
+        return recipe
+    return replace(recipe, held_out=replace(recipe.held_out, valid=held_out, test=held_out))
 
 
 def _given(

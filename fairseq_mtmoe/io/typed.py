@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Required, TypeVar, get_type_hi
 
 from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
 
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.errors import UserError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -115,7 +115,8 @@ def structured(kind: type[Structure], value: Any, where: str) -> Structure:
         made: list[Structure] = adapter.validate_json(json.dumps([value]))
     except ValidationError as error:
         wrong = _first_fault(error, [value], "")
-        raise_invalid(f"{where}: {wrong.path}" if wrong.path else where, wrong.rule, wrong.value)
+        place = f"{where}: {wrong.path}" if wrong.path else where
+        raise UserError(f"`{place}` must be {wrong.rule}, but is {wrong.value} instead.") from error
     return made[0]
 
 
@@ -166,6 +167,8 @@ def _path_of(mistake: dict[str, Any], value: Any) -> list[str]:
 
 def _rule_of(mistake: dict[str, Any]) -> str:
     """Return pydantic's message as a noun phrase."""
+    if mistake["type"] == "unexpected_keyword_argument":
+        return "absent, as no such name is known"
     message: str = "a value" if mistake["type"] == "missing" else mistake["msg"]
     return message.removeprefix("Input should be ")
 

@@ -20,8 +20,9 @@ from fairseq_mtmoe.data.corpora.engine.encoding import SOURCE, Encoded
 from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState, training_by_pair
 from fairseq_mtmoe.data.corpora.engine.work import lines_of, load
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
+from fairseq_mtmoe.data.corpora.recipes.codes import Spelling
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import Role, Shards, Spelling
+from fairseq_mtmoe.data.corpora.recipes.schema import Role, Shards
 from fairseq_mtmoe.data.translation import recorded_sizes, tiers
 from fairseq_mtmoe.data.translation.file_names import (
     OF_SOURCES,

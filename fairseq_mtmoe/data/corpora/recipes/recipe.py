@@ -4,32 +4,73 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from fairseq_mtmoe.data.corpora.recipes import schema
-from fairseq_mtmoe.data.corpora.recipes.schema import SHIPPED, Action, Corpus, Filters, Role, Spelling, Vocabulary
-from fairseq_mtmoe.data.translation.tiers import TIERS
+from fairseq_mtmoe.data.corpora.recipes import SHIPPED
+from fairseq_mtmoe.data.corpora.recipes.codes import (
+    CODE,
+    OPEN,
+    Spelling,
+    each_code,
+    matches,
+    mbart_code,
+    plain_code,
+    reversed_pair,
+)
+from fairseq_mtmoe.data.corpora.recipes.schema import (
+    CHECKED,
+    HOLES,
+    SOURCE,
+    TARGET,
+    Action,
+    Corpus,
+    Filters,
+    HeldOut,
+    Name,
+    Pair,
+    Role,
+    Shards,
+    Tier,
+    Vocabulary,
+    with_lists,
+)
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
-from fairseq_mtmoe.io.yaml_files import check_names, read_mapping, structured
+from fairseq_mtmoe.io.typed import between, one_of, structured
+from fairseq_mtmoe.io.yaml_files import read_mapping
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 
 SOURCE_FILES = ("source model", "source dictionary")  # keys of a given vocabulary's files for sources
-_SEED = schema.rule("an integer from 0 to 2³²-1", lambda seed: type(seed) is int and 0 <= seed < 2**32)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """A recipe, with plain codes of languages; see `docs/reference/recipes.md`.
+class Settings:
+    """A recipe without its corpora, as its YAML has it; see `docs/reference/recipes.md`."""
+
+    __pydantic_config__: ClassVar = CHECKED
+
+    name: Name
+    languages: Spelling = Spelling.plain  # of codes in the data directory's file names
+    directions: list[Pair] = field(default_factory=list)
+    held_out: HeldOut = field(default_factory=HeldOut)
+    filters: Filters = field(default_factory=Filters)
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    shards: Shards = field(default_factory=Shards)
+    tiers: dict[Tier, list[str]] = field(default_factory=dict)
+    seed: Annotated[int, between(0, 2**32 - 1)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Settings):
+    """A recipe, with plain codes of languages.
 
     Attributes:
-        languages: spelling of codes in the data directory's file names.
         corpora: in order of priority; of several equal pairs the first is kept.
         path: the recipe's file.
         known_languages: languages of a given vocabulary, in its spelling, listed first in the new directory.
@@ -37,30 +78,16 @@ class Recipe:
         of_sources: model and dictionary of sources, by `SOURCE_FILES`, if the given vocabulary has two sides.
     """
 
-    name: str = field(metadata=schema.NAME)
-    languages: Spelling
-    directions: list[str] = field(default_factory=list, metadata=schema.PAIR)
     corpora: list[Corpus]
-    held_out: schema.HeldOut = field(default_factory=schema.HeldOut)
-    filters: Filters = field(default_factory=Filters)
-    vocabulary: Vocabulary
-    shards: schema.Shards
-    tiers: Mapping[str, list[str]]
-    seed: int = field(metadata=_SEED)
     path: Path
     known_languages: tuple[str, ...] = ()
-    codes: Mapping[str, str] = field(default_factory=dict)
-    of_sources: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_shipped(self) -> bool:
-        """Return whether the recipe is part of this package (`--recipe NAME`)."""
-        return self.path.parent == Path(__file__).parent
+    codes: dict[str, str] = field(default_factory=dict)
+    of_sources: dict[str, str] = field(default_factory=dict)
 
     @property
     def takes_options(self) -> bool:
         """Return whether options of the command line set its values (`--recipe folder`)."""
-        return self.is_shipped and self.name == "folder"
+        return self.path == _shipped_path("folder")
 
     @property
     def pairs(self) -> list[str]:
@@ -69,71 +96,41 @@ class Recipe:
 
     def pair_of(self, corpus: Corpus) -> str:
         """Return a corpus' pair; both orders are one pair, named as in evaluation data, else as in training data."""
-        both = [one for one in self.corpora if one.pair in (corpus.pair, _reversed(corpus.pair))]
-        trained = [one.pair for one in both if one.role is Role.train]
-        evaluated = [one.pair for one in both if one.pair in trained and one.role is not Role.train]
+        same = [other for other in self.corpora if other.pair in (corpus.pair, reversed_pair(corpus.pair))]
+        trained = [other.pair for other in same if other.role is Role.train]
+        evaluated = [other.pair for other in same if other.role is not Role.train and other.pair in trained]
         return next(iter([*evaluated, *trained]), corpus.pair)
 
     def data_code(self, lang: str) -> str:
         """Return a language's code in the data directory's names; languages that mBART lacks keep theirs."""
         if lang in self.codes:
             return self.codes[lang]
-        return schema.plain_code(lang) if self.languages is Spelling.plain else schema.mbart_code(lang) or lang
+        return plain_code(lang) if self.languages is Spelling.plain else mbart_code(lang) or lang
 
     def data_pair(self, pair: str) -> str:
         """Return a pair's name in the data directory."""
-        return schema.each_code(pair, self.data_code)
-
-    def mistakes(self) -> Iterator[schema.Mistake]:
-        """Yield the recipe's mistakes besides those within single corpora."""
-        yield from schema.mistakes_of_fields(self)
-        if self.vocabulary.dictionary is not None and self.vocabulary.model is None:
-            what = "absent without its `model`"
-            yield "vocabulary: dictionary", what, self.vocabulary.dictionary
-        if (self.filters.duplicates, self.filters.near_duplicates) == (Action.keep, Action.drop):
-            what = "drop unless `near_duplicates` is keep, as equal pairs are near duplicates, too"
-            yield "filters: duplicates", what, self.filters.duplicates.name
-        ranked = [name for tier in TIERS for name in self.tiers.get(tier, [])]
-        for name in ranked:
-            if not all(map(schema.CODE.fullmatch, name.split("-"))) or ranked.count(name) > 1:
-                yield "tiers", "languages or pairs, each in only one tier", name
-            elif not any(_is_in(name, corpus.languages) for corpus in self.corpora):
-                yield "tiers", "languages or pairs of `corpora`", name
-        names = [corpus.name for corpus in self.corpora]
-        if not self.pairs and not self.is_shipped:
-            yield "corpora", "a list with at least one corpus of `role: train`", names
-        said: dict[tuple[str, str], tuple[str, object]] = {}
-        for number, corpus in enumerate(self.corpora):
-            where = f"corpora: {corpus.name}"
-            if corpus.name in names[:number]:
-                yield f"{where}: name", "different from all other names", corpus.name
-            for key in schema.OF_DOWNLOADS:
-                for file, value in zip(corpus.downloads, getattr(corpus, key), strict=False):
-                    other, before = said.setdefault((file, key), (corpus.name, value))
-                    if before != value:
-                        yield f"{where}: {key}", f"the same as in {other} for {file}, {before}", value
-            is_mbarts = all(lang in schema.OPEN or schema.mbart_code(lang) for lang in corpus.languages)
-            if self.languages is Spelling.mbart and not is_mbarts:
-                yield f"{where}: pair", "a pair of mBART's languages, as `languages` is mbart", corpus.pair
+        return each_code(pair, self.data_code)
 
     def trained(self) -> list[str]:
         """Return the directions to train, in plain codes (UserError: one has no training data)."""
-        there = _both_ways(self.pairs)
-        found: list[str] = []
+        both_ways = {*self.pairs, *map(reversed_pair, self.pairs)}
+        trained: list[str] = []
         named = [corpus.pair for corpus in self.corpora if corpus.role is Role.train]
-        for wanted in self.directions or named:
-            matching = [pair for pair in there if _matches(pair, wanted)]
+        for pattern in self.directions or named:
+            matching = {pair for pair in both_ways if matches(pair, pattern)}
             if not matching:
-                known = f"which no training corpus is for (there are {', '.join(self.pairs)})"
-                raise UserError(f"`{self.path}: directions` has {wanted}, {known}.")
-            found += sorted(set(matching) - set(found))
-        return found
+                pairs = ", ".join(self.pairs)
+                raise UserError(
+                    f"`{self.path}: directions` has {pattern}, which no training corpus is for (there are {pairs})."
+                )
+            trained += sorted(matching - set(trained))
+        return trained
 
     def check_synthetic(self) -> None:
         """Check that back-translations are never targets (UserError: a direction would train on them)."""
         trained = self.trained()
         for corpus in self.corpora:
-            if corpus.is_synthetic and (turned := _reversed(corpus.pair)) in trained:
+            if corpus.is_synthetic and (turned := reversed_pair(corpus.pair)) in trained:
                 raise UserError(
                     f"`{self.path}: directions` must be without {turned} for the corpus {corpus.name}, whose sources "
                     f"are back-translated, but are {', '.join(trained)}; make a data directory for each direction."
@@ -141,7 +138,7 @@ class Recipe:
 
     def source_languages(self) -> set[str]:
         """Return the source languages of all directions, in plain codes."""
-        return {way.split("-")[0] for way in self.trained()}
+        return {direction.split("-")[0] for direction in self.trained()}
 
     def found_in(self, raw: Path) -> Recipe:
         """Return the recipe with `xx` corpora replaced by one for each language (or pair) whose files exist.
@@ -154,12 +151,15 @@ class Recipe:
                 f"`{self.name}` has only test sets: include it in a recipe with training text, as in "
                 f"`corpora: [{{recipe: {self.name}, langs: [de, sw]}}, …]`."
             )
-        wants_all = any(set(way.split("-")) == set(schema.OPEN) for way in self.directions)
+        wants_all = any(set(direction.split("-")) == set(OPEN) for direction in self.directions)
         corpora: list[Corpus] = []
         for corpus in self.corpora:
-            if wants_all and corpus.is_open:  # every pair, also where the corpora say `en-xx`
-                corpus = replace(corpus, pair="-".join(schema.OPEN))
-            corpora += _corpora_in(raw, corpus) if corpus.is_open else [corpus]
+            if not corpus.is_open:
+                corpora.append(corpus)
+            elif wants_all:  # every pair, also where the corpora say `en-xx`
+                corpora += _corpora_in(raw, replace(corpus, pair="-".join(OPEN)))
+            else:
+                corpora += _corpora_in(raw, corpus)
         if not any(corpus.role is Role.train for corpus in corpora):
             names = next(corpus.files for corpus in self.corpora if corpus.role is Role.train)
             raise UserError(f"`{raw}` must have files such as {' and '.join(names)}, but has none.")
@@ -174,11 +174,11 @@ class Recipe:
         left = replace(self, corpora=[corpus for corpus in self.corpora if corpus.name not in names])
         if not left.pairs:
             raise UserError(f"`{self.path}` must have a training corpus whose files exist, but has none.")
-        there = _both_ways(left.pairs)
-        directions = [way for way in self.directions if any(_matches(pair, way) for pair in there)]
+        both_ways = {*left.pairs, *map(reversed_pair, left.pairs)}
+        directions = [pattern for pattern in self.directions if any(matches(pair, pattern) for pair in both_ways)]
         if self.directions and not directions:
-            ways = ", ".join(self.directions)
-            raise UserError(f"`{self.path}: directions` has only {ways}, but the corpora's files are missing.")
+            patterns = ", ".join(self.directions)
+            raise UserError(f"`{self.path}: directions` has only {patterns}, but the corpora's files are missing.")
         return replace(left, directions=directions)
 
     def files_of(self, corpus: Corpus, raw: Path, allow_unequal: bool = False) -> CorpusFiles:
@@ -210,6 +210,7 @@ class Recipe:
         )
 
     def _origin(self, corpus: Corpus, file: str, raw: Path) -> str:
+        """Return how to get a missing file."""
         if corpus.is_synthetic and file == corpus.files[0]:
             text, (to, source) = raw / corpus.files[1], map(self.data_code, corpus.languages)
             command = ["--from", source, "--to", to, "--input", str(text), "--out", str(raw / file)]
@@ -219,181 +220,161 @@ class Recipe:
         return corpus.by_hand.rstrip(".") or "put it there, or take the corpus out of the recipe"
 
 
-def _reversed(pair: str) -> str:
-    return "-".join(reversed(pair.split("-")))
-
-
-def _both_ways(pairs: Sequence[str]) -> set[str]:
-    return {*pairs, *map(_reversed, pairs)}
-
-
-def _is_in(name: str, langs: Sequence[str]) -> bool:
-    """Return whether a language, or both of a pair, may be languages of a corpus."""
-    places = [lang in schema.OPEN for lang in langs]
-    return sum(lang not in langs for lang in name.split("-")) <= sum(places)
-
-
-def _matches(pair: str, pattern: str) -> bool:
-    sides = zip(pair.split("-"), pattern.split("-"), strict=True)
-    return all(wanted in schema.OPEN or lang == wanted for lang, wanted in sides)
-
-
-def of_languages(corpus: Corpus, langs: Iterable[str], spelled: Mapping[str, str]) -> Corpus:
-    """Return the corpus with these languages for `xx` and `yy`; `spelled` has codes that differ in file names."""
-    given = iter(langs)
-    source, target = (next(given) if code in schema.OPEN else code for code in corpus.languages)
-    spelling = spelled.get(source, source), spelled.get(target, target)
-    return _with_codes(replace(corpus, langs=[]), (source, target), spelling)
+# ---- corpora of several pairs ----
 
 
 def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
     """Return the corpora of all pairs whose files exist (UserError: one side is missing, or a pair occurs twice)."""
+    corpora: dict[tuple[str, str], Corpus] = {}
+    for source, target in sorted(_spellings_in(raw, corpus)):
+        plain = plain_code(source), plain_code(target)
+        if plain[0] == plain[1] or not matches("-".join(plain), corpus.pair):
+            continue
+        of_pair = _with_codes(corpus, plain, (source, target))
+        if plain in corpora:
+            files = f"{corpora[plain].files[0]} and {of_pair.files[0]}"
+            raise UserError(f"`{raw}` must have each pair in only one spelling of its codes, but has {files}.")
+        for file in () if of_pair.is_synthetic else of_pair.files:
+            if not (raw / file).exists():
+                raise UserError(f"`{raw / file}` is missing: {'-'.join(plain)} needs both sides.")
+        corpora[plain] = of_pair
+    return [corpora[pair] for pair in sorted(corpora)]
+
+
+def _spellings_in(raw: Path, corpus: Corpus) -> set[tuple[str, str]]:
+    """Return the codes of source and target in the names of a corpus' files."""
     spellings: set[tuple[str, str]] = set()
     for file in corpus.files:
         folder, _, name = file.rpartition("/")
-        names = [path.name for path in (raw / folder).iterdir()] if (raw / folder).is_dir() else []
-        spellings |= {(found["source"], found["target"]) for found in map(_pattern(name).fullmatch, names) if found}
-    made: dict[tuple[str, str], Corpus] = {}
-    for spelling in sorted(spellings):
-        source, target = plain = schema.plain_code(spelling[0]), schema.plain_code(spelling[1])
-        if source == target or not _matches(f"{source}-{target}", schema.each_code(corpus.pair, schema.plain_code)):
-            continue
-        one = _with_codes(corpus, plain, spelling)
-        if plain in made:
-            files = f"{made[plain].files[0]} and {one.files[0]}"
-            raise UserError(f"`{raw}` must have each pair in only one spelling of its codes, but has {files}.")
-        for file in () if one.is_synthetic else one.files:
-            if not (raw / file).exists():
-                raise UserError(f"`{raw / file}` is missing: {source}-{target} needs both sides.")
-        made[plain] = one
-    return [made[pair] for pair in sorted(made)]
+        pattern = _pattern(name)
+        for path in (raw / folder).iterdir() if (raw / folder).is_dir() else ():
+            if match := pattern.fullmatch(path.name):
+                spellings.add((match["source"], match["target"]))
+    return spellings
 
 
 def _pattern(name: str) -> re.Pattern[str]:
     """Return a pattern for file names with codes in place of `{source}` and `{target}` in `name`."""
     text = re.escape(name)
-    for hole, group in ((schema.SOURCE, "source"), (schema.TARGET, "target")):
-        text = text.replace(re.escape(hole), f"(?P<{group}>{schema.CODE.pattern})", 1)
+    for hole, group in zip(HOLES, ("source", "target"), strict=True):
+        text = text.replace(re.escape(hole), f"(?P<{group}>{CODE.pattern})", 1)
         text = text.replace(re.escape(hole), f"(?P={group})")
     return re.compile(text)
 
 
 def _with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str]) -> Corpus:
     """Return a corpus of several pairs for one pair: `plain` codes in name and pair, `spelling` in its files."""
-
-    def fill(value: Any, codes: tuple[str, str]) -> Any:
-        if isinstance(value, list):
-            return [fill(part, codes) for part in value]
-        if isinstance(value, dict):
-            return {key: fill(part, codes) for key, part in value.items()}
-        if isinstance(value, str):
-            return value.replace(schema.SOURCE, codes[0]).replace(schema.TARGET, codes[1])
-        return value
-
-    values = {field.name: fill(getattr(corpus, field.name), spelling) for field in fields(Corpus)}
-    is_named = schema.SOURCE in corpus.name or schema.TARGET in corpus.name
-    name = corpus.name if is_named else f"{corpus.name}-{schema.SOURCE}-{schema.TARGET}"
-    return Corpus(**{**values, "name": fill(name, plain), "pair": "-".join(plain)})
+    values = {part.name: _filled(getattr(corpus, part.name), spelling) for part in fields(Corpus)}
+    name = corpus.name
+    if SOURCE not in name and TARGET not in name:
+        name = f"{name}-{SOURCE}-{TARGET}"
+    return Corpus(**{**values, "name": _filled(name, plain), "pair": "-".join(plain), "langs": {}})
 
 
-_PARTS: dict[str, type[Any]] = {
-    "held_out": schema.HeldOut,
-    "filters": Filters,
-    "vocabulary": Vocabulary,
-    "shards": schema.Shards,
-}
-_KEYS = ("name", "languages", "directions", "corpora", *_PARTS, "tiers", "seed")
-_TEXTS = ("files", "langs", "address", "sha256", "md5")  # a corpus' lists of text; YAML's `no` must not be "False"
+def _filled(value: Any, codes: Sequence[str]) -> Any:
+    """Return a value with codes in place of `{source}` and `{target}` in its texts."""
+    if isinstance(value, list):
+        return [_filled(part, codes) for part in value]
+    if isinstance(value, dict):
+        return {key: _filled(part, codes) for key, part in value.items()}
+    if isinstance(value, str):
+        return value.replace(SOURCE, codes[0]).replace(TARGET, codes[1])
+    return value
+
+
+# ---- from YAML ----
+
+
+def _shipped_path(name: str) -> Path:
+    return Path(__file__).with_name(f"{name}.yaml")
 
 
 def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
     """Return a shipped recipe by name, or a user's by path; `argument` is its name in messages."""
     name = str(name_or_path)
-    path = Path(__file__).with_name(f"{name}.yaml") if name in SHIPPED else Path(name)
+    path = _shipped_path(name) if name in SHIPPED else Path(name)
     if name not in SHIPPED and not path.exists():
         raise_invalid(argument, f"one of {', '.join(SHIPPED)}, or an existing file", name)
     content = read_mapping(path, "a recipe", "names, and what they stand for")
-    check_names(str(path), content, _KEYS)
-    for key in ("name", "corpora"):
-        if key not in content:
-            raise_invalid(str(path), f"a recipe with `{key}`", list(content))
-    spelling, tiers, entries = content.get("languages", "plain"), content.get("tiers", {}), content["corpora"]
-    seed = content.get("seed", 1)
-    if not isinstance(spelling, str) or spelling not in Spelling.__members__:
-        raise_invalid(f"{path}: languages", f"one of {', '.join(Spelling.__members__)}", spelling)
-    if type(seed) is not int:
-        raise_invalid(f"{path}: seed", _SEED["rule"][0], seed)
-    check_names(f"{path}: tiers", tiers, ("high", "mid", "low"))
+    entries = content.pop("corpora", None)
+    given = {key: value for key, value in content.items() if value is not None}
+    settings = structured(Settings, given, str(path))
     if not isinstance(entries, list) or not entries:
         raise_invalid(f"{path}: corpora", "a list of corpora", entries)
-    recipe = Recipe(
-        name=content["name"],
-        languages=Spelling[spelling],
-        directions=_plain(f"{path}: directions", content.get("directions", [])),
-        corpora=[corpus for number, entry in enumerate(entries, 1) for corpus in _corpora(path, number, entry)],
-        tiers={tier: _plain(f"{path}: tiers: {tier}", names) for tier, names in tiers.items()},
-        seed=seed,
-        path=path,
-        **{key: structured(form, f"{path}: {key}", content.get(key, {})) for key, form in _PARTS.items()},
-    )
-    _check(str(path), recipe.mistakes())
+    corpora = [corpus for number, entry in enumerate(entries, 1) for corpus in _corpora(path, number, entry)]
+    values = {part.name: getattr(settings, part.name) for part in fields(Settings)}
+    values["directions"] = [each_code(pair, plain_code) for pair in settings.directions]
+    for tier, names in settings.tiers.items():
+        values["tiers"][tier] = [each_code(name, plain_code) for name in names]
+    recipe = Recipe(**values, corpora=corpora, path=path)
+    _check(recipe)
     return recipe
 
 
-def _check(where: str, mistakes: Iterable[schema.Mistake]) -> None:
-    for name, rule, value in mistakes:
-        raise_invalid(f"{where}: {name}", rule, value)
+def _check(recipe: Recipe) -> None:
+    """Check a recipe's fields with each other (UserError)."""
+    dictionary = recipe.vocabulary.dictionary
+    if dictionary is not None and recipe.vocabulary.model is None:
+        raise_invalid(f"{recipe.path}: vocabulary: dictionary", "absent without its `model`", dictionary)
+    if (recipe.filters.duplicates, recipe.filters.near_duplicates) == (Action.keep, Action.drop):
+        rule = "drop unless `near_duplicates` is keep, as equal pairs are near duplicates, too"
+        raise_invalid(f"{recipe.path}: filters: duplicates", rule, recipe.filters.duplicates.name)
+    names = [corpus.name for corpus in recipe.corpora]
+    for name in names:
+        if names.count(name) > 1:
+            raise_invalid(f"{recipe.path}: corpora: {name}: name", "different from all other names", name)
+    if not recipe.pairs and recipe.path.parent != Path(__file__).parent:
+        raise_invalid(f"{recipe.path}: corpora", "a list with at least one corpus of `role: train`", names)
+    ranked = [name for names in recipe.tiers.values() for name in names]
+    for name in ranked:
+        if ranked.count(name) > 1 or not any(_is_in(name, corpus.languages) for corpus in recipe.corpora):
+            raise_invalid(f"{recipe.path}: tiers", "languages or pairs of `corpora`, each in only one tier", name)
 
 
-def _texts(where: str, value: Any) -> list[str]:
-    values = value if isinstance(value, list) else [value]
-    for text in values:
-        if not isinstance(text, str):
-            raise_invalid(where, "a list of texts (`no`, `on` and the like need quotes)", text)
-    return values
+def _is_in(name: str, langs: Sequence[str]) -> bool:
+    """Return whether a language, or both of a pair, may be languages of a corpus."""
+    num_open = sum(lang in OPEN for lang in langs)
+    return sum(lang not in langs for lang in name.split("-")) <= num_open
 
 
-def _plain(where: str, value: Any) -> list[str]:
-    return [schema.each_code(name, schema.plain_code) for name in _texts(where, value)]
-
-
-def _corpora(path: Path, number: int, entry: Any) -> list[Corpus]:
-    """Return an entry's corpus; with `langs` a corpus for each language."""
+def _corpora(path: Path, number: int, entry: Any) -> Iterator[Corpus]:
+    """Yield an entry's corpus; with `langs` a corpus for each language."""
     name = entry.get("name") if isinstance(entry, dict) else None
     where = f"{path}: corpora: {name if isinstance(name, str) else f'number {number}'}"
     if isinstance(entry, dict) and "recipe" in entry:
-        return _included(where, entry)
-    spelled: dict[str, str] = {}
-    if isinstance(entry, dict) and isinstance(entry.get("langs"), dict):
-        codes, texts = (_texts(f"{where}: langs", list(part)) for part in (entry["langs"], entry["langs"].values()))
-        if bad := [text for text in texts if not schema.SPELLED.fullmatch(text)]:
-            raise_invalid(f"{where}: langs", "codes, each with its spelling in file names", bad[0])
-        spelled = dict(zip(map(schema.plain_code, codes), texts, strict=True))
-        entry = {**entry, "langs": codes}
-    if isinstance(entry, dict):  # single values may be written without brackets
-        lists = {key: entry[key] for key in (*_TEXTS, "bytes") if key in entry and not isinstance(entry[key], list)}
-        entry = {**entry, **{key: [value] for key, value in lists.items()}}
-        for key in _TEXTS:
-            _texts(f"{where}: {key}", entry.get(key, []))
-    corpus = structured(Corpus, where, entry)
-    _check(where, corpus.mistakes())
-    corpus = replace(corpus, pair=schema.each_code(corpus.pair, schema.plain_code))
-    plain = [schema.plain_code(lang) for lang in corpus.langs]
-    every = combinations(plain, sum(lang in schema.OPEN for lang in corpus.languages)) if plain else ()
-    return [of_languages(corpus, langs, spelled) for langs in every] or [corpus]
+        yield from _included(where, entry)
+        return
+    corpus = structured(Corpus, with_lists(entry) if isinstance(entry, dict) else entry, where)
+    corpus.check(where)
+    corpus = replace(corpus, pair=each_code(corpus.pair, plain_code))
+    if not corpus.langs:
+        yield corpus
+        return
+    num_open = sum(lang in OPEN for lang in corpus.languages)
+    for langs in combinations(corpus.langs, num_open):
+        chosen = iter(langs)
+        source, target = (next(chosen) if code in OPEN else code for code in corpus.languages)
+        spelling = corpus.langs.get(source, source), corpus.langs.get(target, target)
+        yield _with_codes(corpus, (source, target), spelling)
 
 
-def _included(where: str, entry: Mapping[str, Any]) -> list[Corpus]:
-    """Return the corpora of another shipped recipe, for all its languages or for some."""
-    check_names(where, entry, ("recipe", "langs"))
-    name, langs = entry["recipe"], _plain(f"{where}: langs", entry.get("langs", []))
-    if name not in SHIPPED:
-        raise_invalid(f"{where}: recipe", f"one of {', '.join(SHIPPED)}", name)
-    content = read_mapping(Path(__file__).with_name(f"{name}.yaml"), "a recipe", "names, and what they stand for")
-    entries = enumerate(content["corpora"], 1)
-    corpora = [corpus for number, one in entries for corpus in _corpora(Path(name), number, one)]
-    known = {lang for corpus in corpora for lang in corpus.languages}
-    for lang in langs:
-        if lang not in known:
-            raise_invalid(f"{where}: langs", f"languages of the recipe {name}", lang)
+@dataclass(frozen=True)
+class _Included:
+    """The entry of another shipped recipe, for all its languages or for some."""
+
+    __pydantic_config__: ClassVar = CHECKED
+
+    recipe: Annotated[str, one_of(SHIPPED)]
+    langs: list[str] = field(default_factory=list)
+
+
+def _included(where: str, entry: dict[str, Any]) -> list[Corpus]:
+    """Return the corpora of another shipped recipe."""
+    included = structured(_Included, entry, where)
+    path = _shipped_path(included.recipe)
+    entries = read_mapping(path, "a recipe", "names, and what they stand for")["corpora"]
+    corpora = [corpus for number, other in enumerate(entries, 1) for corpus in _corpora(path, number, other)]
+    langs = {*map(plain_code, included.langs)}
+    if unknown := langs - {lang for corpus in corpora for lang in corpus.languages}:
+        raise_invalid(f"{where}: langs", f"languages of the recipe {included.recipe}", min(unknown))
     return [corpus for corpus in corpora if not langs or {*corpus.languages} <= {*langs, "en"}]

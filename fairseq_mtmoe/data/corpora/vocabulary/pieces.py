@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.data.corpora.binarize import SPECIAL, UNKNOWN
 from fairseq_mtmoe.data.corpora.cleaning import characters
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
+from fairseq_mtmoe.data.corpora.recipes.codes import CODE, Spelling
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import CODE, Spelling
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TAG, TOKEN_STYLE, dictionary_name, model_of_sources
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file, text_lines

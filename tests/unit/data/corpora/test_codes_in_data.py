@@ -6,7 +6,7 @@ import pytest
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.data.corpora.recipes.schema import plain_code
+from fairseq_mtmoe.data.corpora.recipes.codes import plain_code
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask

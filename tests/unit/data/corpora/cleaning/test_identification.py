@@ -9,7 +9,8 @@ from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning import languages as identification
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import Cleaner
 from fairseq_mtmoe.data.corpora.cleaning.languages import languages
-from fairseq_mtmoe.data.corpora.recipes.schema import MBART, Filters, Role, plain_code
+from fairseq_mtmoe.data.corpora.recipes.codes import MBART, plain_code
+from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.fasttext_files import write_model
 from tests.helpers.refused import refused
