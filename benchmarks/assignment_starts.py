@@ -19,7 +19,6 @@ from measure import Report, interleaved
 from real_scores import RealScores
 from timing import Floor, Ratio
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_mtmoe.moe import priced_assignment
 from fairseq_mtmoe.moe.assignment.torch_form import torch_assignment
@@ -65,7 +64,6 @@ def compare_starts(report: Report, tokens: Sequence[int], experts: Sequence[int]
     report.figure("from the mean of earlier prices: time / no start, median", median(found.ratios["mean"]), Floor(0.7))
     report.figure("from the last prices: time / no start, median", median(found.ratios["last"]), Floor(0.7))
     report.figure("from useless prices: time / no start, largest", max(found.ratios["useless"]), Floor(1.2))
-    report.figure("GPU form from the mean: operations / no start", share_of_operations(), Floor(0.38))
     report.figure("alternating: from the mean: time / no start, median", median(alternating.ratios["mean"]), Floor(1.2))
     for name, gaps in (
         ("GPU form from the mean", found.gaps),
@@ -116,21 +114,3 @@ def compare_size(report: Report, size: str, steps: list[Step], repetitions: int,
 def gpu_gap(step: Step) -> float:
     optimum = upper_bound(step.scores_TN, priced_assignment(step.scores_TN).price_N)
     return gap(torch_assignment(step.scores_TN, None, step.starts["mean"]).expert_T, optimum, step.scores_TN)
-
-
-def share_of_operations() -> float:
-    """How many operations the GPU form takes with a start, over those without; the same for scores of any size."""
-    scores_TN = torch.randn(512, 8)
-    with Operations() as cold:
-        torch_assignment(scores_TN)
-    with Operations() as warm:
-        torch_assignment(scores_TN, None, torch.zeros(8))
-    return warm.number / cold.number
-
-
-class Operations(TorchDispatchMode):
-    number = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.number += 1
-        return function(*args, **(kwargs or {}))

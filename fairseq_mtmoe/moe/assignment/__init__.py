@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.moe.assignment import kernels
-from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
-from fairseq_mtmoe.moe.assignment.torch_form import torch_assignment
+from fairseq_mtmoe.moe.assignment.torch_form import Assignment, torch_assignment
 from fairseq_mtmoe.moe.assignment.triton_form import assignment_on_gpu
 from fairseq_mtmoe.moe.device_kind import device_kind
 

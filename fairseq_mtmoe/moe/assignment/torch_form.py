@@ -12,23 +12,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.assignment import dual_prices
-from fairseq_mtmoe.moe.assignment.dual_prices import LONGEST_STEP, Assignment, newton_step
-
-# Temperatures with their numbers of steps; the first ones use a sample of the tokens.
-SAMPLED = ((0.25, 4), (0.0625, 3), (0.0156, 3))
-ALL = ((0.0156, 2), (0.0039, 2), (0.00098, 2))
-SAMPLE = 64  # tokens per expert
-ROUNDS = 4
-# From prices of an earlier step: one step at each of these temperatures. The first is high, and steps may be long,
-# because the earlier tokens may have been of other languages.
+# One step at each of these temperatures. The first is high, and steps may be long, because the tokens of
+# an earlier step may have been of other languages.
 WARMEST, COLDEST, STEPS = 0.25, 0.002, 6
-RESUMED = tuple(WARMEST * (COLDEST / WARMEST) ** (step / (STEPS - 1)) for step in range(STEPS))
-RESUMED_ROUNDS = 3
-RESUMED_RIDGE = 0.01  # of an expert's demand
+TEMPERATURES = tuple(WARMEST * (COLDEST / WARMEST) ** (step / (STEPS - 1)) for step in range(STEPS))
+LONGEST_STEP = 4.0  # in temperatures: longer steps are cut, since the smooth demand is only a local model
+ROUNDS = 3  # of moving surplus tokens
+RIDGE = 0.01  # of an expert's demand
 LEVEL = 100.0  # in ridges: keeps the mean of the prices
 SHUNNED = 1e-3  # of a share: lower demand counts as this much
 FARTHEST = 1e3  # in units of the scores' scale: larger prices of an earlier step are cut
+
+
+class Assignment(NamedTuple):
+    """Each token's expert, (T,), long, and the experts' prices, (N,), float32, of mean 0."""
+
+    expert_T: Tensor
+    price_N: Tensor
 
 
 @torch.no_grad()
@@ -45,18 +45,16 @@ def torch_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N
     count = number.clamp(min=1)
     with torch.autocast(scores_TN.device.type, enabled=False):
         scaled_TN, size = _scaled(scores_TN.float(), real_T, count)
-        if start_N is None:
-            prices_N = _prices(scaled_TN, real_T, count)
-        else:
-            prices_N = _resumed(scaled_TN, None if padding_T is None else real_T, count, start_N / size)
+        start_N = torch.zeros(num_experts, device=scores_TN.device) if start_N is None else start_N / size
+        prices_N = _prices(scaled_TN, None if padding_T is None else real_T, count, start_N)
     value_TN = scaled_TN - prices_N
     best_T, expert_T = value_TN.max(1)
     if padding_T is not None:
         expert_T = expert_T.masked_fill(padding_T, num_experts)
     shares = Shares.of(prices_N, number.long(), num_tokens)
-    for _ in range(ROUNDS if start_N is None else RESUMED_ROUNDS):
+    for _ in range(ROUNDS):
         expert_T = _moved(value_TN, best_T, expert_T, shares)
-    return Assignment(_filled(expert_T, shares), dual_prices.in_units_of(size, prices_N))
+    return Assignment(_filled(expert_T, shares), _in_units_of(size, prices_N))
 
 
 def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,34 +72,21 @@ def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, T
     return below_TN / spread, spread.double() * size
 
 
-def _prices(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> Tensor:
-    num_tokens, num_experts = scores_TN.shape
-    size = min(SAMPLE * num_experts, num_tokens)
-    index = dual_prices.sample_indices(size, num_tokens, scores_TN.device)
-    prices_N = (real_T @ scores_TN) / count
-    sample = scores_TN.index_select(0, index), real_T.index_select(0, index)
-    for schedule, (scores, real) in ((SAMPLED, sample), (ALL, (scores_TN, real_T))):
-        for temperature, steps in schedule:
-            for _ in range(steps):
-                prices_N = prices_N + temperature * newton_step(scores, prices_N, temperature, real)
-    return prices_N
+def _prices(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: Tensor) -> Tensor:
+    """Return prices from those of an earlier step, or 0, in few operations.
 
-
-def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: Tensor) -> Tensor:
-    """Return prices from those of an earlier step, in few operations.
-
-    Demand falls nearly exponentially as a price rises. Therefore a step equalises its logarithm, which converges from
-    far away. With D the demand, (T, N), and d its sums, in shares, the step x solves (diag(d) - DᵀD) x = d log d,
-    divided by d.
+    With an entropy term (as in Sinkhorn's optimal transport), a token's choice is a softmax at a temperature, and
+    demand is smooth. Newton's method takes one step at each of the falling temperatures. Demand falls nearly
+    exponentially as a price rises. Therefore a step equalises its logarithm, which converges from far away. With D the
+    demand, (T, N), and d its sums, in shares, the step x solves (diag(d) - DᵀD) x = d log d, divided by d.
     """
     num_tokens, num_experts = scores_TN.shape
     prices_1N = start_N.nan_to_num(0, 0, 0).unsqueeze(0)
     prices_1N = (prices_1N - prices_1N.mean()).clamp(-FARTHEST, FARTHEST).float()
-    # As in `newton_step`, prices are defined only up to a constant: hence the second term.
-    ridge_NN = torch.eye(num_experts, device=scores_TN.device) * (1 + RESUMED_RIDGE)
-    ridge_NN += RESUMED_RIDGE * LEVEL / num_experts
+    # Prices are defined only up to a constant: without the second term the system would be singular.
+    ridge_NN = torch.eye(num_experts, device=scores_TN.device) * (1 + RIDGE) + RIDGE * LEVEL / num_experts
     weight_T1 = None if real_T is None else (real_T * (num_experts / count)).unsqueeze(1)
-    for temperature in RESUMED:
+    for temperature in TEMPERATURES:
         demand_TN = (scores_TN - prices_1N).div_(temperature).softmax(1)
         if weight_T1 is None:
             both_NN = torch.addmm(ridge_NN, demand_TN.t(), demand_TN, beta=0, alpha=num_experts / num_tokens)
@@ -109,9 +94,17 @@ def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: T
             both_NN = demand_TN.t() @ (demand_TN * weight_T1)
         demand_1N = both_NN.sum(0, keepdim=True).clamp_(min=SHUNNED)
         slope_NN = ridge_NN.addcdiv(both_NN, demand_1N, value=-1)
+        # No check for errors, which would synchronise a GPU; with the ridge there are none.
         step_1N = torch.linalg.solve_ex(slope_NN, demand_1N.log(), left=False).result
         prices_1N = prices_1N.add(step_1N.clamp_(-LONGEST_STEP, LONGEST_STEP), alpha=temperature)
     return prices_1N.squeeze(0)
+
+
+def _in_units_of(size: Tensor, prices_N: Tensor) -> Tensor:
+    """Return prices minus their mean, times `size`, (N,), float32, always finite."""
+    wide_N = prices_N.double()
+    limit = torch.finfo(torch.float32).max
+    return ((wide_N - wide_N.mean()) * size.double()).clamp(-limit, limit).float()
 
 
 class Shares(NamedTuple):

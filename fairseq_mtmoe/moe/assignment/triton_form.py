@@ -14,8 +14,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
-from fairseq_mtmoe.moe.assignment.torch_form import RESUMED, RESUMED_ROUNDS, torch_assignment
+from fairseq_mtmoe.moe.assignment.torch_form import ROUNDS, TEMPERATURES, Assignment, torch_assignment
 from fairseq_mtmoe.moe.device_kind import has_triton
 
 logger = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_
     below_TN = new(num_tokens, num_experts, dtype=torch.float32)
     part = new(4, programs, dtype=torch.float32)
     both = new(2, programs, experts, experts, dtype=torch.float32)
-    price = new(len(RESUMED) + 2, experts, dtype=torch.float32)
+    price = new(len(TEMPERATURES) + 2, experts, dtype=torch.float32)
     best_T, loss_T = new(2, num_tokens, dtype=torch.float32)
     chosen_T, target_T, leaves_T = new(3, num_tokens, dtype=torch.int32)
     shares = new(2, experts, dtype=torch.int32)
@@ -67,16 +66,16 @@ def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_
             scores_TN, padding, below_TN, part, *size, tiles, HAS_PADDING=padding_T is not None, **parts
         )
         start = part if start_N is None else start_N.contiguous()
-        for number in range(len(RESUMED) + 1):
+        for number in range(len(TEMPERATURES) + 1):
             run.step[by_part](
                 below_TN, padding, part, start, both[number % 2 - 1], both[number % 2],
                 price[max(number - 1, 0)], price[number], best_T, chosen_T, *size, tiles,
-                RESUMED[max(number - 1, 0)], RESUMED[min(number, len(RESUMED) - 1)],
-                IS_FIRST=number == 0, IS_LAST=number == len(RESUMED), HAS_START=start_N is not None,
+                TEMPERATURES[max(number - 1, 0)], TEMPERATURES[min(number, len(TEMPERATURES) - 1)],
+                IS_FIRST=number == 0, IS_LAST=number == len(TEMPERATURES), HAS_START=start_N is not None,
                 HAS_PADDING=padding_T is not None, **parts,
             )  # fmt: skip
         price_N, out_N = price[-2], price[-1, :num_experts]
-        for _ in range(RESUMED_ROUNDS):
+        for _ in range(ROUNDS):
             run.wish[by_tile](
                 below_TN, part, price_N, best_T, chosen_T, target_T, loss_T, shares, *size, programs,
                 PROGRAMS=MOST_PROGRAMS, **count,

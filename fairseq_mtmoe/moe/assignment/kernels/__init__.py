@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
+from fairseq_mtmoe.moe.assignment.torch_form import Assignment
 from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
 Assign = Callable[[int, int, int, int | None, int, int], int]

@@ -1,7 +1,8 @@
-// Step 1: dual prices, by Newton's method on the smoothed dual at falling temperatures, as in ../dual_prices.py, which
-// explains it. See assignment.cpp.
+// Step 1: dual prices, by Newton's method on the smoothed dual at falling temperatures. See assignment.cpp.
 //
-// Differences from the torch version: the matrix of Newton's method is computed from a part of the tokens and of each
+// A token that pays p_e for expert e chooses the highest score - price. At the optimal prices all experts have equal
+// demand. With an entropy term, choices become softmaxes at a temperature, and demand is smooth. The matrix of Newton's
+// method is computed from a part of the tokens and of each
 // token's demand, and the system is solved by conjugate gradients. Demand itself, which determines the solution, is
 // exact. The method ends early: moving the remaining surplus tokens costs less than another step.
 #pragma once

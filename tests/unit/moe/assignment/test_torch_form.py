@@ -9,7 +9,6 @@ from fairseq_mtmoe.moe.assignment import assigned
 from fairseq_mtmoe.moe.assignment.torch_form import torch_assignment
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from tests.unit.moe.assignment import made_scores as made
-from tests.unit.moe.test_layer import Recorder
 
 
 @pytest.mark.parametrize(("kind", "tokens", "experts"), [*made.CASES, (made.random_scores, 1, 2)])
@@ -29,7 +28,7 @@ def test_shares_gap_and_prices_at_the_size_of_a_batch(kind, tokens, experts):
     assert found.price_N.dtype == torch.float32 and found.price_N.shape == (experts,)
     spread = made.spread_of(scores)
     assert abs(found.price_N.mean().item()) <= 1e-5 * (spread + 1)
-    assert (found.price_N - right.price_N).abs().max() <= 0.02 * spread
+    assert (found.price_N - right.price_N).abs().max() <= 0.02 * spread + 1e-6
 
 
 @pytest.mark.parametrize("start", ["own", "near", "far", "zero", "odd"])
@@ -77,23 +76,6 @@ def test_gap_from_prices_that_are_off(kind):
         assert_gap(scores, priced_assignment(scores).price_N + off * made.spread_of(scores) * noise)
 
 
-@pytest.mark.parametrize(("padded", "most"), [(False, 247), (True, 259)])
-def test_a_start_saves_operations(padded, most):
-    """Without one there are 671 and 673."""
-    scores, start, padding = torch.randn(64, 8), torch.zeros(8), torch.arange(64) % 5 == 0 if padded else None
-    with Recorder() as recorder:
-        torch_assignment(scores, padding, start)
-    assert recorder.operations <= most
-
-
-def test_the_sample_is_in_step_with_no_sentences():
-    """Tokens come as (length, sentences): each 64th is of the same sentence, which has wishes of its own."""
-    generator = torch.Generator().manual_seed(5)
-    scores = 3 * torch.randn(64, 16, generator=generator).repeat(256, 1)
-    scores += torch.randn(scores.shape, generator=generator)
-    assert_gap(scores, None)
-
-
 def test_padding_takes_no_part():
     scores = made.make(made.random_scores, 700, 16)
     padding = torch.rand(700, generator=torch.Generator().manual_seed(3)) < 0.3
@@ -106,7 +88,7 @@ def test_padding_takes_no_part():
     assert (torch_assignment(scores, torch.ones_like(padding)).expert_T == 16).all()
 
 
-SCORES, PADDING = made.make(made.random_scores, 512, 8).float(), torch.arange(512) % 7 == 0
+SCORES, PADDING = made.make(made.clustered, 2000, 8).float(), torch.arange(2000) % 7 == 0
 
 
 @pytest.mark.parametrize("arguments", [(SCORES,), (SCORES, PADDING), (SCORES, PADDING, torch.zeros(8))])
@@ -119,6 +101,7 @@ def test_no_value_is_waited_for(arguments):
 @pytest.mark.parametrize("padding", [None, PADDING])
 def test_gates_and_assignment_take_this_form_on_a_gpu(padding):
     with device_kind_everywhere(DeviceKind.GPU):
-        taken, _ = assigned(SCORES, padding)
-    assert torch.equal(taken, torch_assignment(SCORES, padding).expert_T)
-    assert not torch.equal(taken, assigned(SCORES, padding)[0])  # a CPU finds the very best
+        expert_T, price_N = assigned(SCORES, padding)
+    right = torch_assignment(SCORES, padding)
+    assert torch.equal(expert_T, right.expert_T) and torch.equal(price_N, right.price_N)
+    assert not torch.equal(price_N, assigned(SCORES, padding)[1])  # a CPU's are exact
