@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "fairseq_mtmoe"
 
 # Rooms, and those of the package that they may import from (themselves always; *: all). What is not here is an error.
 # Every folder of `models/` that is not listed is a system; no system imports another.
-FILES = "data/translation/file_names data/translation/tiers data/translation/recorded_sizes"
+FILES = "data/translation/file_names data/translation/tiers data/translation/recorded_sizes data/translation/languages"
 DATA = f"data data/mixtures data/translation {FILES}"
 LAYERS = "errors moe conditioning checkpoints slots"
 BLOCKS = "backbones/blocks backbones/hugging_face backbones/sizes"
@@ -20,7 +20,7 @@ PIECES = "backbones/piece_models"
 BACKBONES = "backbones/translation backbones/bert backbones/bert/model backbones/t5"
 RULES = f"""
 __init__ cli: *
-errors known_warnings protocols backbones models data/translation/file_names:
+errors known_warnings protocols backbones models data/translation/file_names data/translation/languages:
 backbones/piece_models: io
 io moe conditioning data/sampling backbones/sizes optim: errors
 data/translation/tiers: errors io

@@ -1,28 +1,24 @@
 """Descriptions of language pairs, from `languages.yaml`: the initial values of PEMT's prompts for translation."""
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import sentencepiece
-import yaml
 
 from fairseq_mtmoe.data.translation.file_names import model_of_sources
+from fairseq_mtmoe.data.translation.languages import languages
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 
-LANGUAGES = Path(__file__).with_name("languages.yaml")
 
-
-@cache
-def languages() -> dict[str, str]:
+def described_languages() -> dict[str, str]:
     """Return the descriptions of languages by code: `Czech, a West Slavic language close to Slovak, …`."""
-    return {code: ", ".join(parts) for code, parts in yaml.safe_load(LANGUAGES.read_text("utf-8")).items()}
+    table = languages()
+    return {code: f"{row['name']}, {row['about']}" for code, row in table.items() if "about" in row}
 
 
 def description_of_pair(pair: str) -> str:
     """Return a sentence that describes a language pair (UserError: a language is unknown)."""
-    known, found = languages(), []
+    known, found = described_languages(), []
     for lang in pair.split("-"):
         name = known.get(lang) or known.get(lang.split("_")[0]) or known.get(_short_code(lang))
         if name is None:

@@ -1,10 +1,5 @@
 """Languages of tokenizers of `transformers`, in the order of their ids."""
 
-_MBART50 = """
-ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX ro_RO
-ru_RU si_LK tr_TR vi_VN zh_CN af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF
-pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI
-"""
 _M2M_100 = """
 af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy id ig
 ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl
@@ -28,6 +23,6 @@ tam_Taml tat_Cyrl tel_Telu tgk_Cyrl tgl_Latn tha_Thai tir_Ethi taq_Latn taq_Tfng
 tum_Latn tur_Latn twi_Latn tzm_Tfng uig_Arab ukr_Cyrl umb_Latn urd_Arab uzn_Latn vec_Latn vie_Latn war_Latn wol_Latn
 xho_Latn ydd_Hebr yor_Latn yue_Hant zho_Hans zho_Hant zul_Latn
 """
-MBART50, OF_M2M, NLLB = tuple(_MBART50.split()), tuple(_M2M_100.split()), tuple(_NLLB.split())
+OF_M2M, NLLB = tuple(_M2M_100.split()), tuple(_NLLB.split())
 OF_WMT21 = ("en", "ha", "is", "ja", "cs", "ru", "zh", "de")
 SETS = {"m2m100": OF_M2M, "wmt21": OF_WMT21}  # by `language_codes` of M2M-100's tokenizer

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq_mtmoe.backbones.hugging_face import as_json
-from fairseq_mtmoe.backbones.translation.pretrained.codes import MBART50, OF_M2M
+from fairseq_mtmoe.backbones.translation.pretrained.codes import OF_M2M
 from fairseq_mtmoe.backbones.translation.pretrained.families import BOS_ID, EOS_ID, MARIAN, MBART, PAD_ID
 from fairseq_mtmoe.backbones.translation.pretrained.layout import (
     EOS,
@@ -32,6 +32,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import (
     TARGET_VOCAB,
     VOCAB,
 )
+from fairseq_mtmoe.data.translation.languages import MBART50
 from fairseq_mtmoe.data.translation.new_pieces import BPE, UNIGRAM, model_type
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Side
 from fairseq_mtmoe.errors import UserError

@@ -22,7 +22,7 @@ from fairseq_mtmoe.backbones.piece_models import (
     check_pre_tokenizer,
     serialized,
 )
-from fairseq_mtmoe.backbones.translation.pretrained.codes import MBART50, NLLB, SETS
+from fairseq_mtmoe.backbones.translation.pretrained.codes import NLLB, SETS
 from fairseq_mtmoe.backbones.translation.pretrained.families import MARIAN, MBART, TranslatorConfig
 from fairseq_mtmoe.backbones.translation.pretrained.layout import (
     BRACKETS,
@@ -39,6 +39,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.layout import (
     language_name,
     token_of,
 )
+from fairseq_mtmoe.data.translation.languages import MBART50
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Side, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes, read_json

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.cleaning.characters import WIDE, scripts, wide
+from fairseq_mtmoe.data.translation.languages import languages
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.io.isolated import Lost, isolated
 
-_TABLE = Path(__file__).with_name("languages.yaml")
 _SCRIPT = re.compile(r"_([A-Z][a-z]{3})(?:_|$)")
 _JOINED = {
     "Jpan": ("Hani", "Hira", "Kana"),
@@ -66,12 +65,6 @@ def is_distant(code: str, lang: str) -> bool:
     except ValueError:  # raised by `langcodes` for malformed codes
         return False
     return distance > _RELATED
-
-
-@cache
-def languages() -> dict[str, dict[str, list[str]]]:
-    """Return the `scripts` and `names` of `languages.yaml`, by plain code."""
-    return dict(yaml.safe_load(_TABLE.read_text(encoding="utf-8")))
 
 
 def scripts_of(lang: str) -> tuple[str, ...]:

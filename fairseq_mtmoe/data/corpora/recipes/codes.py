@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from enum import Enum
 
+from fairseq_mtmoe.data.translation.languages import MBART50
+
 CODE = re.compile(r"[a-z]{2,3}(_[A-Za-z0-9]+)*")  # in either spelling, or another, such as `pt_BR`
 OPEN = ("xx", "yy")  # any language, in a pair
 
@@ -15,16 +17,7 @@ class Spelling(Enum):
     mbart = "mbart"  # de_DE
 
 
-# The 52 codes of mBART-50 ("Multilingual Translation with Extensible Multilingual Pretraining and Finetuning", Tang et
-# al. 2020), of which ML-50 has data for all but two (sw_KE, tl_XX).
-MBART = (
-    *("af_ZA", "ar_AR", "az_AZ", "bn_IN", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fa_IR", "fi_FI", "fr_XX"),
-    *("gl_ES", "gu_IN", "he_IL", "hi_IN", "hr_HR", "id_ID", "it_IT", "ja_XX", "ka_GE", "kk_KZ", "km_KH", "ko_KR"),
-    *("lt_LT", "lv_LV", "mk_MK", "ml_IN", "mn_MN", "mr_IN", "my_MM", "ne_NP", "nl_XX", "pl_PL", "ps_AF", "pt_XX"),
-    *("ro_RO", "ru_RU", "si_LK", "sl_SI", "sv_SE", "sw_KE", "ta_IN", "te_IN", "th_TH", "tl_XX", "tr_TR", "uk_UA"),
-    *("ur_PK", "vi_VN", "xh_ZA", "zh_CN"),
-)
-_MBART_OF = {code.split("_")[0]: code for code in MBART}
+_MBART_OF = {code.split("_")[0]: code for code in MBART50}
 _PLAIN_OF = {code: plain for plain, code in _MBART_OF.items()}
 
 

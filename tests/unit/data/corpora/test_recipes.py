@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from fairseq_mtmoe.data.corpora.recipes import SHIPPED, schema
-from fairseq_mtmoe.data.corpora.recipes.codes import MBART, mbart_code, plain_code
+from fairseq_mtmoe.data.corpora.recipes.codes import mbart_code, plain_code
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe, load_recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import Role
+from fairseq_mtmoe.data.translation.languages import MBART50
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.refused import refused
 
@@ -101,8 +102,8 @@ def test_files_have_one_origin_and_checksums_are_those_of_sacrebleu():
 
 
 def test_codes_go_both_ways():
-    assert len(MBART) == 52 and load_recipe("ml50").data_pair("en-de") == "en_XX-de_DE"
-    for code in MBART:
+    assert len(MBART50) == 52 and load_recipe("ml50").data_pair("en-de") == "en_XX-de_DE"
+    for code in MBART50:
         plain = plain_code(code)
         assert mbart_code(plain) == mbart_code(code) == code and plain_code(plain) == plain
     assert (plain_code("zh_CN"), plain_code("pt_BR"), mbart_code("cy")) == ("zh", "pt_BR", None)
