@@ -61,6 +61,8 @@ class Lines:
                 yield from file
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise UserError(f"`{path}` must be a whole gzip file, but {first_line(error)}.") from error
+        except LookupError as error:
+            raise UserError(f"The encoding of `{path}` must be one of texts that Python knows, but is not.") from error
         except UnicodeDecodeError as error:
             wrong_byte = error.object[error.start]
             raise UserError(

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from glob import escape
+from glob import escape, glob
 from pathlib import Path
 
 import numpy as np
@@ -116,8 +116,14 @@ def _files(folder: Path, source: Source, labels: list[str]) -> list[tuple[Path, 
     """Return a source's files, each with the label of its examples if it has one; empty if a file is missing."""
     if source.format not in BY_LABEL:
         return [(folder / source.file, None)] if (folder / source.file).exists() else []
-    of_label = {label: sorted(folder.glob(source.file.replace("{label}", escape(label)))) for label in labels}
-    return [(path, label) for label in labels for path in of_label[label]] if all(of_label.values()) else []
+    files: list[tuple[Path, str | None]] = []
+    for label in labels:
+        pattern = source.file.replace("{label}", escape(label))
+        paths = sorted(glob(str(Path(escape(str(folder)), pattern))))
+        if not paths:
+            return []
+        files += [(Path(path), label) for path in paths]
+    return files
 
 
 def _part(examples: list[Example], source: Source) -> list[Example]:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
+from fairseq_mtmoe.errors import raise_invalid, shortened
 from fairseq_mtmoe.io.typed import MISSING
 from fairseq_mtmoe.io.yaml_files import read_mapping, structured
 
@@ -23,7 +23,6 @@ OWN = Path(__file__).with_name("tasks.yaml")
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have field names of several words
 ENTITY_LABEL = re.compile(r"[BI]-.+")
-MAX_STEPS = 10_000  # different answers of a regression in text
 SPLITS = ("train", "valid", "test")
 
 # Whether the rule holds, the field, the rule's text, and the wrong value if it is not the field's.
@@ -97,21 +96,12 @@ class Source:
 
     def rules(self, row: TaskRow) -> Iterator[Rule]:
         """Yield the rules for the fields."""
-        by_label, is_conll, part, seed = self.format in BY_LABEL, self.format is Format.conll, self.part, self.part_seed
-        yield _is_encoding(self.encoding), "encoding", "one of texts that Python knows, with one byte for a line feed"
+        part, is_conll = self.part, self.format is Format.conll
         is_part = not part or (len(part) == 2 and 0 <= part[0] < part[1] <= 1)
         yield is_part, "part", "two shares from 0 to 1, start and end"
-        yield seed is None or (bool(part) and seed >= 0), "part_seed", "at least 0, and only beside a part"
-        yield (
-            bool(self.columns) or not is_conll,
-            "columns",
-            "the fields of a line, including the word's and the label's",
-        )
-        has_ids = bool(self.ids) or not (self.keep_ids or self.leave_ids)
-        yield has_ids, "ids", "the fields of an id, if examples are chosen by id"
-        is_below = not (by_label and Path(self.file).is_absolute())
-        yield is_below, "file", "below the data directory if there is a file for each label"
-        is_named = ("{label}" in self.file) == by_label
+        has_columns = bool(self.columns) or not is_conll
+        yield has_columns, "columns", "the fields of a line, including the word's and the label's"
+        is_named = ("{label}" in self.file) == (self.format in BY_LABEL)
         yield is_named, "file", "a name with {label} if there is a file for each label, and only then"
         is_asked = (self.format in QUESTIONS) == (row.kind is Kind.span)
         yield is_asked, "format", "squad or mrqa for a span task, and only there"
@@ -150,7 +140,6 @@ class TextForm:
     def rules(self, row: TaskRow) -> Iterator[Rule]:
         """Yield the rules for the fields."""
         count, writes = len(row.labels), self.writes
-        low, high = row.bounds if row.kind is Kind.regression else (0, 0)
         yield row.kind is not Kind.word_labels, "", "absent if words have labels", self.reads
         yield bool(FORM_FIELD.search(self.reads)), "reads", "a text with field names in braces"
         fits = not writes or len(writes) == len(set(writes)) == count
@@ -158,8 +147,6 @@ class TextForm:
         is_pair = not self.referent or (count == 2 and not writes)
         yield is_pair, "referent", "given only for tasks with two labels and without `writes`"
         yield 0 < self.step < math.inf, "step", "above 0"
-        is_coarse = (high - low) / self.step <= MAX_STEPS
-        yield is_coarse, "step", f"large enough for at most {MAX_STEPS:,} numbers within the bounds"
 
 
 @dataclass
@@ -209,18 +196,13 @@ class TaskRow:
         yield 1 <= num_texts <= 2, "texts", "one text or two"
         yield from self._rules_of_kind()
         yield is_ranking == bool(self.choices), "choices", "given in a ranking, and only there"
-        is_list = not self.is_open or len(self.choices) == 1
-        yield is_list, "choices", "one field that lists the candidates, as the ranking has no labels"
-        fits = not is_ranking or self.is_open or len(self.choices) == len(self.labels)
-        yield fits, "choices", f"as many as labels, {len(self.labels)}"
-        yield self.is_open or not self.names, "names", "given only in a ranking without labels"
-        has_room = self.max_positions is None or self.max_positions >= 8
-        yield has_room, "max_positions", "a number of tokens, at least 8"
-        indices = [one.text for one in self.words]
+        count = 1 if self.is_open else len(self.labels)
+        fits = not is_ranking or len(self.choices) == count
+        yield fits, "choices", "a field for each label, or one that lists the candidates if there are no labels"
+        indices = [word.text for word in self.words]
         are_there = all(0 <= index < num_texts for index in indices)
-        yield are_there, "words", f"in one of the {num_texts} texts, counted from 0", indices
         is_pair = len(indices) == (2 if self.kind is Kind.word_pair else 0)
-        yield is_pair, "words", "two in a word pair, and none elsewhere", len(indices)
+        yield is_pair and are_there, "words", "two in the texts of a word pair, and none elsewhere", indices
 
     def _rules_of_kind(self) -> Iterator[Rule]:
         texts, labels, bounds = self.texts, self.labels, self.bounds
@@ -231,7 +213,6 @@ class TaskRow:
             are_two = len(texts) == 2 and not labels
             yield are_two, "texts", "the question and the passage of a span task, which has no labels"
             yield self.stride is None or self.stride >= 1, "stride", "a number of tokens, at least 1"
-            yield self.longest_answer >= 1, "longest_answer", "a number of tokens, at least 1"
         else:
             are_different = len(set(labels)) == len(labels) and (self.is_open or len(labels) >= 2)
             yield are_different, "labels", "at least two different labels"
@@ -247,9 +228,6 @@ def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
     rows = dict(_own_rows())
     for path in paths:
         rows |= _rows_of(path, rows)
-    for benchmark in _benchmarks(rows):
-        if benchmark in rows:
-            raise UserError(f"`{benchmark}` must be a task or a benchmark in the task tables, but is both.")
     return rows
 
 
@@ -291,44 +269,55 @@ def _benchmarks(rows: Mapping[str, TaskRow]) -> dict[str, list[str]]:
     return benchmarks
 
 
-def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> TaskRow:
+def _row(path: Path, name: str, given: Any, rows: Mapping[str, TaskRow]) -> TaskRow:
     where = f"{path}: {name}"
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise_invalid(where, "a name of letters, digits, `_` and `-`", name)
-    is_like = isinstance(given, dict) and "like" in given
-    if not isinstance(given, dict) or not isinstance(given.get("splits", {} if is_like else None), dict):
-        raise_invalid(where, "the fields of a task, including `splits`", given)
+    if not isinstance(given, dict):
+        raise_invalid(where, "the fields of a task", given)
+    begins_as = _other(where, given, rows) if "like" in given else None
     fields = {key: value for key, value in given.items() if key not in ("splits", "submissions", "like")}
-    splits, submissions = given.get("splits", {}), given.get("submissions", {})
-    row = structured(TaskRow, where, fields, _other(where, given, splits, known) if is_like else None)
-    for split, sources in splits.items():
+    row = structured(TaskRow, where, fields, begins_as)
+    for split, sources in _mapping(f"{where}: splits", given.get("splits", {})).items():
         if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
-            raise_invalid(
-                f"{where}: splits", f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files", split
-            )
+            rule = f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files"
+            raise_invalid(f"{where}: splits", rule, split)
         row.splits[split] = [structured(Source, f"{where}: {split}", source) for source in sources]
-    for split, source in ((split, source) for split, sources in row.splits.items() for source in sources):
-        _expect(f"{where}: {split}", source, source.rules(row))
-    _expect(where, row, row.rules())
-    if row.text_form is not None:
-        _expect(f"{where}: text_form", row.text_form, row.text_form.rules(row))
-    where = f"{where}: submissions"
-    if not isinstance(submissions, dict) or not set(submissions) <= set(row.sets("test")):
-        found = ", ".join(row.sets("test")) or "there are none"
-        raise_invalid(where, f"for sets of the test data ({found})", submissions)
-    row.submissions |= {split: structured(Submission, where, submission) for split, submission in submissions.items()}
-    for split, submission in row.submissions.items():
-        _expect(where, submission, submission.rules(row, split))
+    for split, submission in _mapping(f"{where}: submissions", given.get("submissions", {})).items():
+        if split not in row.sets("test"):
+            rule = f"for sets of the test data ({', '.join(row.sets('test')) or 'there are none'})"
+            raise_invalid(f"{where}: submissions", rule, split)
+        row.submissions[split] = structured(Submission, f"{where}: submissions", submission)
+    _check(where, row)
     return row
 
 
-def _other(where: str, given: Mapping[str, Any], splits: Mapping[str, Any], known: Mapping[str, TaskRow]) -> TaskRow:
+def _check(where: str, row: TaskRow) -> None:
+    """Raise the `UserError` of the first rule that a row or one of its parts breaks."""
+    for split, sources in row.splits.items():
+        for source in sources:
+            _expect(f"{where}: {split}", source, source.rules(row))
+    _expect(where, row, row.rules())
+    if row.text_form is not None:
+        _expect(f"{where}: text_form", row.text_form, row.text_form.rules(row))
+    for split, submission in row.submissions.items():
+        _expect(f"{where}: submissions", submission, submission.rules(row, split))
+
+
+def _mapping(where: str, content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise_invalid(where, "names and their values", content)
+    return content
+
+
+def _other(where: str, given: Mapping[str, Any], rows: Mapping[str, TaskRow]) -> TaskRow:
     """Return a copy of the row named by `like`, without the submissions of sets with new files."""
-    name, labels = given["like"], given.get("labels")
-    if not isinstance(name, str) or name not in known:
-        raise_invalid(f"{where}: like", f"a known task ({shortened(known, str(name))})", name)
-    row = deepcopy(known[name])
-    row.submissions = {split: one for split, one in row.submissions.items() if split not in splits}
+    name, labels, splits = given["like"], given.get("labels"), given.get("splits", {})
+    if name not in rows:
+        raise_invalid(f"{where}: like", f"a known task ({shortened(rows, str(name))})", name)
+    row = deepcopy(rows[name])
+    for split in splits:
+        row.submissions.pop(split, None)
     if isinstance(labels, list):
         _reorder(row, list(map(str, labels)))
     return row
@@ -351,14 +340,6 @@ def _expect(where: str, part: object, rules: Iterable[Rule]) -> None:
         if not holds:
             value = wrong[0] if wrong else getattr(part, name)
             raise_invalid(f"{where}: {name}" if name else where, rule, value.name if isinstance(value, Enum) else value)
-
-
-def _is_encoding(name: str) -> bool:
-    """Return whether an encoding is one of texts, and ends lines with the byte of a line feed."""
-    try:
-        return b"xn--a.\n".decode(name) == "xn--a.\n"  # `idna`, a codec of names of hosts, refuses this one
-    except (LookupError, ValueError):
-        return False
 
 
 def _rules_of_head(row: TaskRow, rows: Mapping[str, TaskRow]) -> Iterator[Rule]:

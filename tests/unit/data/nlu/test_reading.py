@@ -158,6 +158,14 @@ def test_empty_files_are_counted_and_empty_lines_between_records_are_not(tmp_pat
     assert "the line is empty" not in caplog.text
 
 
+@pytest.mark.parametrize("encoding", ["klingon", "hex"])
+def test_an_unknown_encoding_is_refused(encoding, tmp_path, write):
+    write("RTE/train.tsv", RTE)
+    row = replace(ROWS["rte"], splits={"train": [Source("RTE/train.tsv", encoding=encoding)]})
+    with refused("train.tsv"):
+        read_split(tmp_path, row, "train")
+
+
 def test_labels_are_no_patterns_of_file_names(tmp_path, write):
     for label in ("a", "[a]", "*"):
         write(f"{label}.txt", f"is {label}\n")
