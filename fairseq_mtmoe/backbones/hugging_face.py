@@ -72,24 +72,21 @@ def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Co
     choices: allowed values by field.
     """
     for name, kind in get_type_hints(type(sizes)).items():
-        value, least = getattr(sizes, name), 0 if name in may_be_zero else 1
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if kind is int and (type(value) is not int or not least <= value <= MOST):
-            raise_invalid(name, f"a whole number from {least} to {MOST}", value)
-        if kind is float and name in may_be_large and not (is_number and 0 < value < MOST):
-            raise_invalid(name, "a number above 0", value)
-        if kind is float and name not in may_be_large and not (is_number and 0 <= value <= 1):
-            raise_invalid(name, "a number from 0 to 1", value)
-        if "dropout" in name and value >= 1:
-            raise_invalid(name, "from 0 to below 1", value)
-        if kind in (bool, bool | None) and type(value) is not bool:
+        value = getattr(sizes, name)
+        if kind is int:
+            least, most = (0 if name in may_be_zero else 1), (MOST_BLOCKS if name.endswith("_layers") else MOST)
+            if type(value) is not int or not least <= value <= most:
+                raise_invalid(name, f"a whole number from {least} to {most}", value)
+        elif kind is float:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= (MOST if name in may_be_large else 1):
+                raise_invalid(name, "a number from 0 on" if name in may_be_large else "a number from 0 to 1", value)
+            if value == 1 and "dropout" in name:
+                raise_invalid(name, "from 0 to below 1", value)
+        elif kind in (bool, bool | None) and type(value) is not bool:
             raise_invalid(name, "true or false", value)
-        if kind is str and not isinstance(value, str):
-            raise_invalid(name, "text", value)
-        if name.endswith("_layers") and value > MOST_BLOCKS:
-            raise_invalid(name, f"at most {MOST_BLOCKS}", value)
-        if choices and name in choices and value not in choices[name]:
-            raise_invalid(name, f"one of {', '.join(choices[name])}", value)
+        elif kind is str and value not in (choices or {}).get(name, (value,)):
+            raise_invalid(name, f"one of {', '.join((choices or {})[name])}", value)
 
 
 @contextmanager

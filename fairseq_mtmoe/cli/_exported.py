@@ -1,7 +1,6 @@
 """Conversion of checkpoints to Hugging Face's classes, for `mtmoe export-hf`."""
 
 import json
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from fairseq_mtmoe.checkpoints.head_labels import labels_of
 from fairseq_mtmoe.checkpoints.loading import expect_finite
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
-from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizer_files import load_tokenizer
 from fairseq_mtmoe.errors import UserError
 
@@ -154,18 +152,11 @@ def _head(
 
 
 def _labels(content: Mapping[str, Any], task: str, size: HeadSize) -> tuple[str, ...]:
-    """Return a task's labels in the order of its head; up to 0.2.0 from the task table, or numbers."""
+    """Return a task's labels in the order of its head; checkpoints up to 0.2.0 have none, and get numbers."""
     if size.num_outputs == 1:
         return ()
-    saved = labels_of("the checkpoint", model_options(content) or {}).get(task, [])
-    if len(saved) == size.num_outputs:
-        return tuple(saved)
-    trained_on = content["cfg"].get("task") or {}
-    options = vars(trained_on) if isinstance(trained_on, Namespace) else trained_on
-    tables = [Path(name) for name in str(options.get("task_table") or "").split(",") if name and Path(name).is_file()]
-    row = load_tables(tables).get(task)
-    labels = [] if row is None else row.labels
-    return tuple(map(str, labels if len(set(map(str, labels))) == size.num_outputs else range(size.num_outputs)))
+    labels = labels_of("the checkpoint", model_options(content) or {}).get(task)
+    return tuple(labels or map(str, range(size.num_outputs)))
 
 
 def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:

@@ -24,11 +24,8 @@ from fairseq_mtmoe.io.files import replacing
 
 logger = logging.getLogger(__name__)
 
-FORM = 3  # version of the files; it changes when reading or tokenizing changes
-# Names in files of a split's fields
-STORED = {"row_offsets_E": "firsts_E", "is_correct_S": "rights_S", "segment_start_S": "seconds_S"}
-ARRAYS = {one.name: STORED.get(one.name, one.name) for one in fields(TokenizedSplit)}
-del ARRAYS["names"], ARRAYS["passages"]
+FORM = 4  # version of the files; it changes when reading or tokenizing changes
+ARRAYS = tuple(field.name for field in fields(TokenizedSplit) if field.name not in ("names", "passages"))
 NAMES = ("names_bytes", "names_starts")
 
 
@@ -46,18 +43,18 @@ def tokenized_split(
             raise_invalid(f"{name}: stride", f"at most the {tokenizer.max_length} tokens of a window", row.stride)
         is_span = row.kind is Kind.span
         made = tokenize_windows(tokenizer, read(), row.stride) if is_span else tokenizer.tokenize(read())
-        arrays = {stored: getattr(made, field) for field, stored in ARRAYS.items()}
+        arrays = {name: getattr(made, name) for name in ARRAYS}
         return arrays | dict(zip(NAMES, (made.names.tokens_T, made.names.starts_N), strict=True))
 
     parts = (tokenizer.fingerprint, tokenizer.max_length, labelled)
-    arrays = stored_arrays(cache, root, name, row, split, FORM, parts, (*ARRAYS.values(), *NAMES), make)
-    kept: dict[str, Any] = {field: arrays[stored] for field, stored in ARRAYS.items()}
-    kept |= {field: int(kept[field]) for field in ("num_truncated", "num_lost")}
+    arrays = stored_arrays(cache, root, name, row, split, FORM, parts, (*ARRAYS, *NAMES), make)
+    values: dict[str, Any] = {field: arrays[field] for field in ARRAYS}
+    values |= {field: int(values[field]) for field in ("num_truncated", "num_lost")}
     passages = Passages(read, tokenizer) if row.kind is Kind.span else None
-    found = TokenizedSplit(**kept, names=Strings(*(arrays[name] for name in NAMES)), passages=passages)
-    for sentence in _losses(row, tokenizer, found):
+    tokens = TokenizedSplit(**values, names=Strings(*(arrays[field] for field in NAMES)), passages=passages)
+    for sentence in _losses(row, tokenizer, tokens):
         logger.warning(f"{name}, {split}: {sentence}")
-    return found
+    return tokens
 
 
 def _losses(row: TaskRow, tokenizer: TextTokenizer, split: TokenizedSplit) -> Iterator[str]:
