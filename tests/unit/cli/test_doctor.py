@@ -11,9 +11,9 @@ from tests.helpers.invoked import mtmoe
 
 
 def test_one_screen_where_all_is_there():
-    shown = mtmoe("doctor")
-    assert len(shown.splitlines()) <= 24 and "✗" not in shown and "fairseq-fixed 0.12" in shown
-    assert [check.name for check in doctor.CHECKS if check.name not in shown] == []
+    output = mtmoe("doctor")
+    assert len(output.splitlines()) <= 24 and "✗" not in output and "0.12.3" in output
+    assert [check.name for check in doctor.CHECKS if check.name not in output] == []
 
 
 def test_torch_that_is_broken_and_fairseq_that_is_missing(tmp_path):
@@ -26,21 +26,21 @@ def test_torch_that_is_broken_and_fairseq_that_is_missing(tmp_path):
     assert run.returncode == 1 and run.stderr == ""
     broken = {line.split()[1]: number for number, line in enumerate(lines) if line.startswith("✗")}
     assert list(broken) == ["torch", "fairseq", "fairseq_mtmoe"]
-    said, advice = lines[broken["torch"] :][:2]
-    assert said.endswith("OSError: libcudart.so.13: cannot open") and "pip install torch" in advice
+    message, advice = lines[broken["torch"] :][:2]
+    assert message.endswith("OSError: libcudart.so.13: cannot open") and "pip install torch" in advice
     assert sum(line[:1] in "✓–✗" for line in lines) == len(doctor.CHECKS)
 
 
 def test_kernels_that_are_missing_are_slow_and_no_more_and_packages_are_named(monkeypatch):
     monkeypatch.setattr(kernels, "BUILDS", {})
-    monkeypatch.setattr(doctor, "CHECKS", [check for check in doctor.CHECKS if check.name == "compiled kernels"])
-    shown = mtmoe("doctor")
-    assert "–  compiled kernels" in shown and "ten times as long" in shown
-    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda _: ["polib>=1.2", "nobody-has-this; x == 'y'"])
-    assert doctor.look_at_packages().advice == "missing: nobody-has-this; `pip install nobody-has-this`"
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "ipadic" else name)
-    found = doctor.look_at_optional_packages()
-    assert "Japanese" not in found.text and 'pip install "sacrebleu[ja]"' in found.advice
+    lines = ["polib>=1.2", "missing-one; python_version < '3'", "missing-two", "missing-three; extra == 'nlu'"]
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda _: lines)
+    names = ("compiled kernels", "optional packages")
+    monkeypatch.setattr(doctor, "CHECKS", [check for check in doctor.CHECKS if check.name in names])
+    output = mtmoe("doctor")
+    assert "–  compiled kernels" in output and "ten times as long" in output
+    assert "pip install 'fairseq_mtmoe[nlu]'" in output
+    assert doctor.missing_packages() == ["missing-two"]
 
 
 def test_the_memory_that_a_job_may_use(tmp_path):
