@@ -85,8 +85,8 @@ check: lint  ## lint, and run the quick tests: 2 minutes on 2 cores
 test-kill: $(INSTALLED)  ## kill small runs at 40 moments and resume them, into benchmarks/results/kills.md: 5 minutes
 	PYTHONPATH=benchmarks OMP_NUM_THREADS=1 $(BIN)/python -m tests.kill.report --write
 
-test-fuzz: $(INSTALLED)  ## feed damaged files to all readers for FUZZ_MINUTES=10, from FUZZ_SEED= (random); findings: runs/fuzz
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
+test-fuzz: $(INSTALLED)  ## feed damaged files to all readers, FUZZ_TRIES=300 each, from FUZZ_SEED=0
+	FUZZ_TRIES=$(or $(FUZZ_TRIES),300) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz
 
 docs: $(INSTALLED)  ## build the site; open docs/site/index.html in a browser
 	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs docs/site

@@ -1,42 +1,87 @@
-"""A few tries of each reader; `make test-fuzz` makes more."""
+"""Truncated, damaged and foreign files: a reader ends with a value or one sentence, in its time and memory.
 
-import itertools
+`make test-fuzz` makes more tries than `make test-all`, from FUZZ_SEED.
+"""
+
+import faulthandler
+import gzip
+import multiprocessing
 import os
-import subprocess
-import sys
+import random
+import resource
+import traceback
+from pathlib import Path
 
 import pytest
 
-from tests.fuzz.harness import Reader, attempt
-from tests.helpers.commands import REPOSITORY
+from tests.fuzz.readers import READERS, Reader
+from tests.helpers.damage import damage, value_or_sentence
+
+TRIES = int(os.environ.get("FUZZ_TRIES", "6"))
+SEED = os.environ.get("FUZZ_SEED", "0")
+MEMORY = 3 << 30  # bytes more than the process has when the try begins
+SECONDS = 30  # of the processor
+LONGEST = 300  # seconds on a busy machine
+FOREIGN = (b"", b"\0" * 4096, b"\x89PNG\r\n\x1a\n" + b"\1" * 200, gzip.compress(b"text"), b"a line\n" * 50, b"[1, {}]")
+
+
+def accident(draw: random.Random, content: bytes) -> bytes:
+    """The content cut, changed in some places, or that of another kind of file."""
+    kind = draw.choice(("cut", "damaged", "foreign"))
+    if kind == "cut":
+        return content[: draw.randrange(len(content))]
+    return damage(draw, content) if kind == "damaged" else draw.choice(FOREIGN)
+
+
+def end_of_try(reader: Reader, seed: str, folder: Path) -> str:
+    """Return what is wrong with the end of a try in a process of its own; empty if nothing is."""
+    path = reader.write(folder)
+    path.write_bytes(accident(random.Random(seed), path.read_bytes()))
+    report = folder.with_suffix(".report")
+    child = multiprocessing.get_context("fork").Process(target=_try, args=(reader, folder, report))
+    child.start()
+    child.join(LONGEST)
+    if child.is_alive():
+        child.kill()
+        return f"it takes more than {LONGEST} seconds"
+    return report.read_text() if report.exists() else f"exit code {child.exitcode}" * bool(child.exitcode)
+
+
+def _try(reader: Reader, folder: Path, report: Path) -> None:
+    faulthandler.disable()
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    used = int(sum(os.times()[:2]))
+    resource.setrlimit(resource.RLIMIT_CPU, (used + SECONDS, used + SECONDS + 1))
+    try:
+        value_or_sentence(lambda: reader.read(folder))
+    except BaseException:
+        report.write_text(traceback.format_exc())
+    os._exit(0)
 
 
 @pytest.mark.rare
-def test_new_files_are_a_value_or_a_sentence(tmp_path):
-    # In a process of its own: V8 waits for ever in a fork of a process that has drawn charts, as other tests do.
-    environment = {**os.environ, "FUZZ_SEED": "0", "FUZZ_TRIES": "3", "FUZZ_KEPT": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.fuzz"]
-    result = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, f"{result.stdout}\n{result.stderr[-3000:]}"
-    assert result.stdout.count("  3 tries, 0 findings") == result.stdout.count("FUZZ_SEED=0") >= 12
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_after_an_accident_is_a_value_or_a_sentence(name, tmp_path):
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        seed = f"{name} {SEED} {number}"
+        assert end_of_try(READERS[name], seed, folder) == "", f"{seed}: {folder}"
 
 
-ENDINGS = {
-    "more than 1 seconds": lambda folder, draw: sum(itertools.count()),
-    "MemoryError": lambda folder, draw: bytearray(1 << 36),
-    "signal 6": lambda folder, draw: os.abort(),
-    "ZeroDivisionError": lambda folder, draw: 1 / 0,
-}
+@pytest.mark.parametrize("name", READERS)
+def test_a_whole_file_is_read(name, tmp_path):
+    READERS[name].write(tmp_path)
+    READERS[name].read(tmp_path)
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_what_ends_otherwise_is_found_and_its_files_are_kept(ending, tmp_path):
-    def make(draw, folder):
-        (folder / "file").write_text(str(draw.random()))
-
-    reader = Reader("x", make, ENDINGS[ending], seconds=1)
-    found = attempt(reader, "3-4", tmp_path)
-    assert found is not None and found.what.startswith(ending) and found.folder.name == "x-3-4"
-    first = (found.folder / "file").read_text()
-    assert attempt(reader, "3-4", tmp_path) is not None and (found.folder / "file").read_text() == first
-    assert attempt(Reader("x", make, lambda folder, draw: None), "3-4", tmp_path) is None
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [(lambda folder: os.abort(), "exit code -6"), (lambda folder: 1 / 0, "ZeroDivisionError"),
+     (lambda folder: bytearray(1 << 36), "MemoryError")],
+)  # fmt: skip
+def test_another_end_is_noticed(read, words, tmp_path):
+    (tmp_path / "folder").mkdir()
+    assert words in end_of_try(Reader(READERS["tsv"].write, read), "x", tmp_path / "folder")
