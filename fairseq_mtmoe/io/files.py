@@ -24,8 +24,6 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 
-_CHUNK = 1 << 18  # bytes: about a core's cache
-_LONGEST_LINE = 64 << 20
 
 
 def regular_file(path: str | Path, what: str = "a file") -> Path:
@@ -83,14 +81,10 @@ def read_text(path: str | Path, what: str = "a text file") -> str:
 
     Raises `UserError` as `read_bytes` does, and for another encoding.
     """
-    return _decoded(read_bytes(path, what), 0, path)
-
-
-def _decoded(data: bytes, offset: int, path: str | Path) -> str:
     try:
-        return data.decode("utf-8")
+        return read_bytes(path, what).decode("utf-8")
     except UnicodeDecodeError as error:
-        reason = f"is not at byte {offset + error.start}; convert it"
+        reason = f"is not at byte {error.start}; convert it"
         raise UserError(f"`{path}` must be UTF-8 text, but {reason}.") from error
 
 
@@ -104,61 +98,20 @@ def decoded_line(line: bytes, number: int, name: str) -> str:
 
 
 def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
-    """Return the lines of a UTF-8 file; see `text_batches`."""
-    return [line for lines in text_batches(path, what) for line in lines]
-
-
-def text_batches(
-    path: str | Path, what: str = "a text file", span: tuple[int, int | None] = (0, None)
-) -> Iterator[list[str]]:
-    """Yield the lines of a UTF-8 file of any size, some thousands at a time.
+    """Return the lines of a UTF-8 file.
 
     There are as many lines as `wc -l` counts: only a line feed ends a line, no other break of Python or Unicode. A
     carriage return before it is not part of the line.
 
-    Args:
-        path: the file.
-        what: noun phrase for errors.
-        span: start and end in bytes (None: the file's end), on line boundaries.
-
     Raises:
-        UserError: it cannot be read, is in another encoding, has a line of over 64 MiB, or carriage returns alone.
+        UserError: it cannot be read, is in another encoding, or has carriage returns alone.
     """
-    offset, pending, any_feed = span[0], b"", span[0] > 0
-    for data in _chunks(path, what, span):
-        whole, feed, rest = data.rpartition(b"\n")
-        if feed:
-            yield _decoded_lines(pending + whole, offset, path)
-            offset += len(pending) + len(whole) + 1
-        any_feed = any_feed or bool(feed)
-        pending = rest if feed else pending + rest
-        if len(pending) > _LONGEST_LINE:
-            _check_line_ends(path, pending, any_feed)
-            raise UserError(f"`{path}` must have lines, but has one of over {_LONGEST_LINE >> 20} MiB.")
-    if pending:
-        lines = _decoded_lines(pending, offset, path)
-        _check_line_ends(path, pending, any_feed)
-        yield lines
-
-
-def _chunks(path: str | Path, what: str, span: tuple[int, int | None]) -> Iterator[bytes]:
-    begin, end = span
-    with _readable(path, what), open(regular_file(path, what), "rb") as file:
-        file.seek(begin)
-        while data := file.read(_CHUNK if end is None else min(_CHUNK, end - begin)):
-            begin += len(data)
-            yield data
-
-
-def _decoded_lines(data: bytes, offset: int, path: str | Path) -> list[str]:
-    """Return the lines of `data`, from `offset`, without the last line's end."""
-    text = _decoded(data, offset, path)
-    return (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
-
-
-def _check_line_ends(path: str | Path, line: bytes, any_feed: bool) -> None:
-    if b"\r" in line[:-1] and not any_feed:  # at its end it may be half of Windows' line end
+    text = read_text(path, what)
+    if "\n" not in text and "\r" in text[:-1]:  # at its end it may be half of Windows' line end
         raise UserError(f"`{path}` must have lines that end in line feeds, but has only carriage returns; convert it.")
+    lines = text.replace("\r\n", "\n").split("\n")
+    last = lines.pop().removesuffix("\r")
+    return [*lines, last] if last or text.endswith("\r") else lines
 
 
 def read_json(path: str | Path, what: str = "a JSON file") -> Any:

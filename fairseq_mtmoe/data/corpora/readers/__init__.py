@@ -1,5 +1,6 @@
 """Readers of raw files in all formats, as a stream of blocks; every lost line is reported (`BadLine.lost`)."""
 
+import codecs
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora import blocks
 from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles, Fault, OnBadLine, Pairs, Segment
-from fairseq_mtmoe.data.corpora.readers.lines import ABOUT, encoding_of, read_iwslt, read_moses, read_text
+from fairseq_mtmoe.data.corpora.readers.lines import ABOUT, read_iwslt, read_moses
 from fairseq_mtmoe.data.corpora.readers.markup import sgm_segments, tmx_segments, wmt_segments
 from fairseq_mtmoe.data.corpora.readers.messages import MAGIC, message_segments
 from fairseq_mtmoe.data.corpora.readers.tables import json_segments, read_tsv
@@ -19,14 +20,16 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 
 _PAIRS: dict[str, Callable[[CorpusFiles], Iterator[Pairs | BadLine]]] = {
-    **{"moses": read_moses, "text": read_text, "iwslt": read_iwslt, "tsv": read_tsv}
+    "moses": read_moses,
+    "iwslt": read_iwslt,
+    "tsv": read_tsv,
 }
 _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
     **{"jsonl": json_segments, "sgm": sgm_segments, "wmt": wmt_segments, "tmx": tmx_segments},
     **{"po": message_segments, "mo": message_segments},
 }
-_NUM_FILES = {"moses": (2,), "text": (2,), "iwslt": (2,), "sgm": (2,)}  # files of a corpus; other formats have 1
-_OF_LINES = ("moses", "text", "tsv", "jsonl")  # formats with a pair per line
+_NUM_FILES = {"moses": (2,), "iwslt": (2,), "sgm": (2,)}  # files of a corpus; other formats have 1
+_OF_LINES = ("moses", "tsv", "jsonl")  # formats with a pair per line
 FORMATS = ("auto", *_PAIRS, *_SEGMENTS)  # values of `CorpusFiles.format`; `auto` detects the format by content
 
 
@@ -95,7 +98,8 @@ def _head(path: Path) -> bytes:
 def _form(head: bytes) -> str | None:
     if head.startswith(MAGIC):
         return "mo"
-    text = head.decode(encoding_of(head), "replace").lstrip("\ufeff \t\r\n")
+    is_utf_16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # as some programs write XML
+    text = head.decode("utf-16" if is_utf_16 else "utf-8", "replace").lstrip("\ufeff \t\r\n")
     if text.startswith("<") and (root := _ROOT.match(_COMMENT.sub("", text).lstrip())):
         if (form := _ROOTS.get(root[1].lower())) is not None:
             return form
@@ -117,11 +121,7 @@ def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[Corpu
     except (Fault, UserError):  # reported when the corpus is read
         return []
     paths = [content.path for content in files.contents]
-    if (
-        form not in _OF_LINES
-        or len(paths) not in _NUM_FILES.get(form, (1,))
-        or any(encoding_of(_head(path)) != "utf-8" for path in paths)
-    ):
+    if form not in _OF_LINES or len(paths) not in _NUM_FILES.get(form, (1,)):
         return []
     every = min(_EVERY, most_lines)
     marks = [_marks(path, every) for path in paths]

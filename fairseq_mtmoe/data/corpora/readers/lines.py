@@ -1,6 +1,6 @@
 """Readers of files of lines: thousands are decoded at once, and line by line only if some are wrong.
 
-Moses' format has a file per side; IWSLT's also has lines that describe talks; `text` keeps every line.
+Moses' format has a file per side; IWSLT's also has lines that describe talks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from fairseq_mtmoe.data.corpora import blocks
 from fairseq_mtmoe.data.corpora.blocks import MAX_LINE, BadLine, Content, CorpusFiles, Fault, Pairs, Span, excerpt_of
-from fairseq_mtmoe.io.files import regular_file, text_batches
+from fairseq_mtmoe.io.files import regular_file
 
 # IWSLT's tags of lines about a talk. One file may have more of them: only one side names translators.
 ABOUT = ("doc", "url", "talkid", "keywords", "speaker", "reviewer", "translator")
@@ -40,7 +40,7 @@ class Batch:
 
 
 def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
-    """Yield the lines of a file or of a `span`, in UTF-8 or by byte order mark (Fault: unpacking ended too early)."""
+    """Yield the lines of a file or of a `span`, in UTF-8 (Fault: unpacking ended too early)."""
     begin, end = span
     any_feed, pending = begin > 0, b""
     with regular_file(content.path, "a corpus' file").open("rb") as file:
@@ -60,35 +60,14 @@ def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
         yield _decode(pending)
 
 
-def encoding_of(head: bytes) -> str:
-    """Return a file's encoding by its byte order mark; UTF-8 without one."""
-    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        return "utf-32"
-    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
-
-
 def _pieces(file: BinaryIO, end: int | None) -> Iterator[bytes]:
-    """Yield a file's bytes up to an offset, as UTF-8 without byte order mark."""
-    encoding = "utf-8"
-    if not file.tell():
-        head = file.read(4)
-        encoding = encoding_of(head)
-        file.seek(3 if head.startswith(codecs.BOM_UTF8) else 0)
-    # Lone surrogates become invalid UTF-8, so that only their own line is bad.
-    decoder = codecs.getincrementaldecoder(encoding)("surrogatepass") if encoding != "utf-8" else None
+    """Yield a file's bytes up to an offset, without the byte order mark."""
+    if not file.tell() and file.read(3) != codecs.BOM_UTF8:
+        file.seek(0)
     left = sys.maxsize if end is None else end - file.tell()
     while data := file.read(min(_CHUNK, left)):
         left -= len(data)
-        yield data if decoder is None else _recoded(decoder, data)
-    if decoder is not None:
-        yield _recoded(decoder, b"")
-
-
-def _recoded(decoder: codecs.IncrementalDecoder, data: bytes) -> bytes:
-    try:
-        return decoder.decode(data, final=not data).encode("utf-8", "surrogatepass")
-    except UnicodeError as error:
-        raise Fault("charset", str(error)) from error
+        yield data
 
 
 def _decode(lines: bytes) -> Batch:
@@ -151,13 +130,6 @@ def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     return _read_sides(files, list(map(_sentences, files.contents)))
 
 
-def read_text(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """Yield all pairs of two UTF-8 files, also with an empty side (UserError: a file is no UTF-8 text)."""
-    contents = zip(files.contents, files.spans, strict=True)
-    sides = [map(Batch, text_batches(content.path, span=span)) for content, span in contents]
-    return _read_sides(files, sides, are_usable=True)
-
-
 def _sentences(content: Content) -> Iterator[Batch]:
     """Yield only the lines of text, including titles and descriptions."""
     for batch in read_lines(content):
@@ -173,18 +145,12 @@ def _sentences(content: Content) -> Iterator[Batch]:
         yield kept
 
 
-def _read_sides(
-    files: CorpusFiles, lines: Sequence[Iterator[Batch]], are_usable: bool = False
-) -> Iterator[Pairs | BadLine]:
-    """Yield pairs of two files' lines; with `are_usable` without a check."""
+def _read_sides(files: CorpusFiles, lines: Sequence[Iterator[Batch]]) -> Iterator[Pairs | BadLine]:
+    """Yield pairs of two files' lines."""
     sides = source, target = [_Side(str(path), batches) for path, batches in zip(files.paths, lines, strict=True)]
     first = files.first
     while number := min(side.ready() for side in sides):
-        one, other = source.take(number), target.take(number)
-        if are_usable:
-            yield Pairs((one.texts, other.texts), range(first, first + number))
-        else:
-            yield from usable_pairs(one, other, first, files)
+        yield from usable_pairs(source.take(number), target.take(number), first, files)
         first += number
     rest = [side.count_rest() for side in sides]
     lost = max(rest)

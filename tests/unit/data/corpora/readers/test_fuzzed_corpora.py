@@ -23,9 +23,7 @@ JSON = b"".join(json.dumps({"en": f"a {n}", "de": "ü"}, ensure_ascii=False).enc
 
 
 def number_of_lines(content):
-    """None where a byte order mark says that lines end otherwise; the mark of UTF-8 is no line."""
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return 0
+    """The mark of UTF-8 is no line."""
     return len(split_lines(content.removeprefix(b"\xef\xbb\xbf")))
 
 
