@@ -30,7 +30,6 @@ OF_TEXT = (
     "chrf",
 )  # without `nll_loss`, which is the logarithm of perplexity
 OF_GATES = ("blend", "moved", "changed")
-OF_EXCHANGE = {"seconds": ("seconds", 1.0), "megabytes": ("bytes", 1e-6)}
 TRAINED = (
     *("loss", "nll_loss", "lr", "gnorm", "clip", "wps", "ups", "wpb", "bsz"),
     *("padding", "skipped", "loss_scale", "gb_free", "expert_comm_ms"),
@@ -370,17 +369,6 @@ def _sources(events: Sequence[Event]) -> Iterator[Row]:
                 yield table.row("weight", np.array([weight], np.float64), name, layer)
 
 
-def _exchange(events: Sequence[Event]) -> Iterator[Row]:
-    """Yield seconds and megabytes per update that each layer's all-to-all takes."""
-    logged = of_kind(events, "expert_comm")
-    chosen = [event for event in logged if event.get("updates") and event.get("layers")]
-    table, updates = _Table(chosen, "exchange"), _column(chosen, "updates")
-    for layer in _names(chosen, "layers"):
-        for metric, (name, scale) in OF_EXCHANGE.items():
-            column = scale * _column(chosen, "layers", layer, name) / updates
-            yield table.row(metric, column, layer=layer)
-
-
 READERS = (
     _validation,
     _training,
@@ -389,5 +377,4 @@ READERS = (
     _experts,
     _gates,
     _sources,
-    _exchange,
 )

@@ -9,7 +9,6 @@ import os
 import shlex
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Required
 
@@ -37,18 +36,15 @@ def is_count(value: Any) -> bool:
 def is_plain(value: Any) -> bool:
     """Return whether it is an option's value: null, bool, number, text, flat list."""
     if isinstance(value, list):
-        return all(is_plain(one) and not isinstance(one, list) for one in value)
-    return (
-        value is None
-        or isinstance(value, bool)
-        or (fault(value, Text | float) is None and value == value)
-    )
+        return all(is_plain(item) and not isinstance(item, list) for item in value)
+    if value is None or isinstance(value, bool):
+        return True
+    is_nan = value != value
+    return fault(value, Text | float) is None and not is_nan
 
 
-_AMOUNT, _FIGURE = (
-    f"null or a number from {least} to {LARGEST_AMOUNT:g}"
-    for least in ("0", f"{-LARGEST_AMOUNT:g}")
-)
+_AMOUNT = f"null or a number from 0 to {LARGEST_AMOUNT:g}"
+_FIGURE = f"null or a number from {-LARGEST_AMOUNT:g} to {LARGEST_AMOUNT:g}"
 Count = Annotated[float, Rule("a whole number from 0", is_count)]
 Amount = Annotated[
     float | None, Rule(_AMOUNT, lambda value: value is None or 0 <= value <= LARGEST_AMOUNT)
@@ -149,42 +145,44 @@ def read(path: str | Path) -> list[Event]:
             "text_to_text."
         )
     content = read_bytes(file, "a run log")
-    lines = {
-        number: event
-        for number, line in enumerate(content.split(b"\n"), start=1)
-        if (event := _parse(line))
-    }
-    if content and not any(event["event"] in FIELDS for event in lines.values()):
-        raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
-    for number, event in lines.items():
-        if (wrong := what_is_wrong(event)) is not None:
+    events: list[Event] = []
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        event = _parse(line)
+        if event is None:
+            continue
+        wrong = what_is_wrong(event)
+        if wrong is not None:
             raise UserError(
                 f"Line {number} of the run log `{file}` {wrong}; remove this line to read the others."
             )
-    starts = (
-        event["started"]
-        for event in lines.values()
-        if event["event"] == "run" and event.get("started")
-    )
-    started = next(starts, None)
+        events.append(event)
+    if content and not any(event["event"] in FIELDS for event in events):
+        raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
+    started = None
+    for event in events:
+        if event["event"] == "run":
+            started = started or event.get("started")
     kept: list[Event] = []
     earliest: dict[tuple[str, str], tuple[float, float]] = {}
-    for event in reversed(lines.values()):
+    for event in reversed(events):
         kind = (event["event"], str(event.get("subset", "")))
         moment = _moment(event)
         if moment < earliest.get(kind, (math.inf, 0.0)):
             earliest[kind] = moment
-            kept.append(
-                {**event, "started": started} if event["event"] == "run" and started else event
-            )
+            is_start = event["event"] == "run" and started
+            kept.append({**event, "started": started} if is_start else event)
     return kept[::-1]
 
 
 def _moment(event: Event) -> tuple[float, float]:
     """Return the key that orders events of a kind; 0 where fields are unknown."""
-    moment: Any = event["update"] if "update" in event else event.get("epoch", 0)
+    moment = event.get("update", event.get("epoch", 0))
     part = event.get("part", 0)
-    return float(moment) if is_count(moment) else 0.0, float(part) if is_count(part) else 0.0
+    return _count_or_0(moment), _count_or_0(part)
+
+
+def _count_or_0(value: Any) -> float:
+    return float(value) if is_count(value) else 0.0
 
 
 def _parse(line: bytes) -> Event | None:
@@ -232,9 +230,8 @@ def provenance() -> dict[str, str | None]:
 
 def _git(*arguments: str) -> str | None:
     command = ["git", "-C", str(ROOT), *arguments]
-    with suppress(FileNotFoundError):  # no git on this machine
-        return (
-            subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-            or None
-        )
-    return None
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git on this machine
+        return None
+    return result.stdout.strip() or None

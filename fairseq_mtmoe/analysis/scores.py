@@ -30,6 +30,11 @@ FIELDS = {
     "BLEU": ("bleu", "bleu_signature"), "chrF++": ("chrf", "chrf_signature"), SPBLEU: ("spbleu", "spbleu_signature"),
 }  # fmt: skip
 """Fields with the score and the signature of each of sacreBLEU's metrics."""
+OPTIONAL = (
+    *("more_references", "hypotheses_sha256", "spbleu", "spbleu_signature"),
+    *("metrics", "metric_signatures"),
+)
+"""Fields that files leave out where they are empty."""
 Count = Annotated[int, between(0, 10**12)]
 Figure = Annotated[float, between(-1000, 1000)]
 
@@ -52,52 +57,57 @@ class PairScore:
     hypotheses_sha256: Text = ""  # of the file of hypotheses
     spbleu: Figure | None = None  # BLEU over the pieces of a SentencePiece model
     spbleu_signature: Text = ""
-    metrics: Mapping[Text, Figure] = field(
-        default_factory=dict
-    )  # other than sacreBLEU's (COMET from 0 to 1)
+    # Other metrics than sacreBLEU's, such as COMET, from 0 to 1.
+    metrics: Mapping[Text, Figure] = field(default_factory=dict)
     metric_signatures: Mapping[Text, Text] = field(default_factory=dict)
 
     @property
     def figures(self) -> dict[str, float]:
         """The scores by metric."""
-        own = {name: getattr(self, of) for name, (of, _) in FIELDS.items()}
-        return {**{name: value for name, value in own.items() if value is not None}, **self.metrics}
+        figures = {metric: getattr(self, name) for metric, (name, _) in FIELDS.items()}
+        if self.spbleu is None:
+            del figures[SPBLEU]
+        return {**figures, **self.metrics}
 
     @property
     def signatures(self) -> dict[str, str]:
         """The signatures by metric, where there is one."""
-        own = {name: getattr(self, of) for name, (_, of) in FIELDS.items()}
-        return {name: value for name, value in {**own, **self.metric_signatures}.items() if value}
+        signatures = {metric: getattr(self, name) for metric, (_, name) in FIELDS.items()}
+        signatures |= self.metric_signatures
+        return {metric: signature for metric, signature in signatures.items() if signature}
 
     @property
     def remarks(self) -> list[str]:
         """Remarks on sentences and references that the scores do not fully cover."""
-        altered = f"{self.altered_references} of {self.sentences} references lost words that the dictionary does not "
-        found = {
-            altered + "have": self.altered_references,
-            f"{self.untranslated} longer than the model's positions not translated": self.untranslated,
-        }
-        return [remark for remark, count in found.items() if count]
+        remarks = []
+        if self.altered_references:
+            remarks.append(
+                f"{self.altered_references} of {self.sentences} references lost words that the "
+                "dictionary does not have"
+            )
+        if self.untranslated:
+            remarks.append(f"{self.untranslated} longer than the model's positions not translated")
+        return remarks
 
     @property
     def fields(self) -> dict[str, object]:
         """The JSON fields except the pair, without optional ones that are empty."""
-        optional = ("more_references", "hypotheses_sha256", "spbleu", "spbleu_signature", "metrics",
-                    "metric_signatures")  # fmt: skip
-        found = {name: value for name, value in asdict(self).items() if name != "pair"}
-        return {
-            name: value
-            for name, value in found.items()
-            if name not in optional or value not in (None, "", {}, 0)
-        }
+        fields = asdict(self)
+        del fields["pair"]
+        for name in OPTIONAL:
+            if fields[name] in (None, "", {}, 0):
+                del fields[name]
+        return fields
 
 
 def score_of(fields: dict[str, Any]) -> PairScore:
     """Return the score with these fields (ValueError: they are not a score's)."""
-    found = fault(fields, mapping_of(PairScore))
-    more = fields.keys() - PairScore.__dataclass_fields__.keys()
-    if found is not None or more:
-        raise ValueError(f"no score of a pair: it {found or f'has more, {min(more)}'}")
+    wrong = fault(fields, mapping_of(PairScore))
+    if wrong is not None:
+        raise ValueError(f"no score of a pair: it {wrong}")
+    further = fields.keys() - PairScore.__dataclass_fields__.keys()
+    if further:
+        raise ValueError(f"no score of a pair: it has more, {min(further)}")
     return PairScore(**fields)
 
 
@@ -127,26 +137,28 @@ class PieceBleu:
         content = read_bytes(path, "a SentencePiece model")
         self._model = SentencePieceProcessor()
         try:
-            self._model.load_from_serialized_proto(
-                content
-            )  # the constructor takes an empty file for no file
+            # The constructor takes an empty file for no file.
+            self._model.load_from_serialized_proto(content)
         except RuntimeError as error:
             raise UserError(f"`{path}` must be a SentencePiece model, but is not one.") from error
         self.name = f"spm-{path.name}-{hashlib.sha256(content).hexdigest()[:8]}"
 
     def cut(self, lines: Sequence[str | None]) -> list[Any]:
         """Return sentences as pieces joined by spaces; None stays None."""
-        # sacreBLEU removes spaces at a line's end before it cuts.
-        return [
-            None if line is None else " ".join(self._model.encode_as_pieces(line.rstrip()))
-            for line in lines
-        ]
+        texts: list[str | None] = []
+        for line in lines:
+            if line is None:
+                texts.append(None)
+                continue
+            # sacreBLEU removes spaces at a line's end before it cuts.
+            texts.append(" ".join(self._model.encode_as_pieces(line.rstrip())))
+        return texts
 
     def signature(self, bleu: BLEU) -> str:
         """Return the signature of a sacreBLEU metric that has scored cut texts."""
-        found = bleu.get_signature()
-        found.update("tok", self.name)
-        return str(found)
+        signature = bleu.get_signature()
+        signature.update("tok", self.name)
+        return str(signature)
 
 
 def score_pair(
@@ -169,20 +181,20 @@ def score_pair(
             len(hypotheses),
         )
     # sacreBLEU accepts None for a missing reference, although its types do not.
-    together: list[Any] = [
-        list(references),
-        *([line or None for line in lines] for lines in more_references),
-    ]
-    found: dict[str, Any] = {}
-    for metric, (score, signature) in FIELDS.items():
+    all_references: list[Any] = [list(references)]
+    all_references += [[line or None for line in lines] for lines in more_references]
+    fields: dict[str, Any] = {}
+    for metric, (score_field, signature_field) in FIELDS.items():
         scorer = scorer_of(metric, pair)
         if metric != SPBLEU:
-            found[score] = float(scorer.corpus_score(hypotheses, together).score)
-            found[signature] = str(scorer.get_signature())
+            score = scorer.corpus_score(hypotheses, all_references)
+            signature = str(scorer.get_signature())
         elif pieces is not None:
-            texts = pieces.cut(hypotheses), [pieces.cut(lines) for lines in together]
-            found |= {
-                score: float(scorer.corpus_score(*texts).score),
-                signature: pieces.signature(scorer),
-            }
-    return PairScore(pair, tier, len(references), **found, more_references=len(more_references))
+            cut_references = [pieces.cut(lines) for lines in all_references]
+            score = scorer.corpus_score(pieces.cut(hypotheses), cut_references)
+            signature = pieces.signature(scorer)
+        else:
+            continue
+        fields[score_field] = float(score.score)
+        fields[signature_field] = signature
+    return PairScore(pair, tier, len(references), **fields, more_references=len(more_references))

@@ -1,7 +1,6 @@
 """`mtmoe compare`: systems' means over seeds, or the significance of evaluations' differences."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import click
@@ -10,14 +9,15 @@ from fairseq_mtmoe.analysis import comparison, differences
 from fairseq_mtmoe.analysis.differences import SEED, Sampling
 from fairseq_mtmoe.analysis.eval_folders import read_evaluations
 from fairseq_mtmoe.analysis.run_log import provenance
-from fairseq_mtmoe.analysis.score_files import expanded, read_scores
+from fairseq_mtmoe.analysis.score_files import Scores, expanded, read_scores
 from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.analysis.significance import SAMPLES, TRIALS
 from fairseq_mtmoe.cli._shared import PATH, progress_bar, say, show
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import check_writable, write_text
 
-JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE = (f"comparison.{suffix}" for suffix in ("json", "md", "tex", "png"))
+JSON_FILE, MARKDOWN_FILE = "comparison.json", "comparison.md"
+LATEX_FILE, PICTURE_FILE = "comparison.tex", "comparison.png"
 
 
 @click.command("compare")
@@ -50,16 +50,18 @@ def command(
     if out is not None:
         check_writable(out)
     if len(systems) > 1 and not any("=" in argument for argument in systems):
-        draws = Sampling(SEED if seed is None else seed, samples or SAMPLES, samples or TRIALS)
-        compare_evaluations([*map(Path, systems)], out, draws, None if spm is None else PieceBleu(spm))
+        sampling = Sampling(SEED if seed is None else seed, samples or SAMPLES, samples or TRIALS)
+        pieces = None if spm is None else PieceBleu(spm)
+        compare_evaluations([*map(Path, systems)], out, sampling, pieces)
         return
-    for option, value in {"--seed": seed, "--samples": samples, "--spm": spm and str(spm)}.items():
+    for option, value in {"--seed": seed, "--samples": samples, "--spm": spm}.items():
         if value is not None:
-            raise_invalid(option, "absent with NAME=RUN,…, for which no test is run", value)
+            raise_invalid(option, "absent with NAME=RUN,…, for which no test is run", str(value))
     compared = read_systems(systems)
-    for table in (comparison.mean_table(compared), comparison.difference_table(compared)):
-        if table is not None:
-            show(table.on_screen())
+    show(comparison.mean_table(compared).on_screen())
+    difference_table = comparison.difference_table(compared)
+    if difference_table is not None:
+        show(difference_table.on_screen())
     say(comparison.notes(compared))
     if out is not None:
         made_by = provenance()
@@ -68,29 +70,35 @@ def command(
         say([out / JSON_FILE, out / MARKDOWN_FILE])
 
 
-def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampling, pieces: PieceBleu | None) -> None:
-    """Print the differences to the first evaluation and their significance; write them to `out`, if given."""
+def compare_evaluations(
+    folders: Sequence[Path], out: Path | None, sampling: Sampling, pieces: PieceBleu | None
+) -> None:
+    """Print differences to the first evaluation with their significance, and write them to `out`, if given."""
     from fairseq_mtmoe.analysis.charts import models, save
 
     evaluations = read_evaluations(folders)
     with progress_bar("pairs", transient=True) as progress:
-        advance = partial(progress.update, progress.add_task("", total=len(evaluations[0].texts)), advance=1)
-        found = differences.find_differences(evaluations, draws, pieces, lambda pair: advance(description=pair))
-    for one in found:
-        show(differences.difference_table(one).on_screen(one.title))
-    say(differences.notes(found, draws))
+        bar = progress.add_task("", total=len(evaluations[0].texts))
+
+        def advance(pair: str) -> None:
+            progress.update(bar, advance=1, description=pair)
+
+        compared = differences.find_differences(evaluations, sampling, pieces, advance)
+    for system in compared:
+        show(differences.difference_table(system).on_screen(system.title))
+    say(differences.notes(compared, sampling))
     if out is not None:
         made_by = provenance()
-        write_text(out / MARKDOWN_FILE, differences.to_markdown(found, draws, made_by))
-        write_text(out / LATEX_FILE, differences.to_latex(found))
-        save(models.differences(found), out / PICTURE_FILE)
-        write_text(out / JSON_FILE, differences.to_json(found, draws, made_by))
+        write_text(out / MARKDOWN_FILE, differences.to_markdown(compared, sampling, made_by))
+        write_text(out / LATEX_FILE, differences.to_latex(compared))
+        save(models.differences(compared), out / PICTURE_FILE)
+        write_text(out / JSON_FILE, differences.to_json(compared, sampling, made_by))
         say(out / name for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE))
 
 
 def read_systems(arguments: Sequence[str]) -> list[comparison.System]:
     """Return the systems that `NAME=RUN,…` name (UserError: their runs cannot be compared)."""
-    systems: dict[str, list[Path]] = {}
+    systems: dict[str, list[Scores]] = {}
     for argument in arguments:
         name, sign, folders = argument.partition("=")
         patterns = [folder for folder in folders.split(",") if folder]
@@ -99,5 +107,7 @@ def read_systems(arguments: Sequence[str]) -> list[comparison.System]:
             raise_invalid("NAME=RUN,…", f"{rule}, or one of several folders of mtmoe evaluate", argument)
         if name in systems:
             raise_invalid("NAME=RUN,…", "given once for each name", argument)
-        systems[name] = [path for pattern in patterns for path in expanded(pattern)]
-    return comparison.systems_of({name: [*map(read_scores, paths)] for name, paths in systems.items()})
+        systems[name] = []
+        for pattern in patterns:
+            systems[name] += [read_scores(path) for path in expanded(pattern)]
+    return comparison.systems_of(systems)

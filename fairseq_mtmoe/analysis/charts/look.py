@@ -5,7 +5,6 @@ Colours are Okabe and Ito's, or viridis for many lines: both palettes are safe f
 """
 
 import math
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any, Literal
 
 import altair as alt
 
-from fairseq_mtmoe.errors import UserError, visible
+from fairseq_mtmoe.errors import visible
 from fairseq_mtmoe.io.files import replacing
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7a5cc0")
@@ -22,7 +21,6 @@ DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 1])
 EARLY_TO_LATE = ("#E69F00", "#0072B2", "#000000")  # from light to dark
 GREY = "#737373"
 FEW = 12  # a line with at most this number of points marks each of them
-LARGEST = 20_000
 LEGEND_LINE = 13
 NOTE_CHARACTERS = 110  # in a line of a note
 
@@ -77,7 +75,6 @@ def lines(points: Sequence[Point], form: Panel) -> Chart:
     A point that is `sparse` becomes a vertical line with this label.
     """
     names = order_of(points, "line")
-    check_size(LEGEND_LINE * len(names))
     largest = max((point["x"] or 0 for point in points), default=0)
     x_axis = alt.Axis(format="~s" if largest >= 10_000 else ",~f", tickMinStep=1, grid=False)
     legend = alt.Legend(title=None, symbolType="stroke")
@@ -246,24 +243,13 @@ def _spelled(value: Any) -> Any:
 
 
 def save(chart: Chart, path: str | Path) -> None:
-    """Write a chart as PNG, whole or not at all (UserError: it is too large)."""
+    """Write a chart as PNG, whole or not at all."""
     import vl_convert
 
     svg = vl_convert.vegalite_to_svg(spec_of(chart))
-    sides = re.findall(r' (?:width|height)="([^"]+)"', svg[: svg.index(">")])
-    check_size(*map(float, sides))
     content = vl_convert.svg_to_png(svg, scale=2.0)
     with replacing(path) as partial:
         Path(partial).write_bytes(content)
-
-
-def check_size(*sides: float) -> None:
-    """Raise `UserError` if a side of a chart is too long."""
-    if max(sides) > LARGEST:
-        raise UserError(
-            f"A picture must be at most {LARGEST:,} pixels wide and high, but this one would be "
-            f"{max(sides):,.0f}: draw fewer runs at once."
-        )
 
 
 def with_last(name: str, values: Iterable[float], form: Any = number) -> str:

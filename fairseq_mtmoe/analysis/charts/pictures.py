@@ -30,7 +30,6 @@ PICTURES: dict[str, tuple[tuple[str, ...], str, Callable[[Sequence[Run]], Chart 
     "gate_movement": (("gates",), "", runs.movement),
     "sources": (("sources",), "", runs.sources),
     "speed": (("train",), "", runs.speed),
-    "exchange": (("exchange",), "", runs.exchange),
 }
 
 

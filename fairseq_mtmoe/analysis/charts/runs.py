@@ -58,7 +58,6 @@ GATES = {
     "moved": "distance of the weights from their start, in lengths of the start",
     "changed": "share of tokens with another expert than at the start",
 }
-EXCHANGE = {"seconds": "seconds per update", "megabytes": "megabytes per update"}
 
 
 def points_of(row: Row, x: Values, line: str, panel: str = "") -> list[Point]:
@@ -302,23 +301,14 @@ def _weight(row: Row, x: str, panel: str) -> Point:
 
 def movement(runs: Sequence[Run]) -> Chart:
     """Draw each layer's `blend`, gate movement and changed tokens over updates."""
-    return _by_layer(runs, "gates", GATES, "Change of the gates since the start")
-
-
-def exchange(runs: Sequence[Run]) -> Chart:
-    """Draw seconds and megabytes per update of each layer's all-to-all."""
-    return _by_layer(runs, "exchange", EXCHANGE, "All-to-all of the experts")
-
-
-def _by_layer(runs: Sequence[Run], group: str, titles: dict[str, str], title: str) -> Chart:
-    """Draw a line per layer, in a panel per metric and run."""
     points: list[Point] = []
-    for metric, words in titles.items():
+    for metric, words in GATES.items():
         for run in runs:
             panel = words if len(runs) == 1 else f"{run.name}: {words}"
-            for row in run.of(group, metric=metric):
+            for row in run.of("gates", metric=metric):
                 points += points_of(row, row.moments.update, row.layer, panel)
-    return finished(lines(points, Panel("updates", height=150, columns=len(runs))), title)
+    form = Panel("updates", height=150, columns=len(runs))
+    return finished(lines(points, form), "Change of the gates since the start")
 
 
 def balance(runs: Sequence[Run]) -> Chart | None:

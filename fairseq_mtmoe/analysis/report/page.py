@@ -20,15 +20,11 @@ from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, Scores, read_scores, score_files
 from fairseq_mtmoe.analysis.significance import SAMPLES
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import text_lines
 from fairseq_mtmoe.io.pages import Part, Section
 from fairseq_mtmoe.io.tables import Table
 
 SAMPLING = Sampling(SEED, SAMPLES, 1000)
 """The page takes fewer trials than `mtmoe compare`, as it may be written many times."""
-SENTENCES_OF_PAIR = 5
-LONGEST = 600
-"""Characters of a text; longer texts are cut."""
 
 
 @dataclass
@@ -117,7 +113,7 @@ def sections_of(shown: Shown, states: Mapping[str, Mapping[str, Any]]) -> list[S
         specs = [spec_of(charts[name]) for name in names if name in charts]
         if specs:
             sections.append(Section(title, specs))
-    return [*sections, *_translations(shown)]
+    return sections
 
 
 CHARTS = {
@@ -127,7 +123,7 @@ CHARTS = {
     "Experts": ("experts", "expert_map", "balance"),
     "Gates": ("gates", "gate_movement", "embeddings"),
     "Sources": ("sources",),
-    "Speed": ("speed", "exchange"),
+    "Speed": ("speed",),
 }
 
 
@@ -188,48 +184,6 @@ def _scores(shown: Shown) -> list[Section]:
         remarks = score_tables.notes(scores) if scores.tasks else scores.remarks
         parts.append([*remarks, *scores.signatures])
     return [Section("Scores", parts)] if parts else []
-
-
-def _translations(shown: Shown) -> list[Section]:
-    """Return sentences of each test set with their references and the runs' translations.
-
-    They are in the middle of each fifth of a test set that is ordered by the references' lengths.
-    """
-    if not shown.evaluations:
-        return []
-    first = next(iter(shown.evaluations.values()))
-    rows = []
-    for pair, texts in first.texts.items():
-        sources = _sources(first, pair)
-        lengths = [len(line or "") for line in texts.references[0]]
-        ordered = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
-        number = min(SENTENCES_OF_PAIR, len(ordered))
-        for part in range(number):
-            index = ordered[(2 * part + 1) * len(ordered) // (2 * number)]
-            source = sources[index] if len(sources) == len(lengths) else ""
-            references = [lines[index] or "" for lines in texts.references]
-            translations = [
-                other.texts[pair].hypotheses[index] for other in shown.evaluations.values()
-            ]
-            cells = [source, " / ".join(filter(None, references)), *translations]
-            rows.append([f"{pair} {index + 1}", *map(_cut, cells)])
-    columns = ["sentence", "source", "reference", *shown.evaluations]
-    return [Section("Translations", [Table(columns, rows, texts=len(columns))], folded=True)]
-
-
-def _sources(evaluation: Evaluation, pair: str) -> list[str]:
-    """Return a test set's source sentences from `raw/`; empty if they are not there."""
-    data = evaluation.scores.settings.get("data")
-    source_code = pair.partition("-")[0]
-    name = f"{evaluation.scores.subset}.{pair}.{source_code}"
-    try:
-        return text_lines(Path(str(data)) / "raw" / name)
-    except UserError:
-        return []
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def charts_of(shown: Shown, states: Mapping[str, Mapping[str, Any]]) -> dict[str, Chart]:

@@ -1,7 +1,6 @@
 """Settings and progress of runs, from the events of their logs."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,25 +60,14 @@ def compared_settings(
     With one run, all its settings are common. A value that a run does not have is empty.
     """
     settings = [settings_of(run) for run in runs]
-    folders = [start_of(run).get("folder") or "" for run in runs]
     differing, common = [], []
     for name in dict.fromkeys(name for values in settings for name in values):
         values = [run_settings.get(name, "") for run_settings in settings]
-        meanings = set()
-        for value, folder in zip(values, folders, strict=True):
-            meanings.add(_meant(name, value, folder))
-        if len(meanings) > 1:
+        if len(set(values)) > 1:
             differing.append((name, values))
         elif values[0]:
             common.append((name, values[0]))
     return differing, common
-
-
-def _meant(name: str, value: str, folder: str) -> str:
-    """Return a value with equal paths spelled alike, as far as its folder is known."""
-    if not value or (name != "data" and os.sep not in value):
-        return value
-    return ":".join(os.path.normpath(os.path.join(folder, part)) for part in value.split(":"))
 
 
 def last_of(events: Sequence[Mapping[str, Any]], name: str) -> Any:

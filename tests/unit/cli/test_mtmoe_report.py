@@ -69,7 +69,7 @@ def test_pictures_of_every_kind_of_event_and_of_checkpoints(tmp_path):
     embeddings = {"encoder.task_embeddings.weight": torch.randn(2, 8)}
     write_checkpoint(run, **GATES, **embeddings)
     names = ["perplexity", "pairs", "training", "sampling", "selection", "experts", "expert_map", "balance",
-             "gate_movement", "sources", "speed", "exchange", "gates", "embeddings"]  # fmt: skip
+             "gate_movement", "sources", "speed", "gates", "embeddings"]  # fmt: skip
     folder = tmp_path / "pictures"
     assert reported(run, "--png", folder).splitlines() == [f"{name}: {folder}/{name}.png" for name in names]
     assert all((folder / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in names)
