@@ -57,7 +57,7 @@ def random_lines(count: int, seed: int = 1) -> Lines:
 
 def make_model(folder: Path, size: Size, lines: Lines) -> tuple[Path, Path]:
     """A data directory of these lines, and a dense model with random weights, which hardly ever ends a sentence."""
-    data = make_text_data(folder / "data", lines, vocab_size=8000, num_threads=torch.get_num_threads())
+    data = make_text_data(folder / "data", lines, vocab_size=8000)
     arguments = (
         "--task", "translation_heated", "--arch", "base_dense", "--lang-pairs", "en-aa", "--encoder-langtok", "tgt",
         "--decoder-langtok", *size.options(),

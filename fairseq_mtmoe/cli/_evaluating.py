@@ -98,6 +98,7 @@ class ScoreFolder:
     ) -> None:
         """Write one pair's compared texts, then its scores; older scores are removed first."""
         remove_scores(self.folder)
+        self._note()
         self._remove_texts(score.pair)
         for number, lines in enumerate(references):
             write_text(self.folder / f"{score.pair}.ref{number or ''}", as_file(lines))
@@ -105,7 +106,10 @@ class ScoreFolder:
             write_text(self.folder / f"{score.pair}.{name.lower()}", as_file([repr(figure) for figure in figures]))
         write_text(self.folder / f"{score.pair}.hyp", as_file(hypotheses))
         self.unfinished[score.pair] = score
-        scores = {pair: known.fields for pair, known in self.unfinished.items()}
+        self._note()
+
+    def _note(self) -> None:
+        scores = {pair: scored.fields for pair, scored in self.unfinished.items()}
         write_text(self.folder / UNFINISHED, json.dumps({"settings": self.settings, "pairs": scores}))
 
     def has_texts(self, score: PairScore) -> bool:
@@ -158,13 +162,13 @@ def as_file(lines: Sequence[str]) -> str:
 def digest_of_data(folder: Path, subset: str) -> str:
     """Return a SHA-256 of a data directory's files that affect the scores of one subset."""
     patterns = (f"{subset}.*", f"raw/{subset}.*", "dict.*.txt", "tiers.json", "spm.model")
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         if path.is_file():
-            found.update(f"{path.relative_to(folder)}\0".encode())
+            digest.update(f"{path.relative_to(folder)}\0".encode())
             with open(path, "rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 @dataclass
@@ -241,12 +245,11 @@ def translate_and_score(
         folder: where to write.
     """
     folder.finished()  # another command may have written there since the first check
-    known = {pair: score for pair, score in folder.unfinished.items() if pair in pairs}
-    left = [pair for pair in pairs if pair not in known]
+    scores = {pair: score for pair, score in folder.unfinished.items() if pair in pairs}
+    left = [pair for pair in pairs if pair not in scores]
     console = Console(stderr=True)
-    scores = {}
     with progress_bar("sentences", console) as progress:
-        done = sum(pairs[pair] for pair in known)
+        done = sum(pairs[pair] for pair in scores)
         bar = progress.add_task("translating", total=sum(pairs.values()), completed=done)
         texts = translator.translations(left, subset, partial(progress.advance, bar))
         if measures.comet is not None:
@@ -260,7 +263,7 @@ def translate_and_score(
             scores[text.pair] = score
             if text.untranslated:
                 progress.advance(bar, text.untranslated)
-    return folder.write_scores([{**known, **scores}[pair] for pair in pairs])
+    return folder.write_scores([scores[pair] for pair in pairs])
 
 
 def show(scores: Scores, folder: Path) -> None:
@@ -269,8 +272,7 @@ def show(scores: Scores, folder: Path) -> None:
     if scores.has_tiers:
         say([TIER_RULE])
     say(f"{signature}{pairs}" for signature, pairs in scores.signatures.items())
-    files = [folder / name for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE)]
-    say(file for file in files if file.exists())  # before 0.1.8 there was no LaTeX
+    say(folder / name for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE))
 
 
 class NamedTiers:
@@ -293,5 +295,10 @@ class NamedTiers:
 
     def of(self, pairs: Sequence[str]) -> dict[str, str]:
         """Return the pairs' tiers: by the pair, else by its target, else by its source; unnamed pairs are left out."""
-        names = [(pair, name) for pair in pairs for name in (*pair.split("-", 1), pair)]  # the last one counts
-        return {pair: self._tiers[plain] for pair, name in names if (plain := self._plain(name)) in self._tiers}
+        tiers = {}
+        for pair in pairs:
+            for name in (*pair.split("-", 1), pair):  # the last one counts
+                tier = self._tiers.get(self._plain(name))
+                if tier is not None:
+                    tiers[pair] = tier
+        return tiers

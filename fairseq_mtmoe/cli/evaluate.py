@@ -49,8 +49,6 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
               "fairseq-generate the longest source of the batch counts.")  # fmt: skip
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
 @of_batches
-@list_option("--langs", metavar="A,B,…",
-              help="The model's languages, if its checkpoint does not list them.")  # fmt: skip
 @click.option("--post-process", metavar="NAME",
               help="Subword segmentation to undo: sentencepiece, subword_nmt or none; by default detected from "
               "DATA.")  # fmt: skip
@@ -69,7 +67,7 @@ def command(
 ) -> None:  # fmt: skip
     """Translate the test set of every language pair of DATA and score it.
 
-    Task settings, such as --langs, are taken from the checkpoint. Prints a table, and writes scores.json, scores.md,
+    Task settings are taken from the checkpoint. Prints a table, and writes scores.json, scores.md,
     scores.tex and the compared texts, en-de.hyp and en-de.ref, to the output folder. Existing scores of the same
     settings are shown again; an interrupted evaluation goes on with the pairs that it had not scored.
 
@@ -122,7 +120,7 @@ def _folders(
     from fairseq_mtmoe.evaluation.decode import Decoding
 
     test_sets.sizes_of(data, subset)  # raises if DATA has no such subset
-    named = ("references", "lang_pairs", "langs", "post_process", "tiers", "spm", "comet")
+    named = ("references", "lang_pairs", "post_process", "tiers", "spm", "comet")
     decided = {
         "data": data, "subset": subset, **asdict(Decoding.of(settings)), **{name: settings[name] for name in named},
         "version": __version__, "data_sha256": evaluating.digest_of_data(test_sets.folders(data)[0], subset),
@@ -130,8 +128,8 @@ def _folders(
     folders = []
     for model, folder in zip(models, _result_folders(models, subset, outs), strict=True):
         digests = [checksum.identity(path) for path in model.split(":")]
-        of_model = {"checkpoint": model, "checkpoint_sha256": digests}
-        folders.append(evaluating.ScoreFolder(folder, {**of_model, **decided}, overwrite))
+        files = {"checkpoint": model, "checkpoint_sha256": digests}
+        folders.append(evaluating.ScoreFolder(folder, {**files, **decided}, overwrite))
     return folders
 
 
@@ -146,7 +144,7 @@ def _evaluate(
     from fairseq_mtmoe.evaluation.translator import Translator
 
     sizes = test_sets.sizes_of(data, subset)
-    options = {name: settings[name] for name in ("langs", "post_process", "references")}
+    options = {name: settings[name] for name in ("post_process", "references")}
     translator = Translator(data, checkpoints, Decoding.of(settings), **options)
     chosen = test_sets.choose_pairs(sizes, translator.trained_pairs, settings["lang_pairs"])
     pairs = {pair: test_sets.size_of(pair, sizes) or 0 for pair in chosen}

@@ -57,9 +57,9 @@ def command(
         progress_bar("examples") as progress,
     ):
         bar = progress.add_task("reading", total=None)
-        read = predictor.read(choice.sets)
-        progress.update(bar, total=sum(one.num_rows for one in read))
-        for chosen, examples in zip(choice.sets, read, strict=True):
+        tokenized = predictor.read(choice.sets)
+        progress.update(bar, total=sum(examples.num_rows for examples in tokenized))
+        for chosen, examples in zip(choice.sets, tokenized, strict=True):
             progress.update(bar, description=chosen.key)
             content = predictor.predict(chosen, examples, partial(progress.advance, bar))
             (folder / chosen.submission.file).write_bytes(content.encode("utf-8"))

@@ -23,7 +23,7 @@ from fairseq_mtmoe.cli._shared import (
     quiet_fairseq,
 )
 from fairseq_mtmoe.cli._workers import done_by, load
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, output_file, replacing
 
 if TYPE_CHECKING:
@@ -62,15 +62,11 @@ def command(
     mtmoe score nllb.pt in.en out.sw --from eng_Latn --to swh_Latn > scores.txt
     mtmoe score run/checkpoint_best.pt in.en out.sw --from en --to sw --tsv | awk -F'\\t' '$1 / $2 > -1.5'
     """
-    if out is not None and not out.name:
-        raise_invalid("--out", "a file", str(out))
-    if out is None and sys.stdout is None:
-        raise UserError("`--out` must be given if the standard output is closed, but is not.")
     expect_checkpoints(model)
-    total, of_targets = (survey(path)[0] for path in (sources, targets))
-    if of_targets != total:
+    total, targets_lines = survey(sources)[0], survey(targets)[0]
+    if targets_lines != total:
         rule = f"as many lines as `{sources}`, {total:,}"
-        raise UserError(f"`{targets}` must have {rule}, but has {of_targets:,} instead.")
+        raise UserError(f"`{targets}` must have {rule}, but has {targets_lines:,} instead.")
     if out is not None:
         for name, path in (("SOURCES", sources), ("TARGETS", targets), *(("MODEL", Path(m)) for m in model.split(":"))):
             output_file("--out", out, overwrite, **{name: path})

@@ -88,7 +88,11 @@ def command(
     is_default = click.get_current_context().get_parameter_source("beam") is ParameterSource.DEFAULT
     if search["sampling"] and is_default:
         search["beam"] = n_best
-    _check(models, source, targets, inputs, out, web, n_best, search["beam"])
+    if n_best > search["beam"]:
+        raise_invalid("--n-best", f"at most --beam, {search['beam']}", n_best)
+    expect_checkpoints(*models)
+    if not web:
+        _check(models, source, targets, out)
     from fairseq_mtmoe import register
 
     register()
@@ -121,27 +125,13 @@ def command(
         job.run(sink, workers, [count for count, _ in surveys])
 
 
-def _check(
-    models: Sequence[str], source: str | None, targets: Sequence[str], inputs: Sequence[Path], out: Path | None,
-    web: bool, n_best: int, beam: int,
-) -> None:  # fmt: skip
-    """Raise `UserError` if options conflict or a file is missing; called before torch is imported."""
-    expect_checkpoints(*models)
-    if n_best > beam:
-        raise_invalid("--n-best", f"at most --beam, {beam}", n_best)
-    if web:
-        return
+def _check(models: Sequence[str], source: str | None, targets: Sequence[str], out: Path | None) -> None:
+    """Raise `UserError` if options conflict."""
     if len(models) > 1:
         raise_invalid("MODEL", "one model, or FILE:FILE for an ensemble; only --web takes several", " ".join(models))
     for option, value in (("--from", source), ("--to", targets)):
         if not value:
             raise UserError(f"`{option}` must be given, such as `--from en --to sw,ig`, but is not.")
-    if out is not None and not out.name:
-        raise_invalid("--out", "a file, a name with {lang}, or a folder", str(out))
-    if not inputs and sys.stdin is None:
-        raise UserError("`--input` must be given if the standard input is closed, but is not.")
-    if out is None and sys.stdout is None:
-        raise UserError("`--out` must be given if the standard output is closed, but is not.")
     if out is None and len(targets) > 1:
         raise_invalid("--to", "one language for the standard output; `--out` takes several", ",".join(targets))
 

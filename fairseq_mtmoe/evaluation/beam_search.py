@@ -74,7 +74,7 @@ class BeamSearch:
             scores = reader.read(tokens_RL, torch.full_like(tokens_RL[:, 0], self._eos))
             if beams.is_growing:
                 order_R = beams.grow(scores)
-        return beams.found()
+        return beams.finished()
 
 
 def length_limits(generator: Any, lengths_S: Tensor) -> Tensor:
@@ -101,8 +101,8 @@ class _Memory:
 
     def projected(self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool) -> Scores:
         rows = [slice(start, start + _ROWS) for start in range(0, len(features_RH), _ROWS)]
-        found = [self._of_rows(features_RH[some], layer, asked_R[some], may_end) for some in rows]
-        return Scores(*map(torch.cat, zip(*found, strict=True)))
+        parts = [self._of_rows(features_RH[some], layer, asked_R[some], may_end) for some in rows]
+        return Scores(*map(torch.cat, zip(*parts, strict=True)))
 
     def chosen(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> Scores:
         log_probs_RV.nan_to_num_(nan=NEVER, posinf=float("inf"), neginf=NEVER)
@@ -212,16 +212,18 @@ class _Beams:
         self._total_NB[:, 0] = 0
         self._sentence_N = torch.arange(sentences, device=limit_S.device)
         self._ended_N = torch.zeros_like(limit_S)
-        self._best_S = torch.full((sentences,), NEVER, device=limit_S.device)
-        self._best: list[Tensor] = [limit_S.new_full((1,), eos)] * sentences  # the best hypotheses, with their ends
         self._n_best = n_best
-        self._all: list[list[dict[str, Tensor]]] = [[] for _ in range(sentences)]  # all hypotheses, if n_best > 1
+        self._nothing = {"tokens": limit_S.new_full((1,), eos), "score": torch.tensor(NEVER)}
+        self._best_S = torch.full((sentences,), NEVER, device=limit_S.device)
+        self._finished: list[list[dict[str, Tensor]]] = [[] for _ in range(sentences)]
 
-    def found(self) -> list[list[dict[str, Tensor]]]:
+    def finished(self) -> list[list[dict[str, Tensor]]]:
         """Return each sentence's best finished hypotheses, or one of nothing but the end."""
-        best = [[{"tokens": tokens, "score": self._best_S[number]}] for number, tokens in enumerate(self._best)]
-        several = [sorted(each, key=lambda one: -float(one["score"]))[: self._n_best] for each in self._all]
-        return [more or one for more, one in zip(several, best, strict=True)]
+        best = []
+        for hypotheses in self._finished:
+            in_order = sorted(hypotheses, key=lambda hypothesis: -float(hypothesis["score"]))
+            best.append(in_order[: self._n_best] or [self._nothing])
+        return best
 
     @property
     def is_growing(self) -> bool:
@@ -280,25 +282,16 @@ class _Beams:
         counted_NB = ends_NB & (ends_NB.cumsum(1) + self._ended_N.unsqueeze(1) <= self._beam)
         self._ended_N = self._ended_N + counted_NB.sum(1)
         value_NB = total_NB.masked_fill(~counted_NB, NEVER) / self.length**self._penalty
-        if self._n_best > 1:
-            self._keep(counted_NB, value_NB, parents_NB)
-        value_N, end_N = value_NB.max(1)
-        better_N = value_N > self._best_S[self._sentence_N]
-        indices = better_N.nonzero().squeeze(1)
-        rows = indices * (len(self.tokens_RL) // len(ends_NB)) + parents_NB.gather(1, end_N.unsqueeze(1))[indices, 0]
-        ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)
-        for sentence, tokens in zip(self._sentence_N[indices].tolist(), ended, strict=True):
-            self._best[sentence] = tokens
-        self._best_S[self._sentence_N[indices]] = value_N[indices]
-
-    def _keep(self, counted_NB: Tensor, value_NB: Tensor, parents_NB: Tensor) -> None:
-        """Keep all ended hypotheses that count."""
+        if self._n_best == 1:  # only better ones than before
+            best_N = self._best_S[self._sentence_N]
+            counted_NB = (value_NB > best_N.unsqueeze(1)) & (value_NB == value_NB.amax(1, keepdim=True))
+            self._best_S[self._sentence_N] = best_N.maximum(value_NB.amax(1))
         indices, places = counted_NB.nonzero(as_tuple=True)
         rows = indices * (len(self.tokens_RL) // len(counted_NB)) + parents_NB[indices, places]
         ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)
         values = value_NB[indices, places].cpu()
         for sentence, tokens, score in zip(self._sentence_N[indices].tolist(), ended, values, strict=True):
-            self._all[sentence].append({"tokens": tokens, "score": score})
+            self._finished[sentence].append({"tokens": tokens, "score": score})
 
 
 def _without_holes(left_N: Tensor) -> Tensor:
@@ -315,12 +308,11 @@ def projection(model: Any) -> nn.Linear | None:
     """Return the layer that alone makes the decoder's logits, on a CPU, or None."""
     if not isinstance(model, TransformerModelBase):
         return None
-    own = type(model).get_normalized_probs, type(model.decoder).output_layer, type(model.decoder).forward
-    fairseqs = (
-        TransformerModelBase.get_normalized_probs, TransformerDecoderBase.output_layer, TransformerDecoderBase.forward
-    )  # fmt: skip
-    layer = getattr(model.decoder, "output_projection", None)
-    if own != fairseqs or type(layer) is not nn.Linear:
+    decoder, layer = type(model.decoder), getattr(model.decoder, "output_projection", None)
+    is_fairseqs = type(model).get_normalized_probs == TransformerModelBase.get_normalized_probs
+    is_fairseqs &= decoder.output_layer == TransformerDecoderBase.output_layer
+    is_fairseqs &= decoder.forward == TransformerDecoderBase.forward
+    if not is_fairseqs or type(layer) is not nn.Linear:
         return None
     plain = device_kind(layer.weight).can_sync and layer.weight.dtype == torch.float32
     return layer if plain and model.decoder.adaptive_softmax is None else None

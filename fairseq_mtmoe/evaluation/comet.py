@@ -34,8 +34,8 @@ class Comet:
         """Return each sentence's score, about 0 to 1, by the first reference."""
         texts = zip(sources, hypotheses, references, strict=True)
         rows = [{"src": source, "mt": hypothesis, "ref": reference} for source, hypothesis, reference in texts]
-        found = self._model.predict(rows, batch_size=self._batch_size, gpus=self._gpus, progress_bar=False)
-        return [float(score) for score in found.scores]
+        prediction = self._model.predict(rows, batch_size=self._batch_size, gpus=self._gpus, progress_bar=False)
+        return [float(score) for score in prediction.scores]
 
 
 def signature_of(path: Path) -> str:

@@ -150,11 +150,14 @@ class Decoder:
         with utils.set_torch_seed(self.decoding.seed + zlib.crc32(content)):
             outputs = searched(self._search, self._models, sample, direction, prefixes)
         limits = length_limits(self._generator, sample["net_input"]["src_lengths"]).tolist()
-        found = []
+        hypotheses = []
         for output, limit in zip(outputs, limits, strict=True):
-            lists = [(best["tokens"].tolist(), float(best["score"])) for best in output[: self.n_best]]
-            found.append([Hypothesis(tokens, score, len(tokens) > limit) for tokens, score in lists])
-        return found
+            best = []
+            for hypothesis in output[: self.n_best]:
+                tokens = hypothesis["tokens"].tolist()
+                best.append(Hypothesis(tokens, float(hypothesis["score"]), len(tokens) > limit))
+            hypotheses.append(best)
+        return hypotheses
 
     def batches(self, rows: Iterable[Row]) -> list[list[Row]]:
         """Return batches of rows of similar lengths, the longest first: too large a batch fails at once."""

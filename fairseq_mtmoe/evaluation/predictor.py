@@ -69,14 +69,14 @@ def choose_sets(
     choice = Choice([], [], [])
     for name, row in rows.items():
         keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
-        found = [split for split in keys if is_there(root, row, split)]
+        present = [split for split in keys if is_there(root, row, split)]
         head = next((task for task in (name, row.head) if task in heads and heads[task] == shape_of(row)), None)
         if head is not None:
-            choice.sets.extend(PredictedSet(keys[split], name, row, split, head) for split in found)
-        elif found:
+            choice.sets.extend(PredictedSet(keys[split], name, row, split, head) for split in present)
+        elif present:
             choice.headless.append(name)
         if head == name:
-            choice.absent.extend(keys[split] for split in keys if split not in found)
+            choice.absent.extend(keys[split] for split in keys if split not in present)
     if not choice.sets:
         tasks_of_model = ", ".join(heads)
         raise UserError(
@@ -112,13 +112,15 @@ class Predictor:
 
     def read(self, sets: Sequence[PredictedSet]) -> list[Any]:
         """Return the tokenized examples of sets."""
-        task = self._task
-        return [
-            task.read_split(
-                self._root, one.name, one.row, one.split, task.tokenizer_of(one.row), task.token_cache, labelled=False
+        task, examples = self._task, []
+        for chosen in sets:
+            row, tokenizer = chosen.row, task.tokenizer_of(chosen.row)
+            examples.append(
+                task.read_split(
+                    self._root, chosen.name, row, chosen.split, tokenizer, task.token_cache, labelled=False
+                )
             )
-            for one in sets
-        ]
+        return examples
 
     @torch.no_grad()
     def predict(self, chosen: PredictedSet, examples: Any, advance: Callable[[int], None] = lambda count: None) -> str:
@@ -132,7 +134,7 @@ class Predictor:
                 raise UserError(f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not.")
             parts.append(flattened(sample["id"], predictions))
             advance(len(sample["id"]))
-        ids, values = (torch.cat(of_batches).cpu().numpy() for of_batches in zip(*parts, strict=True))
+        ids, values = (torch.cat(batches).cpu().numpy() for batches in zip(*parts, strict=True))
         gathered = Predictions.gathered(ids, values.astype(np.float64))
         labels = chosen.submission.labels or chosen.row.labels
         texts = self._sets.scored(chosen.row).label_text(examples, gathered, labels)
@@ -172,9 +174,9 @@ class _ByHeads:
     def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
         """(E, …) Return a batch's predictions, padded with NaN; None if any is not finite."""
         numbers = self.model(**sample["net_input"])[head]
-        names, of_head = (labels_of_outputs(one) for one in (row, self.task.table[head]))
-        if names != of_head and sorted(names) == sorted(of_head):
-            numbers = numbers[..., [of_head.index(label) for label in names]]
+        labels, head_labels = labels_of_outputs(row), labels_of_outputs(self.task.table[head])
+        if labels != head_labels and sorted(labels) == sorted(head_labels):
+            numbers = numbers[..., [head_labels.index(label) for label in labels]]
         return task_type_of(row).predictions(numbers) if numbers.isfinite().all() else None
 
     def scored(self, row: TaskRow) -> Scored:

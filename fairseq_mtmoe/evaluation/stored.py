@@ -14,7 +14,6 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_mtmoe.checkpoints import loading, rebuild
-from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.translation.file_names import find_side
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
@@ -68,16 +67,6 @@ def read(path: str) -> dict[str, Any]:
     with whole_models():  # `task_settings` checks the task, `build_model` the model
         state = loading.load(existing(path), loading.LoadContext(kinds=()))
     state.pop("last_optimizer_state", None)
-    return state
-
-
-def settings_in(path: str) -> dict[str, Any]:
-    """Return an unverified checkpoint whose tensors are read when they are used."""
-    state = peek(existing(path))
-    if state is None:
-        return read(path)  # it raises the error
-    if isinstance(state.get("cfg"), dict):
-        state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
     return state
 
 
@@ -147,9 +136,9 @@ def change(settings: Any, **values: Any) -> None:
         vars(settings).update(values)
 
 
-def remember(settings: Any, state: Mapping[str, Any], langs: Sequence[str] = ()) -> None:
-    """Set the languages (or these) and pairs that a task's state has, in the place of files."""
-    if langs := langs or state.get("langs", ()):
+def remember(settings: Any, state: Mapping[str, Any]) -> None:
+    """Set the languages and pairs that a task's state has, in the place of files."""
+    if langs := state.get("langs", ()):
         as_text = not isinstance(settings, Namespace) or isinstance(setting(settings, "langs"), str)
         change(settings, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
     pairs = state.get("lang_pairs")

@@ -7,6 +7,7 @@ fairseq-generate compares with `<<unk>>` instead.
 
 import itertools
 import os
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,12 +66,15 @@ def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
         for sizes in itertools.takewhile(bool, (_sizes(folder, split) for split in splits)):
             for pair, size in sizes.items():
                 training[pair] = training.get(pair, 0) + size
-    found = {pair: size_of(pair, training) for pair in pairs}
-    known = {pair: size for pair, size in found.items() if size is not None}
+    trained: dict[str, int] = {}
+    for pair in pairs:
+        number = size_of(pair, training)
+        if number is not None:
+            trained[pair] = number
     first = folders(data)[0]
-    if not known and os.path.lexists(first / FILE_NAME):
-        known = dict.fromkeys(pairs, 0)
-    return load_tiers(first, known)
+    if not trained and os.path.lexists(first / FILE_NAME):
+        trained = dict.fromkeys(pairs, 0)
+    return load_tiers(first, trained)
 
 
 def choose_pairs(sizes: Mapping[str, int], trained: Sequence[str], wanted: Sequence[str]) -> list[str]:
@@ -78,8 +82,8 @@ def choose_pairs(sizes: Mapping[str, int], trained: Sequence[str], wanted: Seque
     for pair in wanted:
         if size_of(pair, sizes) is None:
             raise_invalid("--lang-pairs", f"pairs that the data directory has ({shortened(sorted(sizes), pair)})", pair)
-    known = [pair for pair in trained if size_of(pair, sizes) is not None]
-    return list(dict.fromkeys(wanted or known or sizes))
+    present = [pair for pair in trained if size_of(pair, sizes) is not None]
+    return list(dict.fromkeys(wanted or present or sizes))
 
 
 def size_of(pair: str, sizes: Mapping[str, int]) -> int | None:
@@ -158,8 +162,8 @@ class _Side:
         lines = text_of(raw, len(self.sentences), advice)
         for number, (line, pattern) in enumerate(zip(lines, self.spelled(_ANYTHING), strict=True), start=1):
             if not _fits(_letters(line), _letters(pattern).split(_ANYTHING)):
-                found = f"line {number} is another there"
-                raise UserError(f"`{raw}` must be the text of `{raw.name}.bin`, but {found}{advice}.")
+                rule = f"must be the text of `{raw.name}.bin`"
+                raise UserError(f"`{raw}` {rule}, but line {number} is another there{advice}.")
         return lines
 
 
@@ -193,15 +197,15 @@ def lines_of(path: Path) -> list[str]:
 
 def _further(raw: Path, count: int) -> tuple[list[str], ...]:
     """Return further references: files with numbers from 1 on."""
-    found: list[list[str]] = []
-    while (path := raw.with_name(f"{raw.name}.{len(found) + 1}")).exists():
-        found.append(lines_of(path))
-        if len(found[-1]) != count:
+    references: list[list[str]] = []
+    while (path := raw.with_name(f"{raw.name}.{len(references) + 1}")).exists():
+        references.append(lines_of(path))
+        if len(references[-1]) != count:
             raise UserError(
                 f"`{path}` must have a line for each of the {count} of `{raw.name}`, empty if there is no further "
-                f"reference, but has {len(found[-1])}."
+                f"reference, but has {len(references[-1])}."
             )
-    return tuple(found)
+    return tuple(references)
 
 
 def _letters(text: str) -> str:
@@ -212,11 +216,8 @@ def _letters(text: str) -> str:
 
 def _fits(text: str, parts: Sequence[str]) -> bool:
     """Return whether `text` is these parts in order, with anything between them."""
-    first, *others = parts
+    first, *others = map(re.escape, parts)
     if not others:
-        return text == first
-    offset = len(first) if text.startswith(first) else -1
-    for part in others[:-1]:
-        found = text.find(part, offset) if offset >= 0 else -1
-        offset = found + len(part) if found >= 0 else -1
-    return offset >= 0 and text.endswith(others[-1]) and len(text) - len(others[-1]) >= offset
+        return text == parts[0]
+    middle = "".join(f"(?>.*?{part})" for part in others[:-1])  # without backtracking
+    return re.fullmatch(f"{first}{middle}.*{others[-1]}", text) is not None

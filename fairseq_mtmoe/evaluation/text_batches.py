@@ -4,7 +4,6 @@ Every line gives one line. A line that is too long for the model is split at the
 its translations are joined.
 """
 
-import difflib
 import functools
 import logging
 import math
@@ -25,7 +24,7 @@ from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, dictionary_
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.vocabulary import End, Side, Vocabulary, ends_of
-from fairseq_mtmoe.errors import UserError, raise_invalid, visible
+from fairseq_mtmoe.errors import UserError, raise_invalid, shortened, visible
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.decode import Direction, Row
 from fairseq_mtmoe.evaluation.lines import Lines
@@ -35,7 +34,7 @@ from fairseq_mtmoe.io.files import text_lines
 
 TASKS = ("translation_heated", "translation_multi_simple_epoch")
 HEATED, BY_PIECES = TASKS[0], "a task that translates by SentencePiece's pieces"
-MANY, SHOWN = 12, 4  # languages that an error lists; of more, only the nearest
+SHOWN = 4  # directions that a warning lists
 
 logger = logging.getLogger(__name__)
 
@@ -91,14 +90,15 @@ class Pieces:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each line, without an end."""
-        found = [self._ids[pieces].tolist() if pieces else [] for pieces in self._side.encode(lines)]
-        unknown = self._dictionary.unk()
-        for number, ids in enumerate(found):
+        unknown, encoded = self._dictionary.unk(), []
+        for line, pieces in zip(lines, self._side.encode(lines), strict=True):
+            ids = self._ids[pieces] if pieces else self._ids[:0]
             if self._others and unknown in ids:
-                (names,) = self._side.encode([lines[number]], str)
-                pairs = zip(ids, names, strict=True)
-                found[number] = [self._others.get(name, unknown) if id == unknown else id for id, name in pairs]
-        return found
+                (names,) = self._side.encode([line], str)
+                others = [self._others.get(name, unknown) for name in names]
+                ids = np.where(ids == unknown, others, ids)
+            encoded.append(ids.tolist())
+        return encoded
 
     def speller(self, ignored: Sequence[int]) -> "Spelled":
         """Return a converter of tokens to text."""
@@ -163,14 +163,14 @@ class Forms:
         self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
         if saved:
             self.task.load_state_dict(dict(saved))
-        for other, its_path in zip(states[1:], paths[1:], strict=True):
-            self.task.check_vocabulary(other.get("task_state"), its_path)
+        for member, its_path in zip(states[1:], paths[1:], strict=True):
+            self.task.check_vocabulary(member.get("task_state"), its_path)
         self.langs: list[str] = list(self.task.langs)
         limit = (model_options(state) or plain(state.get("args"))).get("max_source_positions")
         self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))
         self._pieces = functools.cache(self._pieces_until)
-        for of_lang in (self.source, self.target):
-            of_lang(langs[0])  # refuses a damaged one before the model is built
+        for pieces_of in (self.source, self.target):
+            pieces_of(langs[0])  # refuses a damaged one before the model is built
         self._specs: tuple[str | None, str | None] = tuple(self.task.args.langtoks["main"])
         self.replaces_ends: bool = self.task.args.lang_tok_replacing_bos_eos
         # Number of a source's pieces, without its end and language token
@@ -202,24 +202,13 @@ class Forms:
         """
         for option, lang in ((names[0], source), *((names[1], target) for target in targets)):
             if lang not in self.langs:
-                few = ", ".join(self.langs) if len(self.langs) <= MANY else f"such as {', '.join(self.nearest(lang))}"
-                raise_invalid(option, f"a language of {self.path} ({few})", lang)
+                raise_invalid(option, f"a language of {self.path} ({shortened(self.langs, lang)})", lang)
         for target in targets:
             self.task.task_id(f"{source}-{target}")  # refuses pairs that a model of pairs does not have
             is_old = self.ends(source)[0] is not None and self.ends(target)[1] is not None
             for model in self._trained:
                 if f"{source}-{target}" not in model.pairs and not (model.only_new_rows and is_old):
                     _warn_of_untrained(model.path, f"{source}-{target}", model.pairs)
-
-    def nearest(self, lang: str) -> list[str]:
-        """Return the known codes most similar to an unknown one."""
-        wanted = lang.lower()
-
-        def likeness(code: str) -> tuple[bool, float]:
-            ratio = difflib.SequenceMatcher(None, wanted, code.lower()).ratio()
-            return code.lower().startswith(wanted[:2]), ratio
-
-        return sorted(self.langs, key=likeness, reverse=True)[:SHOWN]
 
     def rows(self, lines: Lines, source: str, targets: Sequence[str]) -> list[Row]:
         """Return a row for each target and part of a line, by `(target, line, part)` (UserError: one is too long)."""
@@ -304,8 +293,10 @@ def _of_data(path: str, data: str | None, langs: Sequence[str]) -> Vocabulary:
         raise UserError(f"`{path}` must have a vocabulary, but has none: give the run's data directory as `--data`.")
     folder = utils.split_paths(with_shards(data))[0]
     paths = [f"{folder}/{dictionary_name(lang)}" for lang in langs]
-    found = {path: Dictionary.load(path).symbols for path in [joined_dictionary(folder)] if path is not None}
-    vocabulary = None if not found else Vocabulary.of_data(folder, *[next(iter(found.values()))] * 2)
+    path_of_all, vocabulary = joined_dictionary(folder), None
+    if path_of_all is not None:
+        symbols = Dictionary.load(path_of_all).symbols
+        vocabulary = Vocabulary.of_data(folder, symbols, symbols)
     if vocabulary is None:
         raise UserError(
             f"`{path}` must have a vocabulary, but has none, nor has its data directory `{folder}` a {SENTENCEPIECE} "

@@ -104,7 +104,6 @@ class Translator:
         data: the directory.
         checkpoints: the models' files.
         decoding: the search's options.
-        langs: languages instead of the checkpoint's list.
         post_process: how fairseq joins words; None: found out from the data.
         references: `text`; or `fairseq`: as in fairseq-generate, binarized references, `<unk>` in hypotheses, and
             without the sentences that it leaves out.
@@ -115,7 +114,6 @@ class Translator:
         data: str,
         checkpoints: Sequence[str],
         decoding: Decoding,
-        langs: Sequence[str] = (),
         post_process: str | None = None,
         references: str = TEXT,
     ) -> None:
@@ -125,7 +123,7 @@ class Translator:
         self._states = [stored.read(path) for path in checkpoints]
         self._task_cfg = stored.task_settings(self._states[0], checkpoints[0])
         self._task_state = self._states[0].get("task_state")
-        stored.remember(self._task_cfg, self._task_state or {}, langs)
+        stored.remember(self._task_cfg, self._task_state or {})
         self.models: list[Any] = []  # built with the first pair
         self._task_names: list[str] | None = None
         self._dictionaries: list[Dictionary] = []

@@ -6,7 +6,6 @@ batches and ranks add up to those of the whole set.
 
 import json
 import logging
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -26,10 +25,9 @@ from fairseq_mtmoe.analysis.scores import bleu_tokenizer
 from fairseq_mtmoe.data.translation.pairs import PairLoader
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid, visible
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
-from fairseq_mtmoe.evaluation.decode import Direction, searched
+from fairseq_mtmoe.evaluation.decode import Decoding, Direction, searched
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
-from fairseq_mtmoe.io.typed import fault
 from fairseq_mtmoe.moe.evaluation_routing import routed_by_prices
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.tasks._multitask.validation import Group, expect_best_metric, uncounted
@@ -66,9 +64,9 @@ def check_best_metric(options: Mapping[str, Any], names: Sequence[str]) -> None:
     if logged is None or options.get("disable_validation") or metric in OTHERS or metric.startswith(OF_EXPERTS):
         return
     asked = [name for name in COUNTS if options.get(f"eval_{name}")]
-    known = [*(name for name, needed in logged.items() if needed is None or options.get(needed)), *asked]
+    figures = [name for name, needed in logged.items() if needed is None or options.get(needed)]
     if metric not in [f"{name}_{figure}" for name in names for figure in (*LOSSES, *asked)]:
-        expect_best_metric(metric, known, f", or a figure of a pair or tier such as {names[0]}_loss")
+        expect_best_metric(metric, [*figures, *asked], f", or a figure of a pair or tier such as {names[0]}_loss")
 
 
 class ValidationScores:
@@ -78,13 +76,15 @@ class ValidationScores:
         args = task.args
         self._task, self._data = task, args.data
         self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]  # names of the metrics in the log
-        self._settings = _dictionary("--eval-bleu-args", args.eval_bleu_args)
-        for name, value in self._settings.items():
-            if name not in SEARCH or fault(value, float) is not None or not abs(value) <= sys.float_info.max:
+        search = _dictionary("--eval-bleu-args", args.eval_bleu_args)
+        for name, value in search.items():
+            if name not in SEARCH or type(value) not in (int, float):
                 rule = f"a dictionary of numbers with keys among {', '.join(SEARCH)}"
                 raise_invalid("--eval-bleu-args", rule, {name: value})
-            if name == "beam" and (value < 1 or value != int(value)):
-                raise_invalid("--eval-bleu-args: beam", "a whole number of at least 1", value)
+        try:
+            self._decoding = Decoding(**search)
+        except UserError as error:
+            raise UserError(f"`--eval-bleu-args` must have options of a search, but: {error}") from error
         detok_args = _dictionary("--eval-bleu-detok-args", args.eval_bleu_detok_args)
         self._detokenizer = encoders.build_tokenizer(Namespace(tokenizer=args.eval_bleu_detok, **detok_args))
         # The last model, whether its experts are sharded, and its search: a dense model may become sparse between two
@@ -119,11 +119,11 @@ class ValidationScores:
             extra = {"for_screen": True} if is_shown else None  # see training/screen.py
             logger.info(f"example hypothesis ({pair}): {visible(hypotheses[row])}", extra=extra)
             logger.info(f"example reference ({pair}): {visible(lines[row])}", extra=extra)
-        found = {f"_{other}_{name}": _zeros(name) for other in pairs for name in self.asked}
+        counts = {f"_{other}_{name}": _zeros(name) for other in pairs for name in self.asked}
         for name in self.asked:
             statistics = self._metric(name, pair)._extract_corpus_statistics(hypotheses, [lines, *chosen])
-            found[f"_{pair}_{name}"] = torch.tensor(np.sum(statistics, axis=0), dtype=torch.double)
-        return found
+            counts[f"_{pair}_{name}"] = torch.tensor(np.sum(statistics, axis=0), dtype=torch.double)
+        return counts
 
     def log(self, logging_outputs: Sequence[Mapping[str, Any]], pairs: Sequence[str], groups: Iterable[Group]) -> None:
         """Log the scores of each pair, the means of each group, and the mean of all pairs."""
@@ -138,8 +138,8 @@ class ValidationScores:
 
     def figures(self, meters: Mapping[str, Any], pairs: Sequence[str]) -> dict[str, float]:
         """Return each metric's mean over pairs, for the run log."""
-        found = {name: self._mean(meters, name, pairs) for name in self.asked}
-        return {name: value for name, value in found.items() if value is not None}
+        means = {name: self._mean(meters, name, pairs) for name in self.asked}
+        return {name: value for name, value in means.items() if value is not None}
 
     def _mean(self, meters: Mapping[str, Any], name: str, pairs: Sequence[str]) -> float | None:
         scores = []
@@ -170,14 +170,15 @@ class ValidationScores:
     def _search_with(self, model: nn.Module) -> BeamSearch:
         is_sharded = any(layer.experts.placement.is_sharded for layer in expert_layers(model).values())
         if self._search is None or self._search[0] is not model or self._search[1] != is_sharded:
-            generator = FairseqTask.build_generator(self._task, [model], Namespace(**self._settings))
+            generator = FairseqTask.build_generator(self._task, [model], self._decoding.generation)
             self._search = model, is_sharded, BeamSearch(generator, _any_goes_on if is_sharded else None)
         return self._search[2]
 
     @cached_property
     def _speller(self) -> Speller:
-        dictionary, given = self._task.target_dictionary, self._task.args.eval_bleu_remove_bpe
-        joining = joining_of(self._data, dictionary) if given is None else given
+        dictionary, joining = self._task.target_dictionary, self._task.args.eval_bleu_remove_bpe
+        if joining is None:
+            joining = joining_of(self._data, dictionary)
         directions = [Direction.of(self._task, pair) for pair in self._task.lang_pairs]
         tokens = [direction.first_word or direction.first_input for direction in directions]
         return Speller(dictionary, joining, filter(None, tokens))

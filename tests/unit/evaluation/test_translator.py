@@ -171,21 +171,6 @@ def test_subwords_are_joined_as_asked_or_as_found_out(stock, tmp_path):
     assert joining_of(str(tmp_path), Dictionary()) == "sentencepiece"
 
 
-def test_languages_can_be_given_where_the_checkpoints_list_is_gone(stock, tmp_path):
-    state = torch.load(stock.checkpoint)
-    state["cfg"]["task"].lang_dict = str(tmp_path / "moved.txt")
-    state["cfg"]["task"].langs = None
-    torch.save(state, tmp_path / "model.pt")
-    moved = {"path": tmp_path / "model.pt"}
-    with pytest.raises(FileNotFoundError):
-        translate(stock, **moved)
-    assert translate(stock, langs=("aa", "bb", "cc", "en"), **moved) == translate(stock)
-
-
-def test_languages_can_be_given_in_place_of_a_plugins_own(sparse):
-    assert translate(sparse, langs=("aa", "bb", "cc", "en")) == translate(sparse)
-
-
 def test_bad_checkpoints_are_said_in_one_sentence(stock, tmp_path):
     (tmp_path / "cut.pt").write_bytes(stock.checkpoint.read_bytes()[:1000])
     state = torch.load(stock.checkpoint)
