@@ -48,7 +48,7 @@ class ScoreFolder:
         self._before: Mapping[str, PairScore] = {}
 
     def finished(self) -> Scores | None:
-        """Return the folder's scores if they are complete and of these settings, else None.
+        """Return the folder's scores if they are whole and of these settings, else None.
 
         Raises:
             UserError: the folder has other results and may not be overwritten, or is not writable.
@@ -96,7 +96,10 @@ class ScoreFolder:
         references: Sequence[Sequence[str]],
         by_sentence: Mapping[str, Sequence[float]],
     ) -> None:
-        """Write one pair's compared texts, then its scores; older scores are removed first."""
+        """Write one pair's compared texts, then its scores.
+
+        Older scores are removed first.
+        """
         remove_scores(self.folder)
         self._note()
         self._remove_texts(score.pair)
@@ -121,7 +124,7 @@ class ScoreFolder:
         return score.hypotheses_sha256 == hashlib.sha256(read_bytes(files[0])).hexdigest()
 
     def write_scores(self, results: Sequence[PairScore]) -> Scores:
-        """Write the scores of all pairs, and remove the texts of pairs that are no longer evaluated."""
+        """Write the scores of all pairs; remove the texts of pairs without scores."""
         for pair in self._before.keys() - {result.pair for result in results}:
             self._remove_texts(pair)
         scores = scores_of_pairs(results, self.settings)
@@ -140,7 +143,7 @@ class ScoreFolder:
             raise UserError(f"`{self.folder}` holds {what} of {', '.join(differing)}; {otherwise}.")
 
     def _differing(self, settings: Mapping[str, object]) -> list[str]:
-        """Return descriptions of the settings that differ from those of the folder's scores."""
+        """Return descriptions of the settings that differ from the folder's."""
         if not all(name in settings for name in _DIGESTS):
             return ["another version of fairseq_mtmoe"]
         names = [name for name in {**settings, **self.settings} if name not in _PATHS]
@@ -160,7 +163,7 @@ def as_file(lines: Sequence[str]) -> str:
 
 
 def digest_of_data(folder: Path, subset: str) -> str:
-    """Return a SHA-256 of a data directory's files that affect the scores of one subset."""
+    """Return a SHA-256 of the data directory's files that affect a subset's scores."""
     patterns = (f"{subset}.*", f"raw/{subset}.*", "dict.*.txt", "tiers.json", "spm.model")
     digest = hashlib.sha256()
     for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
@@ -276,7 +279,11 @@ def show(scores: Scores, folder: Path) -> None:
 
 
 class NamedTiers:
-    """Tiers by pair or language, in any spelling (UserError: the recipe or file is missing or names none)."""
+    """Tiers by pair or language, in any spelling.
+
+    Raises:
+        UserError: the recipe or file is missing or names none.
+    """
 
     def __init__(self, name: str) -> None:
         if name.endswith(".json"):
@@ -294,7 +301,10 @@ class NamedTiers:
         return "-".join(map(plain_code, name.split("-")))
 
     def of(self, pairs: Sequence[str]) -> dict[str, str]:
-        """Return the pairs' tiers: by the pair, else by its target, else by its source; unnamed pairs are left out."""
+        """Return the pairs' tiers: by the pair, else by its target, else by its source.
+
+        Unnamed pairs are left out.
+        """
         tiers = {}
         for pair in pairs:
             for name in (*pair.split("-", 1), pair):  # the last one counts

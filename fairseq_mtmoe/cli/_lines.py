@@ -1,6 +1,7 @@
-"""Input of `mtmoe translate`, in groups of lines, and its output: standard output or files.
+"""Input of `mtmoe translate`, in groups of lines, and its output.
 
-A killed translation into files goes on after the whole lines that it has written.
+Output goes to standard output or to files. A killed translation into files goes on after the last whole group of lines
+that it has written.
 """
 
 import fcntl
@@ -32,7 +33,9 @@ LONGEST = 1 << 20  # bytes in a line
 
 
 def read(path: Path | None) -> Iterator[Lines]:
-    """Yield the lines of a file or of standard input in groups; the last line may lack its line feed.
+    """Yield the lines of a file or of standard input in groups.
+
+    The last line may lack its line feed.
 
     Raises:
         UserError: the file cannot be read, or a line is not UTF-8 or is longer than 1 MiB.
@@ -126,7 +129,11 @@ class Files:
         self._check()
 
     def _check(self) -> bool:
-        """Return whether a killed translation of these settings can go on (UserError: it has others)."""
+        """Return whether a killed translation of these settings can go on.
+
+        Raises:
+            UserError: it has others.
+        """
         before = read_json(self._note, "the settings of a translation") if self._note.exists() else None
         goes_on = before is not None and before == self._settings
         if before is not None and not goes_on and not self._overwrite:
@@ -211,7 +218,7 @@ def _whole_lines(file: BinaryIO) -> int:
 
 
 def group_ends(counts: Sequence[int]) -> list[int]:
-    """Return the numbers of lines at the ends of the groups of files with these numbers of lines."""
+    """Return the ends of groups, as numbers of lines, of files with these lengths."""
     ends, before = [], 0
     for count in counts:
         ends += [before + min(end, count) for end in range(GROUP, count + GROUP, GROUP)]
@@ -220,7 +227,11 @@ def group_ends(counts: Sequence[int]) -> list[int]:
 
 
 def output_paths(out: Path, targets: Sequence[str], inputs: Sequence[Path]) -> dict[str, Path]:
-    """Return each language's file for `--out` (UserError: several languages would share one)."""
+    """Return each language's file for `--out`.
+
+    Raises:
+        UserError: several languages would share one.
+    """
     name = inputs[0].name if inputs else ""
     if "{lang}" in str(out):
         return {lang: Path(str(out).replace("{lang}", lang)) for lang in targets}

@@ -1,4 +1,4 @@
-"""The page of `mtmoe translate --web`: translations of several models side by side, on this machine only.
+"""The page of `mtmoe translate --web`, for several models side by side.
 
 The server answers only requests to 127.0.0.1 or localhost from its own page, so that no other site can use it. It
 stores nothing, sends no script, and translates one text at a time. For serving use CTranslate2.
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 
 HOST = "127.0.0.1"
-MOST_CHARACTERS, MOST_LINES = 5000, 50  # of a text
 MOST_SECONDS = 60  # in which a client sends a request
-MOST_BYTES = 1 << 16  # of a request: enough for MOST_CHARACTERS of any script, percent-encoded
+MOST_BYTES = 1 << 16  # of a request
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": "frame-ancestors 'none'",
     "Referrer-Policy": "same-origin", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
@@ -104,14 +103,8 @@ class Page(BaseHTTPRequestHandler):
         values = {name: form.get(name, [""])[0] for name in ("text", "from", "to")}
         # Browsers send texts with CRLF line ends; keep blanks at both ends
         text = values["text"].replace("\r\n", "\n").removesuffix("\n")
-        lines = text.split("\n")
-        content: dict[str, Any] = {"text": text, "source": values["from"], "target": values["to"]}
-        if len(text) > MOST_CHARACTERS or len(lines) > MOST_LINES:
-            most = f"{MOST_CHARACTERS:,} characters and {MOST_LINES} lines"
-            refusal = f"The text must have at most {most}; `mtmoe translate` has no limit."
-            self._show(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, **content, refusal=refusal)
-            return
-        self._show(**content, results=self.server.translated(lines, values["from"], values["to"]))
+        results = self.server.translated(text.split("\n"), values["from"], values["to"])
+        self._show(text=text, source=values["from"], target=values["to"], results=results)
 
     def _is_own(self) -> bool:
         """Return whether a request is the page's own; else answer it."""
@@ -122,11 +115,11 @@ class Page(BaseHTTPRequestHandler):
         self.send_error(HTTPStatus.FORBIDDEN)
         return False
 
-    def _show(self, status: HTTPStatus = HTTPStatus.OK, **content: Any) -> None:
+    def _show(self, **content: Any) -> None:
         page = templates(Path(__file__).parent).get_template("translate.html.j2")
-        values = {"text": "", "source": "", "target": "", "refusal": "", "results": (), **content}
-        html = page.render(names=self.server.names, langs=self.server.langs, most=MOST_CHARACTERS, **values).encode()
-        self.send_response(status)
+        values = {"text": "", "source": "", "target": "", "results": (), **content}
+        html = page.render(names=self.server.names, langs=self.server.langs, **values).encode()
+        self.send_response(HTTPStatus.OK)
         for name, value in {**HEADERS, "Content-Length": str(len(html))}.items():
             self.send_header(name, value)
         self.end_headers()
@@ -137,7 +130,11 @@ class Page(BaseHTTPRequestHandler):
 
 
 def serve(translators: Sequence[TextTranslator], names: Sequence[str], port: int) -> None:
-    """Serve the page until interrupted; print its address (UserError: the port is taken)."""
+    """Serve the page until interrupted; print its address.
+
+    Raises:
+        UserError: the port is taken.
+    """
     with Server(translators, names, port) as server, suppress(KeyboardInterrupt):
         click.echo(f"http://{server.hosts[0]}/", err=True)
         server.serve_forever()

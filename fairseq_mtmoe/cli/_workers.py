@@ -1,4 +1,7 @@
-"""Processes that decode or score batches; they divide the threads and share the models."""
+"""Processes that decode or score batches.
+
+They divide the threads and share the models.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def load(model: str, decoding: Decoding, data: str | None, workers: int = 1) -> 
 
 @contextmanager
 def done_by(workers: int, work: Work) -> Iterator[DoAll]:
-    """Yield a function that does the work of batches, here or in several forked processes.
+    """Yield a function that does the work of batches, here or in forked processes.
 
     Raises:
         UserError: the work raised it, or a process died.

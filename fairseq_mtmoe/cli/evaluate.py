@@ -1,4 +1,4 @@
-"""`mtmoe evaluate`: BLEU, chrF++ and more for every language pair, or the metrics of benchmark tasks."""
+"""`mtmoe evaluate`: scores of every language pair, or of benchmark tasks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import click
 from click.core import ParameterSource
 
 from fairseq_mtmoe.checkpoints import checksum
-from fairseq_mtmoe.cli._shared import PATH, list_option, of_batches, of_precision, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, list_option, of_batches, of_precision, quiet_fairseq
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import regular_file
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.analysis.score_files import Scores
@@ -85,8 +84,7 @@ def command(
     """
     if outs and len(outs) != len(models):
         raise_invalid("--out", f"given once for each of the {len(models)} --path, or not at all", len(outs))
-    for path in [path for model in models for path in model.split(":")]:
-        regular_file(path, "a checkpoint file")
+    expect_checkpoints(*models)
     from fairseq_mtmoe import register
 
     register()
@@ -155,7 +153,10 @@ def _evaluate(
 
 
 def _benchmark_of(models: Sequence[str]) -> str | None:
-    """Return the benchmark task of all checkpoints, `glue` or `text_to_text`; None for translation."""
+    """Return the benchmark task of all checkpoints, `glue` or `text_to_text`.
+
+    None for translation.
+    """
     from fairseq_mtmoe.checkpoints.file_io import peek
     from fairseq_mtmoe.evaluation.stored import OF_BENCHMARKS
 
@@ -174,7 +175,7 @@ def _benchmark_of(models: Sequence[str]) -> str | None:
 
 
 def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
-    """Score each checkpoint on its training tasks, print a table, and write `scores.json` and `.md`."""
+    """Score each checkpoint on its tasks, print a table, and write the scores."""
     for parameter in ctx.command.params:
         is_given = ctx.get_parameter_source(str(parameter.name)) is not ParameterSource.DEFAULT
         if is_given and parameter.name not in BENCHMARK_OPTIONS:
@@ -194,7 +195,11 @@ def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
 
 
 def _result_folders(models: Sequence[str], subset: str, outs: Sequence[Path]) -> Sequence[Path]:
-    """Return each model's output folder, given or beside its first checkpoint (UserError: two are the same)."""
+    """Return each model's output folder, given or beside its first checkpoint.
+
+    Raises:
+        UserError: two are the same.
+    """
     first = [Path(model.split(":")[0]) for model in models]
     folders = outs or [path.parent / "scores" / f"{path.stem}-{subset}" for path in first]
     if len({os.path.realpath(folder) for folder in folders}) < len(folders):

@@ -1,4 +1,7 @@
-"""`mtmoe predict`: submission files for the GLUE and SuperGLUE servers; the model is loaded once."""
+"""`mtmoe predict`: submission files for the GLUE and SuperGLUE servers.
+
+The model is loaded once.
+"""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`mtmoe score`: the log-probability of each given translation, by forced decoding."""
+"""`mtmoe score`: the log-probability of each translation, by forced decoding."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class _Job:
     tsv: bool
 
     def run(self, workers: int, total: int, write: Write, quiet: bool = False) -> None:
-        """Check all lines, then score them in groups and pass each group's text to `write`."""
+        """Check all lines, then score them in groups and `write` each group's text."""
         with done_by(workers, self.translator.score_batch) as score_all:
             forced = self.translator.forced(*self.langs)
             for side, path in enumerate(self.paths):

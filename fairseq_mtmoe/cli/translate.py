@@ -149,7 +149,10 @@ class _Job:
     scores: bool
 
     def run(self, sink: Screen | Files, workers: int, counts: Sequence[int]) -> None:
-        """Check all lines, then translate them in groups and write each; `counts` are the inputs' lines."""
+        """Check all lines, then translate them in groups and write each.
+
+        `counts` are the inputs' lines.
+        """
         decoder = self.translator.decoder(self.decoding, self.n_best)
         with done_by(workers, decoder.decode) as decode_all:
             self._check_lines()

@@ -78,7 +78,7 @@ class BeamSearch:
 
 
 def length_limits(generator: Any, lengths_S: Tensor) -> Tensor:
-    """(S,) Return the limit of words of each translation, without its end, by its own source."""
+    """(S,) Return each translation's limit of words, without its end."""
     limit_S: Tensor = generator.max_len_a * lengths_S.double() + float(generator.max_len_b)
     return limit_S.clamp(1, generator.max_len - 1).long()
 
@@ -283,9 +283,9 @@ class _Beams:
         self._ended_N = self._ended_N + counted_NB.sum(1)
         value_NB = total_NB.masked_fill(~counted_NB, NEVER) / self.length**self._penalty
         if self._n_best == 1:  # only better ones than before
-            best_N = self._best_S[self._sentence_N]
-            counted_NB = (value_NB > best_N.unsqueeze(1)) & (value_NB == value_NB.amax(1, keepdim=True))
-            self._best_S[self._sentence_N] = best_N.maximum(value_NB.amax(1))
+            before_N, now_N = self._best_S[self._sentence_N], value_NB.amax(1)
+            counted_NB = (value_NB == now_N.unsqueeze(1)) & (now_N > before_N).unsqueeze(1)
+            self._best_S[self._sentence_N] = before_N.maximum(now_N)
         indices, places = counted_NB.nonzero(as_tuple=True)
         rows = indices * (len(self.tokens_RL) // len(counted_NB)) + parents_NB[indices, places]
         ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)

@@ -59,7 +59,7 @@ class Decoding(Inference):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Return the decoding of a command's options; those that it lacks have their defaults."""
+        """Return the decoding of a command's options; others have their defaults."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: options[name] for name in names if name in options})
 
@@ -122,7 +122,10 @@ class Row(NamedTuple):
 
 
 class Hypothesis(NamedTuple):
-    """A translation's tokens with its score, a natural logarithm; `is_cut`: it reached the limit of tokens."""
+    """A translation's tokens with its score, a natural logarithm.
+
+    `is_cut`: it reached the limit of tokens.
+    """
 
     tokens: list[int]
     score: float
@@ -160,7 +163,10 @@ class Decoder:
         return hypotheses
 
     def batches(self, rows: Iterable[Row]) -> list[list[Row]]:
-        """Return batches of rows of similar lengths, the longest first: too large a batch fails at once."""
+        """Return batches of rows of similar lengths, the longest first.
+
+        Too large a batch fails at once.
+        """
         # A search has one first input and one vocabulary.
         apart: dict[Any, list[Row]] = {}
         for row in rows:
@@ -173,7 +179,7 @@ class Decoder:
 
 
 def batches_of(lengths: Sequence[int], decoding: Decoding) -> list[list[int]]:
-    """Return batches of indices within the limits, of similar lengths, each with the longest first."""
+    """Return batches of indices within the limits, each with the longest first."""
     most_tokens, most_sentences = decoding.max_tokens, decoding.batch_size
     if most_tokens is None and most_sentences is None:
         most_tokens, most_sentences = MOST_TOKENS, MOST_SENTENCES
@@ -187,7 +193,10 @@ def batches_of(lengths: Sequence[int], decoding: Decoding) -> list[list[int]]:
 
 
 def batch_of(rows: Sequence[Row], task: Any, models: Sequence[Any], decoding: Inference) -> dict[str, Any]:
-    """Return a batch, as fairseq's tasks collate it, on the models' device; the longest row is first."""
+    """Return a batch, as fairseq's tasks collate it, on the models' device.
+
+    The longest row is first.
+    """
     dictionary = task.source_dictionary
     options = task.args if hasattr(task, "args") else task.cfg
     tokens = [torch.tensor(row.tokens) for row in rows]
@@ -209,7 +218,7 @@ def batch_of(rows: Sequence[Row], task: Any, models: Sequence[Any], decoding: In
 def searched(
     search: Any, models: Sequence[Any], sample: dict[str, Any], direction: Direction, prefixes: Tensor | None
 ) -> list[list[dict[str, Tensor]]]:
-    """Return a search's outputs of a batch, of rows with one first input and one vocabulary."""
+    """Return a search's outputs of rows with one first input and one vocabulary."""
     with first_words(models, direction.end, padded=not isinstance(search, BeamSearch)):
         outputs: list[list[dict[str, Tensor]]] = search.generate(
             models, sample, prefix_tokens=prefixes, bos_token=direction.first_input

@@ -192,7 +192,10 @@ class _ByWriting(_ByHeads):
         return {self.task.name: self.shape_of(self.task.row)}
 
     def shape_of(self, row: TaskRow) -> object:
-        """Return the kind of answer and the labels' texts in any order; None without a text form."""
+        """Return the kind of answer and the labels' texts in any order.
+
+        None without a text form.
+        """
         return (row.kind, sorted(label_texts(row))) if row.text_form is not None else None
 
     def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:

@@ -51,7 +51,7 @@ class Inference:
 
 
 def expect_counts(**values: object) -> None:
-    """Raise `UserError` for an option that is no positive whole number of 32 bits or None."""
+    """Raise `UserError` for an option that is no positive number of 32 bits or None."""
     for name, value in values.items():
         if value is not None and (not isinstance(value, int) or not 1 <= value < 2**31):
             raise_invalid(flag(name), f"a whole number from 1 to {2**31 - 1}", value)

@@ -47,7 +47,7 @@ _BYTE = regex.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Translated(NamedTuple):
-    """A line's translation, its score to the base 2 (as in fairseq-generate), and its length.
+    """A line's translation, its score to the base 2, and its length.
 
     Its length counts tokens, with the end. `is_cut`: a part reached the limit of tokens.
     """
@@ -140,7 +140,7 @@ class Trained:
 
 
 class Forms:
-    """Languages, vocabulary and forms of sentences of model files: the first's, whose ensemble the others are of.
+    """Languages, vocabulary and forms of sentences of an ensemble's first file.
 
     data: directory with the vocabulary of older files.
     """
@@ -211,7 +211,11 @@ class Forms:
                     _warn_of_untrained(model.path, f"{source}-{target}", model.pairs)
 
     def rows(self, lines: Lines, source: str, targets: Sequence[str]) -> list[Row]:
-        """Return a row for each target and part of a line, by `(target, line, part)` (UserError: one is too long)."""
+        """Return a row for each target and part of a line, by `(target, line, part)`.
+
+        Raises:
+            UserError: one is too long.
+        """
         parts = self._split(lines, source)
         rows = []
         for target in targets:
@@ -271,7 +275,7 @@ class Forms:
 
 @functools.cache
 def _warn_of_untrained(path: str, direction: str, trained: tuple[str, ...]) -> None:
-    """Log a warning, once for each direction of a checkpoint that names its training's directions."""
+    """Log a warning, once for each direction that a checkpoint does not name."""
     if trained:
         more = f" and {len(trained) - SHOWN} more" if len(trained) > SHOWN else ""
         shown = visible(", ".join(trained[:SHOWN])) + more

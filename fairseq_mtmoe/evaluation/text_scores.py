@@ -70,7 +70,11 @@ class Forced:
                 self._encoded(side, Lines([line], lines.name, number))
 
     def group(self, sources: Lines, targets: Lines, decoding: Decoding) -> Pairs:
-        """Return the batches of equally many sources and targets (UserError: a line is too long)."""
+        """Return the batches of equally many sources and targets.
+
+        Raises:
+            UserError: a line is too long.
+        """
         encoded = zip(self._encoded(0, sources), self._encoded(1, targets), strict=True)
         end = self._forms.task.target_dictionary.eos()
         pairs = []

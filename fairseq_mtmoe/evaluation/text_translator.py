@@ -182,7 +182,10 @@ class TextTranslator:
 
 
 def _best_of_line(parts: Mapping[int, Sequence[Translated]], decoder: Decoder) -> list[Translated]:
-    """Join the translations of a line's parts: the best of each, the second best of each, and so on."""
+    """Join the translations of a line's parts.
+
+    The best of each, the second best of each, and so on.
+    """
     in_order = [parts[number] for number in sorted(parts)]
     lines = []
     for rank in range(decoder.n_best):

@@ -182,7 +182,10 @@ class Translator:
         return PairData(pair, task, dataset, self._fitting(task, dataset), references, spell, self.references)
 
     def _fitting(self, task: Any, dataset: Any) -> np.ndarray:
-        """Return the numbers of the sentences that fit the models; prefetch them if needed."""
+        """Return the numbers of the sentences that fit the models.
+
+        Prefetch them if needed.
+        """
         limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in self.models])
         numbers: np.ndarray = task.filter_indices_by_size(
             np.arange(len(dataset)), dataset, limits, ignore_invalid_inputs=True

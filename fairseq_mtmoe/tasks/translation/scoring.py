@@ -93,7 +93,11 @@ class ValidationScores:
         self._references: dict[tuple[str, str], References] = {}
 
     def check(self, loader: PairLoader) -> None:
-        """Check that the split's references are in one file (UserError: it is combined with others)."""
+        """Check that the split's references are in one file.
+
+        Raises:
+            UserError: it is combined with others.
+        """
         if loader.has_more:
             raise UserError(
                 f"`--combine-valid-subsets` must be left out with `{flag(f'eval_{self.asked[0]}')}`; `--valid-subset "

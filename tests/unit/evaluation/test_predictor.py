@@ -11,7 +11,6 @@ from fairseq import checkpoint_utils
 from fairseq_mtmoe import register
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.cli.main import commands
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.predictor import Predictor, choose_sets
 from fairseq_mtmoe.evaluation.stored import Inference
 from fairseq_mtmoe.task_types import task_type_of
@@ -147,25 +146,6 @@ def test_the_command(data, files):
     assert "Left out: GLUE_DIR has no test data of stsb, mnli/mismatched.\n" in result.stderr
 
 
-@pytest.mark.parametrize("names", [["RTE.tsv"], ["RTE.tsv", "notes.txt"]])
-def test_a_folder_with_something_in_it(data, tmp_path, names):
-    """A made file stays; with `--overwrite` one that is no prediction does."""
-    for name in names:
-        (tmp_path / name).write_text("old")
-    result = predict(data, "--out", tmp_path, *(["--overwrite"] if len(names) > 1 else []))
-    assert isinstance(result.exception, UserError) and result.exception.names == ("the output folder",)
-    assert sorted(path.name for path in tmp_path.iterdir()) == names and (tmp_path / "RTE.tsv").read_text() == "old"
-
-
-def test_nothing_is_written_where_a_file_is_wrong(data, tmp_path):
-    write(tmp_path / "MNLI/test_matched.tsv", LINES[:2])
-    write(tmp_path / "RTE/test.tsv", [LINES[0], "0\ta"])
-    (tmp_path / "checkpoint.pt").symlink_to(data / "checkpoint.pt")
-    result = predict(tmp_path, "--out", tmp_path / "out")
-    assert isinstance(result.exception, UserError)
-    assert not any("out" in path.name for path in tmp_path.iterdir())
-
-
 def test_validation_scores_what_is_written(data, tmp_path):
     """A regression's values within its bounds: some of the model's are beyond one, some beyond the other."""
     wide = scaled(data / "checkpoint.pt", tmp_path / "wide.pt", "heads.stsb.weight", 100)
@@ -218,13 +198,6 @@ def test_labels_in_another_order_have_the_same_predictions(data, files, tmp_path
     )
     one = predictor(data, None, ON_CPU, path)
     assert {each.submission.file: predicted(one, [each]) for each in one.choose("test").sets} == files
-
-
-def test_other_labels_of_a_task_are_refused(data, tmp_path):
-    path = tmp_path / "table.yaml"
-    path.write_text("rte: {like: rte, labels: [yes it is, no it is not]}\n")
-    with refused("rte: labels"):
-        predictor(data, None, ON_CPU, path)
 
 
 def test_a_head_of_another_size_predicts_nothing(data):
@@ -305,9 +278,3 @@ def test_a_t5_reads_labels_in_another_order_and_no_other_texts_of_them(text_data
     )
     with refused("rte: labels"):
         predictor(text_data, text_data / "rte.pt", ON_CPU, path)
-
-
-def test_weights_of_a_t5_that_are_not_finite(text_data, tmp_path):
-    path = scaled(text_data / "rte.pt", tmp_path / "nan.pt", "decoder.layer_norm.weight", math.nan)
-    with refused("nan.pt"):
-        predictor(text_data, path)

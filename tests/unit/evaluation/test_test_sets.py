@@ -10,7 +10,6 @@ from fairseq.data import Dictionary
 
 from fairseq_mtmoe.evaluation import test_sets
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, Speller, load_references
-from tests.golden.old_runs import OLD
 from tests.helpers import untrained
 from tests.helpers.binarized import write_words
 from tests.helpers.refused import refused
@@ -166,9 +165,3 @@ def test_an_unknown_word_does_not_hide_another_line(folder, pieces, right, wrong
         write_text(folder, [line, *LINES[1:]])
         with nullcontext() if line in right else refused(f"raw/{NAME}"):
             assert load(folder).lines[0] == line
-
-
-def test_data_of_0_1_0_has_its_text():
-    folder = OLD / "prepared"
-    found = load(folder)
-    assert found.lines == (folder / "raw" / "test.en-de.de").read_text().splitlines() and len(found.lines) == 8
