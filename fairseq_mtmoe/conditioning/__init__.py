@@ -162,8 +162,8 @@ class ConditionalBottleneck(nn.Module):
         """Return the bottleneck's output, shaped as `x` (…, B, H)."""
         if self.layer_norm is not None:
             x = apply_norm(self.layer_norm, x, tasks, task_ids)
-        of_tasks = tasks.once(self, lambda tasks: self.film.scale_and_shift_of(tasks.shared_KD))
-        output: Tensor = self.up(self.down(modulated(x, *of_tasks, task_ids)))
+        scale_and_shift = tasks.once(self, lambda tasks: self.film.scale_and_shift_of(tasks.shared_KD))
+        output: Tensor = self.up(self.down(modulated(x, *scale_and_shift, task_ids)))
         return output
 
 
@@ -204,8 +204,8 @@ class ConditionalAttentionBias(nn.Module):
         """
         row = position % len(self.weight)
         num_before, num_in_block = position - row % self.width, row % self.width + 1
-        of_tasks = tasks.once(self, lambda tasks: self.film.parameters_of(tasks.shared_KD))
-        gamma_KW, beta_KW = (part[:, :num_in_block] for part in of_tasks)
+        gamma_and_beta = tasks.once(self, lambda tasks: self.film.parameters_of(tasks.shared_KD))
+        gamma_KW, beta_KW = (part[:, :num_in_block] for part in gamma_and_beta)
         return F.pad((1 + gamma_KW) * self.weight[row, :num_in_block] + beta_KW, (num_before, 0))
 
     def forward(self, tasks: Tasks, task_ids: LongTensor, length: int, position_BL: Tensor | None = None) -> Tensor:
@@ -243,6 +243,6 @@ def conditional_names(model: nn.Module) -> Iterator[str]:
 
 def with_new_conditions(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a state with the conditional parameters of `model`, if it has none itself."""
-    own, new = model.state_dict(), set(conditional_names(model))
+    state_of_model, new = model.state_dict(), set(conditional_names(model))
     tables = {f"{path}.weight" for path, module in model.named_modules() if isinstance(module, TaskEmbeddings)}
-    return {**({} if tables & state.keys() else {name: own[name] for name in new}), **state}
+    return {**({} if tables & state.keys() else {name: state_of_model[name] for name in new}), **state}

@@ -61,15 +61,15 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """Return fairseq's tuple; the logged `loss` excludes the load-balancing loss."""
         weight_VH = output_weight(model) if reduce else None
         if weight_VH is None:
-            found: Tuple[Tensor, Any, Dict[str, Any]] = super().forward(model, sample, reduce)
+            outcome: Tuple[Tensor, Any, Dict[str, Any]] = super().forward(model, sample, reduce)
         else:
-            found = self._from_features(model, weight_VH, sample)
+            outcome = self._from_features(model, weight_VH, sample)
         if self.load_balancing_weight == 0:
-            return found
+            return outcome
         # A checkpointed block's forward pass leaves a balance loss without a graph.
         if model.training and getattr(getattr(model, "cfg", None), "checkpoint_activations", False):
             raise UserError("`--load-balancing-weight` above 0 cannot be used with `--checkpoint-activations`.")
-        return add_weighted(*found, "balance_loss", balance_loss(model), self.load_balancing_weight)
+        return add_weighted(*outcome, "balance_loss", balance_loss(model), self.load_balancing_weight)
 
     def _from_features(self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]) -> Any:
         # Without NO_LAYER, the last block would compute attention weights that this loss does not read.
@@ -108,9 +108,11 @@ def output_weight(model: Any) -> Optional[Tensor]:
 
     There, gradients must be scaled before they are rounded.
     """
-    found = projection(model)
-    is_scaled = found is not None and (found.dtype == torch.float16 or torch.is_autocast_enabled(found.device.type))
-    return None if is_scaled else found
+    weight_VH = projection(model)
+    if weight_VH is None:
+        return None
+    is_scaled = weight_VH.dtype == torch.float16 or torch.is_autocast_enabled(weight_VH.device.type)
+    return None if is_scaled else weight_VH
 
 
 def projection(model: Any) -> Optional[Tensor]:
@@ -118,12 +120,12 @@ def projection(model: Any) -> Optional[Tensor]:
     model = _unwrapped(model)
     if not isinstance(model, TransformerModelBase):
         return None
-    own = (type(model).get_normalized_probs, type(model).get_targets, type(model.decoder).output_layer)
-    fairseqs = (
+    methods = (type(model).get_normalized_probs, type(model).get_targets, type(model.decoder).output_layer)
+    fairseq_methods = (
         TransformerModelBase.get_normalized_probs, BaseFairseqModel.get_targets, TransformerDecoderBase.output_layer
     )  # fmt: skip
     projected = getattr(model.decoder, "output_projection", None)
-    if own != fairseqs or not all(takes(model, name) for name in ("features_only", "alignment_layer")):
+    if methods != fairseq_methods or not all(takes(model, name) for name in ("features_only", "alignment_layer")):
         return None
     if type(projected) is not nn.Linear or projected.bias is not None:
         return None

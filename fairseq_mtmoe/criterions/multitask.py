@@ -80,7 +80,7 @@ class MultitaskCriterion(FairseqCriterion):
         """Return `id`s (E,) and uncertainties of examples, with or without dropout."""
         outputs = model(**sample["net_input"])
         none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)
-        ids, found = [sample["id"][:0]], [Uncertainty(none, none)]
+        ids, uncertainties = [sample["id"][:0]], [Uncertainty(none, none)]
         for task, ids_E in _ids_by_task(sample).items():
             numbers, labels, draws = outputs[task], sample["target"][task], self.task_types[task].dropout_draws
             if bool(draws) != under_dropout:
@@ -88,8 +88,8 @@ class MultitaskCriterion(FairseqCriterion):
             if under_dropout:
                 numbers, labels, ids_E = numbers.unflatten(0, (-1, draws)), labels[::draws], ids_E[::draws]
             ids.append(ids_E)
-            found.append(self.task_types[task].uncertainty(numbers, labels))
-        return torch.cat(ids), Uncertainty(*map(torch.cat, zip(*found, strict=True)))
+            uncertainties.append(self.task_types[task].uncertainty(numbers, labels))
+        return torch.cat(ids), Uncertainty(*map(torch.cat, zip(*uncertainties, strict=True)))
 
     @staticmethod
     def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:

@@ -45,11 +45,11 @@ class _SparsityLoss(FairseqCriterion):
         borrower = unwrapped(model)
         if hasattr(borrower, "want_sparsity"):
             borrower.want_sparsity(self.sparsity_weight > 0)
-        found: Tuple[Tensor, Any, Dict[str, Any]] = super().forward(model, sample, reduce)
+        outcome: Tuple[Tensor, Any, Dict[str, Any]] = super().forward(model, sample, reduce)
         sparsity, self._sparsity = self._sparsity, None
         if sparsity is None:
-            return found
-        return add_weighted(*found, "sparsity_loss", sparsity, self.sparsity_weight)
+            return outcome
+        return add_weighted(*outcome, "sparsity_loss", sparsity, self.sparsity_weight)
 
 
 @register_criterion("pemt", dataclass=PemtCriterionConfig)

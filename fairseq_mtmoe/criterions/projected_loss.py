@@ -60,10 +60,10 @@ class _ProjectedLoss(torch.autograd.Function):
         word_sum_H = weight_VH.sum(0, dtype=torch.float32)
         nll, total_log_p = (features_TH.new_zeros((), dtype=torch.float32) for _ in range(2))
         correct = features_TH.new_zeros((), dtype=torch.long)
-        of_features, of_weight = (wants_gradients and needed for needed in ctx.needs_input_grad[:2])
-        features_grad_TH = torch.empty_like(features_TH) if of_features else None
+        wants_features, wants_weight = (wants_gradients and needed for needed in ctx.needs_input_grad[:2])
+        features_grad_TH = torch.empty_like(features_TH) if wants_features else None
         weight_grad_VH: Optional[Tensor] = None
-        if of_weight:  # float32 also in half precision: a sum over many blocks would lose small terms
+        if wants_weight:  # float32 also in half precision: a sum over many blocks would lose small terms
             weight_grad_VH = (-share * features_TH.sum(0, dtype=torch.float32)).repeat(num_words, 1)
         memory_TV = features_TH.new_empty(rows_at_once(features_TH, num_words), num_words, dtype=torch.float32)
         for block, logits_TV in _logits(features_TH, weight_VH):
@@ -76,7 +76,7 @@ class _ProjectedLoss(torch.autograd.Function):
             total_log_p += (part_TH.float() @ word_sum_H - num_words * log_z_T).sum()
             if count_correct:
                 correct += (logits_TV.argmax(1, keepdim=True) == target_T1).sum()
-            if not of_features and not of_weight:
+            if not wants_features and not wants_weight:
                 continue
             p_TV = log_p_TV.exp_()
             p_TV.scatter_add_(1, target_T1, torch.full_like(log_p_T1, -(1 - smoothing - share)))

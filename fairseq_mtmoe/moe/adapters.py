@@ -166,14 +166,14 @@ class BottleneckBank(AdapterBank):
     def merged(self, weights_K: Tensor) -> BottleneckBank:
         """Return one adapter of rank K·r that equals the mixture; `up` contains the weights."""
         _, _, input_size = self.down.shape
-        one = BottleneckBank(1, input_size, self.up.shape[2], self.num_members * self.rank)
-        one = one.to(device=self.up.device, dtype=self.up.dtype)
+        merged = BottleneckBank(1, input_size, self.up.shape[2], self.num_members * self.rank)
+        merged = merged.to(device=self.up.device, dtype=self.up.dtype)
         weights_K = weights_K.float()
-        one.down.copy_(self.down.flatten(0, 1).unsqueeze(0))
-        one.down_bias.copy_(self.down_bias.flatten().unsqueeze(0))
-        one.up.copy_((weights_K[:, None, None] * self.up).flatten(0, 1).unsqueeze(0))
-        one.up_bias.copy_((weights_K @ self.up_bias.float()).unsqueeze(0))
-        return one
+        merged.down.copy_(self.down.flatten(0, 1).unsqueeze(0))
+        merged.down_bias.copy_(self.down_bias.flatten().unsqueeze(0))
+        merged.up.copy_((weights_K[:, None, None] * self.up).flatten(0, 1).unsqueeze(0))
+        merged.up_bias.copy_((weights_K @ self.up_bias.float()).unsqueeze(0))
+        return merged
 
 
 LORA, BOTTLENECK = "lora", "bottleneck"

@@ -118,8 +118,8 @@ class Gate(nn.Module, ABC):
             return routing
         expert_T = routing.expert_T.masked_fill(padding_T, self.num_experts)
         # torch.compile of 2.6 does not support `dataclasses.replace`.
-        known = routing.max_rows, routing.arriving_PE
-        return Routing(expert_T, routing.gate_T, routing.uniform_gate, routing.balance_loss, *known)
+        hints = routing.max_rows, routing.arriving_PE
+        return Routing(expert_T, routing.gate_T, routing.uniform_gate, routing.balance_loss, *hints)
 
     def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
         """Return scores, (T, N), float32, for a value of the gate's weight."""
@@ -225,8 +225,8 @@ class TaskGate(Gate):
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
             logits_TKN = F.linear(hidden_TH, weight.flatten(0, 1)).view(-1, *weight.shape[:2])
-            own_T1N = task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1).expand(-1, 1, self.num_experts)
-            return logits_TKN.gather(1, own_T1N).squeeze(1)
+            task_T1N = task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1).expand(-1, 1, self.num_experts)
+            return logits_TKN.gather(1, task_T1N).squeeze(1)
         task_T = task_T if padding_T is None else task_T.masked_fill(padding_T, self.num_tasks)
         by_task = LocalDispatcher(self.num_tasks)
         rows_TH, plan = by_task.dispatch(hidden_TH, task_T)

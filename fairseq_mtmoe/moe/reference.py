@@ -56,11 +56,11 @@ def _choose(layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, paddi
     gate = layer.gate
     if not isinstance(gate, BaseGate) or not logits:
         return {token: int(row_N.argmax()) for token, row_N in logits.items()}
-    known = gate.prices.known
+    has_prices = gate.prices.known
     mode = "balanced" if layer.training else gate.routing.evaluation
     if mode == "balanced":
         scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()
-        expert_T = assigned(scores_TN, padding_T, gate.prices.mean if known else None)[0].tolist()
+        expert_T = assigned(scores_TN, padding_T, gate.prices.mean if has_prices else None)[0].tolist()
         return {token: expert_T[token] for token in logits}
     price_N = gate.prices.mean * (mode == "prices")
     return {token: int((row_N - price_N).argmax()) for token, row_N in logits.items()}
@@ -92,7 +92,7 @@ def slow_mixture(bank: AdapterBank, x: Tensor, weights: Tensor) -> Tensor:
         return torch.stack([w.to(x) * adapter_output(bank, k, x_I) for k, w in enumerate(weights_K)]).sum(0)
 
     weights_BK = weights.expand(x.shape[1], -1)
-    return torch.stack([torch.stack([mixed(*of) for of in zip(x_BI, weights_BK, strict=True)]) for x_BI in x])
+    return torch.stack([torch.stack([mixed(*pair) for pair in zip(x_BI, weights_BK, strict=True)]) for x_BI in x])
 
 
 def slow_similarity(

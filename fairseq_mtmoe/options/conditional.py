@@ -43,15 +43,15 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
 
     The options of an older model, without `--conditional`, have none.
     """
-    given = value_of(cfg, ConditionalOptions, "conditional")
-    parts = frozenset() if given == NONE else frozenset(given.split(","))
+    names = value_of(cfg, ConditionalOptions, "conditional")
+    parts = frozenset() if names == NONE else frozenset(names.split(","))
     if not parts <= set(PARTS):
-        raise_invalid("--conditional", f"a comma-separated list of {', '.join(PARTS)}, or {NONE}", given)
+        raise_invalid("--conditional", f"a comma-separated list of {', '.join(PARTS)}, or {NONE}", names)
     if value_of(cfg, ConditionalOptions, "conditional_positions") < 1:
         raise_invalid("--conditional-positions", "at least 1", cfg.conditional_positions)
     if parts and not names_of_tasks(cfg):
         raise UserError(
-            f"`--conditional {given}` must be used with a task that gives each sentence a task id, such as `--task "
+            f"`--conditional {names}` must be used with a task that gives each sentence a task id, such as `--task "
             "glue` or `--task translation_heated`, but this task gives none."
         )
     return parts

@@ -41,19 +41,19 @@ WITHOUT_EFFECT = ("adaptive_input", "tie_adaptive_weights", "tie_adaptive_proj",
 
 
 def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[OptionField]:
-    found: List[OptionField] = []
-    for own in dataclasses.fields(config):
-        if own.name.startswith("_") or own.name in WITHOUT_EFFECT:
+    flat_fields: List[OptionField] = []
+    for option_field in dataclasses.fields(config):
+        if option_field.name.startswith("_") or option_field.name in WITHOUT_EFFECT:
             continue
-        name = prefix + own.name
-        if inspect.isclass(own.type) and issubclass(own.type, FairseqDataclass):
-            found += _flat_fields(own.type, prefix=f"{name}_")
+        name = prefix + option_field.name
+        if inspect.isclass(option_field.type) and issubclass(option_field.type, FairseqDataclass):
+            flat_fields += _flat_fields(option_field.type, prefix=f"{name}_")
             continue
-        default = II(f"model.{FOLLOWS[name]}") if name in FOLLOWS else own.default
+        default = II(f"model.{FOLLOWS[name]}") if name in FOLLOWS else option_field.default
         # fairseq's parser omits an interpolated option without help: it takes it for one declared elsewhere.
-        metadata = dict(own.metadata) or {"help": name.replace("_", " ")}
-        found.append((name, OTHER_TYPES.get(name, own.type), field(default=default, metadata=metadata)))
-    return found
+        metadata = dict(option_field.metadata) or {"help": name.replace("_", " ")}
+        flat_fields.append((name, OTHER_TYPES.get(name, option_field.type), field(default=default, metadata=metadata)))
+    return flat_fields
 
 
 FlatTransformerConfig = dataclasses.make_dataclass(
@@ -66,14 +66,14 @@ FlatTransformerConfig = dataclasses.make_dataclass(
 
 def nested_options(cfg: Any) -> TransformerConfig:
     """Return fairseq's nested `TransformerConfig` of a flat configuration."""
-    given: Any = OmegaConf.to_container(cfg, resolve=False) if isinstance(cfg, DictConfig) else vars(cfg)
-    return TransformerConfig.from_namespace(Namespace(**all_options(given)))
+    values: Any = OmegaConf.to_container(cfg, resolve=False) if isinstance(cfg, DictConfig) else vars(cfg)
+    return TransformerConfig.from_namespace(Namespace(**all_options(values)))
 
 
-def all_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def all_options(flat_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return all flat options, with defaults in the place of missing ones."""
-    defaults = {own.name: own.default for own in dataclasses.fields(FlatTransformerConfig)}
-    values = {name: given.get(name, default) for name, default in defaults.items() if name != "_name"}
+    defaults = {option_field.name: option_field.default for option_field in dataclasses.fields(FlatTransformerConfig)}
+    values = {name: flat_options.get(name, default) for name, default in defaults.items() if name != "_name"}
     for name, followed in FOLLOWS.items():
         if not isinstance(values[name], int):  # still an interpolation
             values[name] = values[followed]
@@ -105,7 +105,7 @@ def form_of(cfg: Any) -> TranslatorForm:
 
     Options that lack these fields have fairseq's form.
     """
-    names = [own.name for own in dataclasses.fields(TranslatorForm)]
+    names = [option_field.name for option_field in dataclasses.fields(TranslatorForm)]
     form = TranslatorForm(**{name: value_of(cfg, TranslatorForm, name) for name in names})
     if form.sinusoids not in SINUSOIDS:
         raise_invalid("--sinusoids", " or ".join(SINUSOIDS), form.sinusoids)

@@ -77,7 +77,7 @@ def plan_experts(
     """
     gates, names = cfg.expert_gates.split(","), ("base_evaluation", "price_memory")
     routing = BaseRouting(*(value_of(cfg, ExpertOptions, name) for name in names))
-    of_kinds = {"base": {"routing": routing}, **(settings or {})}
+    settings_by_kind = {"base": {"routing": routing}, **(settings or {})}
     indices = range(cfg.expert_interval - 1, num_blocks, cfg.expert_interval)
     return {
         index: ExpertPlan(
@@ -86,7 +86,7 @@ def plan_experts(
             combine=cfg.expert_combine,
             num_tasks=len(names_of_tasks(cfg)),
             starts_dense=cfg.dense_updates > 0,
-            settings=of_kinds.get(kind, {}),
+            settings=settings_by_kind.get(kind, {}),
             shuffles_tokens=not value_of(cfg, RunOptions, "no_token_shuffle"),
             timeout=value_of(cfg, RunOptions, "distributed_timeout"),
             dropout=value_of(cfg, ExpertOptions, "expert_dropout"),

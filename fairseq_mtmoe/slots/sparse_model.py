@@ -45,9 +45,9 @@ class SparseModel(nn.Module):
     ) -> Any:
         """Load a checkpoint's state, with this rank's experts; see `adapt_to`."""
         self.adapt_to(state_dict)
-        own = {path: layer.experts.placement for path, layer in expert_layers(self).items()}
+        placements = {path: layer.experts.placement for path, layer in expert_layers(self).items()}
         mine = {
-            key: own[key.split(EXPERTS)[0]].local(value) if EXPERTS in key else value
+            key: placements[key.split(EXPERTS)[0]].local(value) if EXPERTS in key else value
             for key, value in state_dict.items()
         }
         return super().load_state_dict(mine, strict)
@@ -96,19 +96,19 @@ def model_size(model: nn.Module) -> dict[str, int]:
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     for layer in expert_layers(model).values():
-        placement, own = layer.experts.placement, sum(parameter.numel() for parameter in layer.experts.parameters())
-        parameters += own // placement.count * (placement.num_experts - placement.count)
+        placement, size = layer.experts.placement, sum(parameter.numel() for parameter in layer.experts.parameters())
+        parameters += size // placement.count * (placement.num_experts - placement.count)
     return {"parameters": parameters, "multiplications": _per_token(model)}
 
 
 def _per_token(module: nn.Module) -> int:
     if isinstance(module, NOT_OF_TOKENS):
         return 0
-    own = sum(parameter.numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 1)
+    size = sum(parameter.numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 1)
     if isinstance(module, ExpertBank):
-        own = sum(parameter[0].numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 2)
+        size = sum(parameter[0].numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 2)
     elif isinstance(module, AdapterBank):
-        own = module.down.numel() + module.up.numel()
+        size = module.down.numel() + module.up.numel()
     elif isinstance(module, TaskGate):
-        own //= module.num_tasks
-    return own + sum(_per_token(child) for name, child in module.named_children() if name not in OF_SENTENCES)
+        size //= module.num_tasks
+    return size + sum(_per_token(child) for name, child in module.named_children() if name not in OF_SENTENCES)

@@ -71,15 +71,15 @@ class _Order:
     def walk(self, start: int, count: int, forwards: bool) -> Words:
         """Apply the network to `start … start+count-1`, repeatedly while a value is outside the range."""
         assert start >= 0 and start + count <= self.size
-        found = np.empty(count, dtype=self.word)
+        items = np.empty(count, dtype=self.word)
         for low in range(0, count, _CHUNK):
             high = min(low + _CHUNK, count)
-            found[low:high] = self._permute(np.arange(start + low, start + high, dtype=self.word), forwards)
-        outside = np.flatnonzero(found >= self.size)
+            items[low:high] = self._permute(np.arange(start + low, start + high, dtype=self.word), forwards)
+        outside = np.flatnonzero(items >= self.size)
         while outside.size:
-            found[outside] = self._permute(found[outside], forwards)
-            outside = outside[found[outside] >= self.size]
-        return found
+            items[outside] = self._permute(items[outside], forwards)
+            outside = outside[items[outside] >= self.size]
+        return items
 
     def _permute(self, words: Words, forwards: bool) -> Words:
         halves = [words & self.word(self.moduli[0] - 1), words >> self.word(self.low_bits)]

@@ -323,5 +323,5 @@ def fill(
     is_full = (tl.cumsum(room, 0)[None, :] <= rank[:, None]) & (expert < num_experts)[None, :]
     mine = tl.load(chosen + token, mask=is_token, other=0)
     is_left = tl.load(leaves + token, mask=is_token, other=0) != 0
-    found = tl.where(is_left, tl.sum(is_full.to(tl.int32), 1), mine)
-    tl.store(expert_of + token, found.to(tl.int64), mask=is_token)
+    expert_of_token = tl.where(is_left, tl.sum(is_full.to(tl.int32), 1), mine)
+    tl.store(expert_of + token, expert_of_token.to(tl.int64), mask=is_token)

@@ -71,14 +71,18 @@ def batched_products(
     # The routine is column-major: for it every matrix is transposed, and the operands are swapped.
     first, second = right, left
     arguments = (
-        *(_filled(ctypes.c_char, count, b"T" if one.transposed else b"N") for one in (first, second)),
+        *(_filled(ctypes.c_char, count, b"T" if operand.transposed else b"N") for operand in (first, second)),
         *(_numbers(sizes, count) for sizes in (columns, rows, inner)), _filled(ctypes.c_float, count, scale),
-        *(pointer for one in (first, second) for pointer in _matrices(one, count)),
+        *(pointer for operand in (first, second) for pointer in _matrices(operand, count)),
         _filled(ctypes.c_float, count, float(adds)), *_matrices(out, count),
         # A build with 64-bit sizes would read both numbers as one negative number of groups.
         (ctypes.c_int32 * 2)(count, -1), _filled(ctypes.c_int32, count, 1),
     )  # fmt: skip
-    routine(*(ctypes.c_void_p(one.data_ptr()) if torch.is_tensor(one) else one for one in arguments))
+    routine(*map(_pointer, arguments))
+
+
+def _pointer(argument: Any) -> Any:
+    return ctypes.c_void_p(argument.data_ptr()) if torch.is_tensor(argument) else argument
 
 
 def _matrices(operand: Operand, count: int) -> tuple[Any, Any]:
@@ -131,7 +135,7 @@ def multiplies_right(routine: Any) -> bool:
     )
     expected = torch.full((20,), -1, dtype=torch.long, device="cpu")
     for start, first, second, rows, columns, inner in ((2, 0, 0, 2, 4, 3), (14, 10, 20, 1, 2, 5)):
-        one = left.long().as_strided((rows, inner), (5, 1), first)
-        other = right.long().as_strided((columns, inner), (5, 1), second)
-        expected.as_strided((rows, columns), (5, 1), start).copy_(one @ other.t())
+        left_matrix = left.long().as_strided((rows, inner), (5, 1), first)
+        right_matrix = right.long().as_strided((columns, inner), (5, 1), second)
+        expected.as_strided((rows, columns), (5, 1), start).copy_(left_matrix @ right_matrix.t())
     return torch.equal(out.long(), expected)

@@ -88,11 +88,11 @@ def gather_numbers(
 ) -> list[list[int]]:
     """Return, for each of the numbers, the values of all ranks in order."""
     size = dist.get_world_size(group)
-    own = torch.cat([torch.full((1,), number, device=device) for number in numbers])
-    found = [torch.empty_like(own) for _ in range(size)]
-    with record.measure(len(own) * (size - 1), own[:1]):
-        dist.all_gather(found, own, group=group)
-    gathered: list[list[int]] = torch.stack(found, 1).tolist()
+    sent = torch.cat([torch.full((1,), number, device=device) for number in numbers])
+    parts = [torch.empty_like(sent) for _ in range(size)]
+    with record.measure(len(sent) * (size - 1), sent[:1]):
+        dist.all_gather(parts, sent, group=group)
+    gathered: list[list[int]] = torch.stack(parts, 1).tolist()
     return gathered
 
 

@@ -45,9 +45,9 @@ class TokenCounts:
 
     def of_next(self) -> TokenCounts:
         """Return the counts of the next stack, which gathers them if no layer has done so."""
-        found = TokenCounts(*self._following[1:])
-        found._counts = None if self._counts is None else self._counts[1:]
-        return found
+        counts = TokenCounts(*self._following[1:])
+        counts._counts = None if self._counts is None else self._counts[1:]
+        return counts
 
 
 class TokenShuffle:
@@ -93,7 +93,7 @@ class TokenShuffle:
         expert_S, price_N = assign(part_SN, padding_S)
         sent = self._answers(expert_S, owner_S, receive)
         there, back = ([number + num_experts for number in numbers] for numbers in (receive, send))
-        lengths = [length for own in send for length in (own, num_experts)]
+        lengths = [length for count in send for length in (count, num_experts)]
         parts = torch.split(all_to_all(sent, there, back, group, record), lengths)
         answer_T, rows_PE = torch.cat(parts[::2]), torch.stack(parts[1::2]).sum(0).view(size, -1)
         expert_T = torch.empty_like(order_T)

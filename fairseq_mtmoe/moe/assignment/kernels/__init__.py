@@ -47,8 +47,8 @@ def load_builds(folder: Path, capability: str) -> dict[str, Assign]:
     """Return a folder's libraries for a processor's capability, the fastest first."""
     names = list(LIBRARIES)
     runnable = names[names.index(capability) :] if capability in names else names[-1:]
-    found = {name: load(folder / f"{LIBRARIES[name]}{sysconfig.get_config_var('EXT_SUFFIX')}") for name in runnable}
-    return {name: function for name, function in found.items() if function is not None}
+    builds = {name: load(folder / f"{LIBRARIES[name]}{sysconfig.get_config_var('EXT_SUFFIX')}") for name in runnable}
+    return {name: function for name, function in builds.items() if function is not None}
 
 
 def load(library: Path) -> Assign | None:
