@@ -32,10 +32,10 @@ def prepare_corpora(
     options: Options,
 ) -> None:  # fmt: skip
     """Make `data` from the recipe's corpora below `raw`, and show the report's first figures and how to train."""
-    with given_vocabulary as given:
-        vocabulary_of = None if given is None else given.translator
-        if given is not None:
-            recipe = given.of_recipe(recipe if vocabulary_of is None else recipe.found_in(raw))
+    with given_vocabulary as vocabulary:
+        vocabulary_of = None if vocabulary is None else vocabulary.translator
+        if vocabulary is not None:
+            recipe = vocabulary.of_recipe(recipe if vocabulary_of is None else recipe.found_in(raw))
         _say_unread(recipe, raw)
         with stopped_by_sigterm(), cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
             made = prepare(raw, data, recipe, hands, options)
@@ -48,7 +48,7 @@ def prepare_corpora(
     _warn(made)
     click.echo(f"Wrote {data}; dropped lines, with reasons: {data / 'report.html'}")
     quoted = shlex.quote(str(data))
-    has_experts = given is not None and given.num_experts > 0
+    has_experts = vocabulary is not None and vocabulary.num_experts > 0
     if not has_experts:
         command_line = training_command(made, quoted, shlex.quote(str(vocabulary_of)))
         click.echo(f"To train on it:\n\n{command_line}\n")
@@ -56,8 +56,8 @@ def prepare_corpora(
         click.echo(f"`mtmoe suggest {quoted}` prints a command for this amount of data and this machine.")
     elif not has_experts:
         click.echo("It trains all weights, and the model loses in its other languages: docs/how_to/pretrained.md.")
-    if given is not None:
-        click.echo(given.how_to_go_on(data))
+    if vocabulary is not None:
+        click.echo(vocabulary.how_to_go_on(data))
     if shards := shards_of(made, quoted):
         click.echo(f"For fairseq's own tasks, replace the first {quoted} by {shards}.")
 
@@ -77,12 +77,12 @@ def _say_unread(recipe: Recipe, raw: Path) -> None:
 
 def without_missing(recipe: Recipe, raw: Path) -> Recipe:
     """Return the recipe without corpora whose files are missing below `raw`, and print their names."""
-    found = recipe.found_in(raw)
-    missing = [corpus.name for corpus in found.missing(raw)]
+    resolved = recipe.found_in(raw)
+    missing = [corpus.name for corpus in resolved.missing(raw)]
     if missing:
         shown = visible(", ".join(missing))
         click.echo(f"Left out, as files are missing below {raw}: {shown}.", err=True)
-    return found.without(missing)
+    return resolved.without(missing)
 
 
 def _warn(made: Report) -> None:
@@ -92,7 +92,7 @@ def _warn(made: Report) -> None:
     if faults:
         said = ", ".join(f"{number:,} {reason}" if number else reason for reason, number in faults.items())
         click.echo(f"Unreadable lines are left out ({said}); {LIST} lists them.", err=True)
-    found = [visible(sentence) for sentence in findings(made)]
-    more = [f"… and {len(found) - FEW} more in report.html"] if len(found) > FEW else []
-    for sentence in [*found[:FEW], *more]:
+    sentences = [visible(sentence) for sentence in findings(made)]
+    more = [f"… and {len(sentences) - FEW} more in report.html"] if len(sentences) > FEW else []
+    for sentence in [*sentences[:FEW], *more]:
         click.echo(f"- {sentence}", err=True)

@@ -45,8 +45,8 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
     for corpus in corpora:
         if corpus.is_open:  # its files are found below RAW
             continue
-        known = zip_longest(corpus.downloads, corpus.address, corpus.sha256, corpus.md5, corpus.bytes)
-        for file, address, sha256, md5, size in known:
+        rows = zip_longest(corpus.downloads, corpus.address, corpus.sha256, corpus.md5, corpus.bytes)
+        for file, address, sha256, md5, size in rows:
             item = items.setdefault(file, Item(file))
             said = {"address": address, "sha256": sha256, "md5": md5, "size": size}
             for name, value in {**said, "licence": corpus.licence, "by_hand": corpus.by_hand}.items():
@@ -116,10 +116,10 @@ def mismatch(content: Path, item: Item, file: Path, digest: Callable[[Path, str]
     sums = {name: digest(content, name) for name in ("sha256", *(["md5"] if item.md5 else []))}
     if item.size is not None and size != item.size:
         return sums["sha256"], f"{size:,} bytes, not the published {item.size:,}"
-    for name, found in sums.items():
+    for name, digest_found in sums.items():
         published = getattr(item, name)
-        if published and found != published:
-            return sums["sha256"], f"{name} {found}, not the published {published}"
+        if published and digest_found != published:
+            return sums["sha256"], f"{name} {digest_found}, not the published {published}"
     record = _read_record(file)
     if not item.sha256 and not item.md5 and record and sums["sha256"] != record.sha256:
         return sums["sha256"], f"sha256 {sums['sha256']}, not {record.sha256} as at the first download"
@@ -157,14 +157,14 @@ class Digests:
         """Return a file's hash, from the cache if the file has not changed."""
         if not self._is_known(path):
             self._known[str(path.resolve())] = {**_about(path)}
-        known = self._known[str(path.resolve())]
-        if name not in known:
-            known[name] = file_hash(path, name)
-        return str(known[name])
+        hashes = self._known[str(path.resolve())]
+        if name not in hashes:
+            hashes[name] = file_hash(path, name)
+        return str(hashes[name])
 
     def _is_known(self, path: Path) -> bool:
-        about, known = _about(path), self._known.get(str(path.resolve()), {})
-        return {name: known.get(name) for name in about} == about
+        about, saved = _about(path), self._known.get(str(path.resolve()), {})
+        return {name: saved.get(name) for name in about} == about
 
     def keep(self) -> None:
         """Write the cache."""
@@ -173,5 +173,5 @@ class Digests:
 
 def _about(path: Path) -> dict[str, int]:
     """Return a file's size, times and inode; `cp -p` keeps the modification time, but not ctime and inode."""
-    of = path.stat()
-    return {"bytes": of.st_size, "changed": of.st_mtime_ns, "told": of.st_ctime_ns, "number": of.st_ino}
+    status = path.stat()
+    return {"bytes": status.st_size, "changed": status.st_mtime_ns, "told": status.st_ctime_ns, "number": status.st_ino}

@@ -64,32 +64,34 @@ def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Itera
     kind = model_type(model)
     if kind not in (UNIGRAM, BPE):
         raise UserError("The vocabulary's `SentencePiece model` must be BPE or unigram, so that pieces can be added.")
-    known, scores = set(symbols), _scores(processor)
+    symbols_before, scores = set(symbols), _scores(processor)
     words = _words(processor, text, scores)
     counts = Counter[str]()
     for word, count in words.items():
         counts.update({piece: count * times for piece, times in Counter(word).items()})
-    lacking = [piece for piece, _ in counts.most_common() if piece not in scores or piece not in known]
-    letters = [
-        piece for piece in lacking
-        if piece not in scores and counts[piece] >= LEAST_LETTERS and unicodedata.category(piece[0]) not in _UNWRITTEN
-    ]  # fmt: skip
-    parts = {piece: tuple(one for one in unicodedata.normalize("NFKD", piece) if one in known) for piece in letters}
-    parts |= {piece: tuple(one for one in piece if one in known)
-              for piece in lacking if piece in scores and counts[piece] >= LEAST_JOINS}  # fmt: skip
+    parts: dict[str, Parts] = {}
+    letters: list[str] = []
+    for piece, count in counts.most_common():
+        is_letter = piece not in scores and unicodedata.category(piece[0]) not in _UNWRITTEN
+        if is_letter and count >= LEAST_LETTERS:
+            letters.append(piece)
+            parts[piece] = tuple(part for part in unicodedata.normalize("NFKD", piece) if part in symbols_before)
+    for piece, count in counts.most_common():
+        if piece in scores and piece not in symbols_before and count >= LEAST_JOINS:
+            parts[piece] = tuple(part for part in piece if part in symbols_before)
     most = min(most, sum(map(len, words)) + 1)  # there are no more merges than neighbours
     step = 1.0 if kind == BPE else 1 / (1 + len(letters) + most)
     below = [min(scores.values()) - step * place for place in range(1, 1 + len(letters) + most)]
     new = dict(zip(letters, below, strict=False))
-    joinable, usable = {**scores, **new}, {*known, *parts}
-    joinable = {one: joinable[one] for one in joinable if one in usable and _is_of_letters(one)}
+    joinable, usable = {**scores, **new}, {*symbols_before, *parts}
+    joinable = {part: joinable[part] for part in joinable if part in usable and _is_of_letters(part)}
     joining = _Joining(words, joinable, parts)
     banned = scores.keys() | new.keys()
     for score in below[len(letters) :]:
-        piece = joining.next_piece(banned, score if kind == UNIGRAM else None)
-        if piece is None:
+        merged = joining.next_piece(banned, score if kind == UNIGRAM else None)
+        if merged is None:
             break
-        new[piece] = score
+        new[merged] = score
     return Grown(model + serialized_pieces(new), {piece: joining.parts[piece] for piece in {**parts, **new}})
 
 
@@ -100,7 +102,7 @@ def _scores(processor: Processor) -> dict[str, float]:
     return {processor.id_to_piece(i): processor.get_score(i) for i in texts}
 
 
-def _words(processor: Processor, text: Iterable[str], known: Mapping[str, object]) -> Counter[Parts]:
+def _words(processor: Processor, text: Iterable[str], known_pieces: Mapping[str, object]) -> Counter[Parts]:
     """Count a text's segmented words; runs of unknown letters, which SentencePiece joins, become single letters."""
     words = Counter[Parts]()
     for pieces in processor.encode(list(text), out_type=str):
@@ -111,7 +113,7 @@ def _words(processor: Processor, text: Iterable[str], known: Mapping[str, object
                 first = at
     apart = Counter[Parts]()
     for word, count in words.items():
-        parts = tuple(part for piece in word for part in ([piece] if piece in known else piece))
+        parts = tuple(part for piece in word for part in ([piece] if piece in known_pieces else piece))
         for start in range(0, len(parts), LONGEST_WORD):
             apart[parts[start : start + LONGEST_WORD]] += count
     return apart
@@ -150,7 +152,7 @@ class _Joining:
             is_used = score is None or together < score
             if not is_made:
                 self._scores[piece] = score if score is not None and is_used else together
-                self.parts[piece] = tuple(one for part in pair for one in self.parts.get(part, (part,)))
+                self.parts[piece] = tuple(symbol for part in pair for symbol in self.parts.get(part, (part,)))
             self._join(pair, piece)
             if not is_made and is_used:
                 return piece
@@ -201,9 +203,9 @@ def _find(cut: Sequence[str], pair: Pair, start: int) -> int:
 
 def figures(processor: Processor, symbols: Iterable[str], lines: Sequence[str]) -> tuple[float, float]:
     """Return pieces per word, and the share of pieces that the dictionary lacks, in non-blank lines."""
-    known, pieces = set(symbols), processor.encode(list(lines), out_type=str)
+    listed, pieces = set(symbols), processor.encode(list(lines), out_type=str)
     total = sum(map(len, pieces))
-    unknown = sum(piece not in known for cut in pieces for piece in cut)
+    unknown = sum(piece not in listed for cut in pieces for piece in cut)
     return total / max(1, sum(len(line.split()) for line in lines)), unknown / max(1, total)
 
 

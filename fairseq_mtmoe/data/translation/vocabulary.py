@@ -143,8 +143,8 @@ def check_symbols(
     """
     saved = (state or {}).get(VOCABULARY)
     for dictionary, side in zip(dictionaries, (saved[0], saved[-1]) if saved else (), strict=False):
-        own = dictionary.symbols[NUM_SPECIAL : sizes[id(dictionary)]]
-        if any(mine != its for mine, its in zip(own, side["symbols"], strict=False)):
+        symbols = dictionary.symbols[NUM_SPECIAL : sizes[id(dictionary)]]
+        if any(mine != its for mine, its in zip(symbols, side["symbols"], strict=False)):
             raise UserError(
                 f"`{path}` must have the vocabulary of the data, and of all models of an ensemble, but has another; "
                 f"`mtmoe prepare … --vocabulary-of {path}` makes data with its own."
@@ -156,5 +156,5 @@ def ends_of(state: Mapping[str, Any] | None, lang: str | None) -> tuple[End | No
 
     After `mtmoe extend`, older languages use the vocabulary from before.
     """
-    found = (state or {}).get(ENDS, {}).get(lang)
-    return (None, None) if found is None else (End(*found[0]), End(*found[1]))
+    ends = (state or {}).get(ENDS, {}).get(lang)
+    return (None, None) if ends is None else (End(*ends[0]), End(*ends[1]))

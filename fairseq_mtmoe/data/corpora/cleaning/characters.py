@@ -83,8 +83,9 @@ def normalised(texts: Sequence[str]) -> list[str]:
 @cache
 def _irregular() -> NDArray[np.bool_]:
     """Return a pattern for white space other than spaces, and for characters that `normalise` removes."""
-    characters = map(chr, range(CODES))
-    return table(ord(one) for one in characters if one != " " and (one.isspace() or INVISIBLE.match(one)))
+    spaces = (code for code in range(CODES) if chr(code).isspace() and chr(code) != " ")
+    invisible = (code for code in range(CODES) if INVISIBLE.match(chr(code)))
+    return table([*spaces, *invisible])
 
 
 def changes_of(lines: Iterable[str]) -> dict[str, int]:

@@ -89,9 +89,9 @@ class _Side:
         return lengths + (WIDE - 1) * self.columns.sums(wide()[self.columns.codes])
 
     def is_foreign(self, lang: str) -> Found:
-        foreign, own = np.divmod(self.columns.sums(letters(lang)[self.columns.codes]), FOREIGN)
-        found: Found = foreign > MAX_FOREIGN * (foreign + own)
-        return found
+        foreign, native = np.divmod(self.columns.sums(letters(lang)[self.columns.codes]), FOREIGN)
+        is_foreign: Found = foreign > MAX_FOREIGN * (foreign + native)
+        return is_foreign
 
 
 # Rules with their functions from the mask of pairs still kept to the mask of pairs found.
@@ -127,12 +127,12 @@ class Cleaner:
 
     def _is_other(self, source: _Side, target: _Side, stays: Found, filters: Filters) -> Found:
         """Return which of the kept pairs have a side that the model identifies as another language."""
-        found = np.zeros(len(stays), np.bool_)
+        is_other = np.zeros(len(stays), np.bool_)
         for side, lang in ((source, self.source_lang), (target, self.target_lang)):
-            rows = np.flatnonzero(stays & ~found)
+            rows = np.flatnonzero(stays & ~is_other)
             texts = [side.texts[row] for row in rows.tolist()]
-            found[rows] = in_other_language(texts, lang, str(filters.identify), filters.min_confidence)
-        return found
+            is_other[rows] = in_other_language(texts, lang, str(filters.identify), filters.min_confidence)
+        return is_other
 
 
 def _clean(block: Block, rules: Rules = lambda *_: (), most: int = sys.maxsize) -> Cleaned:
@@ -147,16 +147,17 @@ def _clean(block: Block, rules: Rules = lambda *_: (), most: int = sys.maxsize) 
     samples: dict[str, list[Sample]] = {}
     arrays = []
     for at in parts:
-        one, other = _Side(source[at], most), _Side(target[at], most)
-        stays = np.ones(len(one.texts), np.bool_)
-        for rule, find in rules(one, other):
+        source_side, target_side = _Side(source[at], most), _Side(target[at], most)
+        stays = np.ones(len(source_side.texts), np.bool_)
+        for rule, find in rules(source_side, target_side):
             left_out = np.flatnonzero(find(stays) & stays)
             stays[left_out] = False
             counts[rule] = counts.get(rule, 0) + len(left_out)
             rows = (left_out + at.start).tolist()
-            found = (sample(int(block.lines[row]), source[row], target[row]) for row in rows)
-            samples[rule] = chosen([*samples.get(rule, ()), *found])
-        arrays.append((stays, mixed(one.keys.near, other.keys.near), one.keys.sentence, other.keys.sentence))
+            lost = (sample(int(block.lines[row]), source[row], target[row]) for row in rows)
+            samples[rule] = chosen([*samples.get(rule, ()), *lost])
+        near = mixed(source_side.keys.near, target_side.keys.near)
+        arrays.append((stays, near, source_side.keys.sentence, target_side.keys.sentence))
     stays, *keys = (np.concatenate(some) for some in zip(*arrays, strict=True))
     source, target = list(compress(source, stays)), list(compress(target, stays))
     samples = {rule: some for rule, some in samples.items() if some}
@@ -173,5 +174,5 @@ def sample(line: int, source: str, target: str) -> Sample:
 
 def chosen(samples: Iterable[Sample]) -> list[Sample]:
     """Return `SAMPLES` of them by hash, sorted by line, independent of the order of blocks."""
-    by_hash = sorted((xxhash.xxh3_64_intdigest("\n".join(map(str, one)).encode()), one) for one in samples)
-    return sorted(one for _, one in by_hash[:SAMPLES])
+    by_hash = sorted((xxhash.xxh3_64_intdigest("\n".join(map(str, pair)).encode()), pair) for pair in samples)
+    return sorted(pair for _, pair in by_hash[:SAMPLES])

@@ -98,8 +98,8 @@ def sentence_keys(texts: Sequence[str]) -> Keys:
 
 def exact_keys(source: Sequence[str], target: Sequence[str]) -> Keys:
     """Return a key for each pair of normalised sentences, from all characters of both."""
-    pairs = zip(source, target, strict=True)
-    return np.array([xxhash.xxh3_64_intdigest(f"{one}\n{other}".encode("utf-32-le")) for one, other in pairs], "u8")
+    pairs = [f"{first}\n{second}" for first, second in zip(source, target, strict=True)]
+    return np.array([xxhash.xxh3_64_intdigest(pair.encode("utf-32-le")) for pair in pairs], "u8")
 
 
 def mixed(first: Keys, second: Keys) -> Keys:
@@ -107,12 +107,12 @@ def mixed(first: Keys, second: Keys) -> Keys:
     return mix(second + first * GOLDEN)
 
 
-def are_among(keys: Keys, known: Keys) -> NDArray[np.bool_]:
+def are_among(keys: Keys, others: Keys) -> NDArray[np.bool_]:
     """Return which keys are in `known`, which must be sorted."""
-    if not len(known):
+    if not len(others):
         return np.zeros(len(keys), np.bool_)
-    found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
-    return found
+    is_among: NDArray[np.bool_] = others[np.minimum(np.searchsorted(others, keys), len(others) - 1)] == keys
+    return is_among
 
 
 def _hashes(characters: NDArray[np.uint32], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Keys:
@@ -169,10 +169,10 @@ def _deal_out(key_files: Sequence[Path], work: Path, total: int, memory: int) ->
             first = _first_of_each(some)
             entries = np.empty(len(first), _ENTRY)
             entries["key"], entries["index"] = some[first], first + before
-            for part, of_part in enumerate(np.split(entries, np.searchsorted(entries["key"], begins)[1:])):
-                if len(of_part):
+            for part, dealt in enumerate(np.split(entries, np.searchsorted(entries["key"], begins)[1:])):
+                if len(dealt):
                     with open(work / f"part{part:04d}", "ab") as file:
-                        file.write(of_part.tobytes())
+                        file.write(dealt.tobytes())
             before += len(some)
 
 

@@ -77,11 +77,11 @@ def scripts_of(lang: str) -> tuple[str, ...]:
 @cache
 def letters(lang: str) -> NDArray[np.int64]:
     """Return what code points add to a text's letters: 1 (`WIDE` if wide), `FOREIGN` times that in other scripts."""
-    numbers, of_letters = scripts()
-    own = [numbers[script] for script in scripts_of(lang) if script in numbers]
-    of_script = np.full(len(numbers) + 1, FOREIGN if own else 0)
-    of_script[0], of_script[own] = 0, 1
-    added: NDArray[np.int64] = of_script[of_letters] * np.where(wide(), WIDE, 1)
+    numbers, script_numbers = scripts()
+    native = [numbers[script] for script in scripts_of(lang) if script in numbers]
+    added_by_script = np.full(len(numbers) + 1, FOREIGN if native else 0)
+    added_by_script[0], added_by_script[native] = 0, 1
+    added: NDArray[np.int64] = added_by_script[script_numbers] * np.where(wide(), WIDE, 1)
     return added
 
 
@@ -103,9 +103,9 @@ _WHAT = "a fastText model for language identification"
 
 def in_other_language(texts: Sequence[str], lang: str, model_path: str, confidence: float) -> NDArray[np.bool_]:
     """Return which texts a model takes for another language, with confidence (0 to 1); none if it lacks `lang`."""
-    model, known = load_model(model_path)
+    model, langs = load_model(model_path)
     names = names_of(lang)
-    if not names & known:
+    if not names & langs:
         return np.zeros(len(texts), np.bool_)
     return np.array([_is_other(model, text, names, confidence) for text in texts], np.bool_)
 

@@ -127,22 +127,22 @@ def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[Corpu
     marks = [_marks(path, every) for path in paths]
     parts = []
     for begin, end in pairwise([*_begins(marks, most_lines // every, most_bytes), None]):
-        spans = tuple((int(of[begin or 0]), None if end is None else int(of[end])) for of in marks)
+        spans = tuple((int(offsets[begin or 0]), None if end is None else int(offsets[end])) for offsets in marks)
         parts.append(replace(files, format=form, first=(begin or 0) * every + 1, spans=spans))
     return parts
 
 
 def _marks(path: Path, every: int) -> NDArray[np.int64]:
     """Return the offsets of the lines 0, `every`, 2 * `every` … of a file, and of its end."""
-    found = [np.zeros(1, np.int64)]
+    offsets = [np.zeros(1, np.int64)]
     lines = at = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             feeds = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
-            found.append(feeds[every - 1 - lines % every :: every] + at + 1)
+            offsets.append(feeds[every - 1 - lines % every :: every] + at + 1)
             lines += len(feeds)
             at += len(chunk)
-    marks = np.concatenate(found)
+    marks = np.concatenate(offsets)
     return np.append(marks[marks < max(at, 1)], at)
 
 
@@ -150,7 +150,7 @@ def _begins(marks: Sequence[NDArray[np.int64]], most: int, most_bytes: int) -> l
     """Return the marks at which parts begin, for the smallest number of parts."""
     begins = [0]
     for mark in range(1, min(map(len, marks)) - 1):
-        size = sum(int(of_file[mark + 1] - of_file[begins[-1]]) for of_file in marks)
+        size = sum(int(offsets[mark + 1] - offsets[begins[-1]]) for offsets in marks)
         if mark + 1 - begins[-1] > most or size > most_bytes:
             begins.append(mark)
     return begins

@@ -107,9 +107,9 @@ def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -
     bad |= {index: (names[0], *why) for index, why in source.bad.items()}
     texts, lines = (source.texts, target.texts), range(first, first + len(source.texts))
     if not files.is_evaluation and not all(all(map(str.strip, side)) for side in texts):
-        for index, (one, other) in enumerate(zip(*texts, strict=True)):
-            if index not in bad and not (one.strip() and other.strip()):
-                bad[index] = names[bool(one.strip())], "empty", excerpt_of(one + other)
+        for index, (first_text, second_text) in enumerate(zip(*texts, strict=True)):
+            if index not in bad and not (first_text.strip() and second_text.strip()):
+                bad[index] = names[bool(first_text.strip())], "empty", excerpt_of(first_text + second_text)
     for index in sorted(bad):
         name, reason, excerpt = bad[index]
         yield BadLine(name, first + index, reason, excerpt)
@@ -122,7 +122,7 @@ def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -
 
 def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     """Yield the pairs of two files; surplus lines of one file are a single `BadLine` at the end."""
-    return _read_sides(files, [read_lines(*one) for one in zip(files.contents, files.spans, strict=True)])
+    return _read_sides(files, [read_lines(*part) for part in zip(files.contents, files.spans, strict=True)])
 
 
 def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:

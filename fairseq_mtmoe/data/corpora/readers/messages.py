@@ -31,12 +31,12 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
     lang, sides = catalog.metadata.get("Language", ""), [files.source_lang, files.target_lang]
     if lang and all(is_distant(lang, side) for side in sides):
         raise_invalid(f"Language in the header of {files.paths[0]}", f"{sides[0]} or {sides[1]}", lang)
-    of_source, of_target = (is_same_language(lang or "en", side) for side in (sides if lang else sides[::-1]))
+    is_in_source, is_in_target = (is_same_language(lang or "en", side) for side in (sides if lang else sides[::-1]))
     for entry in catalog:
         for source, target in () if entry.obsolete else messages_of(entry, catalog):
-            is_backwards = of_source and not of_target
-            one, other = (target or None, source) if is_backwards else (source, target or None)
-            yield Segment(one, other, excerpt=excerpt_of(source))
+            is_backwards = is_in_source and not is_in_target
+            first, second = (target or None, source) if is_backwards else (source, target or None)
+            yield Segment(first, second, excerpt=excerpt_of(source))
 
 
 def load_catalog(path: Path, is_compiled: bool) -> polib.POFile | polib.MOFile:
@@ -70,8 +70,8 @@ def messages_of(entry: polib.POEntry | polib.MOEntry, catalog: polib.POFile | po
         return [(entry.msgid, "" if is_fuzzy else entry.msgstr)]
     forms = {} if is_fuzzy else entry.msgstr_plural
     header = catalog.metadata.get("Plural-Forms", "")
-    one, many = singular_and_plural_form(header, len(forms)) if forms else (0, 0)
-    return [(entry.msgid, forms.get(one, "")), (entry.msgid_plural, forms.get(many, ""))]
+    singular, plural = singular_and_plural_form(header, len(forms)) if forms else (0, 0)
+    return [(entry.msgid, forms.get(singular, "")), (entry.msgid_plural, forms.get(plural, ""))]
 
 
 def singular_and_plural_form(header: str, num_forms: int) -> tuple[int, int]:
@@ -79,7 +79,7 @@ def singular_and_plural_form(header: str, num_forms: int) -> tuple[int, int]:
     match = _PLURAL_FORMS.search(header)
     try:
         form_of = gettext.c2py(match[1].strip() if match else "")  # allows only numbers, n and C's operators
-        found = form_of(1), Counter(form_of(n) for n in range(2, 101)).most_common(1)[0][0]
+        chosen = form_of(1), Counter(form_of(n) for n in range(2, 101)).most_common(1)[0][0]
     except (ValueError, ZeroDivisionError):
         return 0, num_forms - 1
-    return found if all(0 <= form < num_forms for form in found) else (0, num_forms - 1)
+    return chosen if all(0 <= form < num_forms for form in chosen) else (0, num_forms - 1)

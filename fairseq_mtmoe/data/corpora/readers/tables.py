@@ -171,16 +171,16 @@ def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys] | N
 
 def _find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] | None:
     """Return the keys of both texts: by `fields`, by language codes (also in `translation`), by source and target."""
-    given = [files.fields.get(side) for side in ("source", "target")]
-    if any(given):
-        source, target = (_given_key(row, str(key)) for key in given)
+    wanted = [files.fields.get(side) for side in ("source", "target")]
+    if any(wanted):
+        source, target = (_given_key(row, str(key)) for key in wanted)
         return (source, target) if source and target else None
     for outer, inner in ((("translation",), row.get("translation")), ((), row)):
         if isinstance(inner, Mapping):
             keys = [key for key in inner if isinstance(inner[key], str | None)]
-            one, other = best_match(keys, files.source_lang), best_match(keys, files.target_lang)
-            if one is not None and other is not None and one != other:
-                return (*outer, one), (*outer, other)
+            source_key, target_key = best_match(keys, files.source_lang), best_match(keys, files.target_lang)
+            if source_key is not None and target_key is not None and source_key != target_key:
+                return (*outer, source_key), (*outer, target_key)
     sides = [next((key for key in row if key.lower() in words), None) for words in _SIDES]
     return None if sides[0] is None or sides[1] is None else ((sides[0],), (sides[1],))
 

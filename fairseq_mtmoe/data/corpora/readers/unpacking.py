@@ -52,13 +52,14 @@ def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
                 return {path: _write(_pieces(file), out) for path, out in paths.items()}
             members, open_member = _opened(file, kind)
             names = list(members)
-            found = {path: _member(names, path) for path in paths}
-            in_order = sorted(paths, key=lambda path: names.index(found[path]))  # compressed archives cannot be rewound
-            pieces = {path: _pieces_of_member(open_member, members[found[path]]) for path in in_order}
-            return {path: _write(of_path, paths[path]) for path, of_path in pieces.items()}
+            chosen = {path: _member(names, path) for path in paths}
+            # in the archive's order, as compressed ones cannot be rewound
+            in_order = sorted(paths, key=lambda path: names.index(chosen[path]))
+            pieces = {path: _pieces_of_member(open_member, members[chosen[path]]) for path in in_order}
+            return {path: _write(content, paths[path]) for path, content in pieces.items()}
     except Fault as fault:  # nothing can be read
         written = {path: _write(iter(()), out) for path, out in paths.items()}
-        return {path: one._replace(reason=fault.reason, message=fault.message) for path, one in written.items()}
+        return {path: content._replace(reason=fault.reason, message=fault.message) for path, content in written.items()}
 
 
 def _opened(file: BinaryIO, kind: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
@@ -158,14 +159,14 @@ def _member(names: Sequence[str], path: Path) -> str:
         raise_invalid("the corpus' file", rule, str(path))
     plain = {name: name.removeprefix("./") for name in names}
     wanted = wanted.removeprefix("./")
-    found = [name for name in names if plain[name] == wanted]
-    if "*" in wanted and not found:
+    matching = [name for name in names if plain[name] == wanted]
+    if "*" in wanted and not matching:
         pattern = wanted.replace("[", "[[]").replace("?", "[?]")
-        found = [name for name in names if fnmatch.fnmatchcase(plain[name], pattern)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        both = " and ".join(f"`{excerpt_of(name)}`" for name in found[:2])
+        matching = [name for name in names if fnmatch.fnmatchcase(plain[name], pattern)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        both = " and ".join(f"`{excerpt_of(name)}`" for name in matching[:2])
         raise UserError(f"`{path}` must be one member of the archive, but matches both {both}.")
     shown = ", ".join(map(excerpt_of, names[:_SHOWN_NAMES])) + (" …" if len(names) > _SHOWN_NAMES else "")
     raise UserError(

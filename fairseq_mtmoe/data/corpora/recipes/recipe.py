@@ -230,14 +230,14 @@ def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
         plain = plain_code(source), plain_code(target)
         if plain[0] == plain[1] or not matches("-".join(plain), corpus.pair):
             continue
-        of_pair = _with_codes(corpus, plain, (source, target))
+        filled = _with_codes(corpus, plain, (source, target))
         if plain in corpora:
-            files = f"{corpora[plain].files[0]} and {of_pair.files[0]}"
+            files = f"{corpora[plain].files[0]} and {filled.files[0]}"
             raise UserError(f"`{raw}` must have each pair in only one spelling of its codes, but has {files}.")
-        for file in () if of_pair.is_synthetic else of_pair.files:
+        for file in () if filled.is_synthetic else filled.files:
             if not (raw / file).exists():
                 raise UserError(f"`{raw / file}` is missing: {'-'.join(plain)} needs both sides.")
-        corpora[plain] = of_pair
+        corpora[plain] = filled
     return [corpora[pair] for pair in sorted(corpora)]
 
 
@@ -297,8 +297,8 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
         raise_invalid(argument, f"one of {', '.join(SHIPPED)}, or an existing file", name)
     content = read_mapping(path, "a recipe", "names, and what they stand for")
     entries = content.pop("corpora", None)
-    given = {key: value for key, value in content.items() if value is not None}
-    settings = structured(Settings, given, str(path))
+    present = {key: value for key, value in content.items() if value is not None}
+    settings = structured(Settings, present, str(path))
     if not isinstance(entries, list) or not entries:
         raise_invalid(f"{path}: corpora", "a list of corpora", entries)
     corpora = [corpus for number, entry in enumerate(entries, 1) for corpus in _corpora(path, number, entry)]

@@ -26,13 +26,13 @@ def codes_of_model(langs: Iterable[str], known: Collection[str], given: Mapping[
         if code not in known:
             raise_invalid("--codes", f"a list with codes of the model, such as {lang}={nearest(code, known)}", code)
     tags = {code: _tag(code) for code in known}
-    found = {lang: given.get(lang) or (lang if lang in known else _match(lang, tags)) for lang in sorted(langs)}
-    for lang, code in found.items():
-        if other := next((one for one in found if one != lang and found[one] == code), None):
+    codes = {lang: given.get(lang) or (lang if lang in known else _match(lang, tags)) for lang in sorted(langs)}
+    for lang, code in codes.items():
+        if other := next((earlier for earlier in codes if earlier != lang and codes[earlier] == code), None):
             raise UserError(
                 f"`--codes` must give languages of the text different codes, but {other} and {lang} are {code}."
             )
-    return found
+    return codes
 
 
 def _match(lang: str, tags: Mapping[str, str]) -> str:

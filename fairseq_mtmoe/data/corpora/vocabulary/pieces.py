@@ -110,10 +110,10 @@ def known_characters(model: sentencepiece.SentencePieceProcessor, ids: NDArray[n
 
 def count_characters(lines: Sequence[str], known: NDArray[np.bool_]) -> dict[str, int]:
     """Count normalised text's characters by script, as `characters Latn`, and known ones, as `covered Latn`."""
-    numbers, of_letters = characters.scripts()
+    numbers, script_numbers = characters.scripts()
     codes = characters.Columns.of(lines).codes
     codes = codes[codes != ord(" ")]
-    script = of_letters[codes]
+    script = script_numbers[codes]
     counts: dict[str, int] = {}
     for name, which in ((_CHARACTERS, script), (_COVERED, script[known[codes]])):
         times = np.bincount(which, minlength=len(numbers) + 1).tolist()
@@ -146,12 +146,13 @@ def table(counts: Mapping[str, Mapping[str, int]], advice: Advice = OF_RECIPE) -
     `advice`.
     """
     rows = {}
-    for lang, of in counts.items():
-        by_script = {name.removeprefix(_CHARACTERS): of[name] for name in sorted(of) if name.startswith(_CHARACTERS)}
-        covered = {script: of.get(f"{_COVERED}{script}", 0) for script in by_script}
-        length, unknown = _share(of["characters"], of["tokens"]), _share(of["unknown"], of["tokens"])
+    for lang, sums in counts.items():
+        names = [name for name in sorted(sums) if name.startswith(_CHARACTERS)]
+        by_script = {name.removeprefix(_CHARACTERS): sums[name] for name in names}
+        covered = {script: sums.get(f"{_COVERED}{script}", 0) for script in by_script}
+        length, unknown = _share(sums["characters"], sums["tokens"]), _share(sums["unknown"], sums["tokens"])
         rows[lang] = {
-            "pieces_per_word": None if _NO_SPACES & {*scripts_of(lang)} else _share(of["tokens"], of["words"]),
+            "pieces_per_word": None if _NO_SPACES & {*scripts_of(lang)} else _share(sums["tokens"], sums["words"]),
             "characters_per_piece": length,
             "unknown_share": unknown,
             "coverage": _share(sum(covered.values()), sum(by_script.values())),
@@ -193,7 +194,7 @@ class GivenVocabulary:
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with this vocabulary (UserError: see `codes_for`; a language on both of two sides)."""
-        recipe = replace(recipe, codes=self.codes_for({lang for one in recipe.corpora for lang in one.languages}))
+        recipe = replace(recipe, codes=self.codes_for({lang for corpus in recipe.corpora for lang in corpus.languages}))
         sources = {name: str(self.files[name]) for name in SOURCE_FILES if name in self.files}
         both = recipe.source_languages() & {way.split("-")[1] for way in recipe.trained()} if sources else ()
         for lang in sorted(both):
@@ -203,8 +204,8 @@ class GivenVocabulary:
             )
         recipe = replace(recipe, of_sources=sources)
         model, dictionary, tokens = str(self.files["model"]), str(self.files["dictionary"]), self.language_tokens
-        given = replace(recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens)
-        return replace(recipe, vocabulary=given, known_languages=self.langs)
+        vocabulary = replace(recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens)
+        return replace(recipe, vocabulary=vocabulary, known_languages=self.langs)
 
     def codes_for(self, langs: Iterable[str]) -> dict[str, str]:
         """Return the translator's codes for the text's languages (UserError: it lacks one); empty without one."""

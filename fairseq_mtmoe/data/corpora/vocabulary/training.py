@@ -102,10 +102,10 @@ def required_characters(lines: Sequence[str], coverage: float) -> str:
     letters = int(counts[present[script > 0]].sum())
     required: list[int] = []
     for number in np.unique(script[script > 0]).tolist():
-        own = present[script == number]
-        summed = np.cumsum(counts[own])
+        codes_of_script = present[script == number]
+        summed = np.cumsum(counts[codes_of_script])
         if summed[-1] >= _LEAST_SHARE * letters:
-            required += own[: np.searchsorted(summed, coverage * summed[-1]) + 1].tolist()
+            required += codes_of_script[: np.searchsorted(summed, coverage * summed[-1]) + 1].tolist()
     return "".join(map(chr, sorted(required)))
 
 
