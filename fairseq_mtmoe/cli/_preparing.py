@@ -9,20 +9,20 @@ import click
 from rich.console import Console
 
 from fairseq_mtmoe.cli._shared import cores, stopped_by_sigterm
-from fairseq_mtmoe.data.corpora import report
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS
 from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST
 from fairseq_mtmoe.data.corpora.engine.pipeline import Options, prepare
 from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
-from fairseq_mtmoe.data.corpora.page.figures import findings, shards_of, training_command
-from fairseq_mtmoe.data.corpora.page.pages import FEW
+from fairseq_mtmoe.data.corpora.findings import findings, shards_of, training_command
+from fairseq_mtmoe.data.corpora.page import pair_table
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
 from fairseq_mtmoe.data.corpora.report import Report
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
 from fairseq_mtmoe.data.translation.file_names import read_side_name
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import visible
-from fairseq_mtmoe.io.tables import Table
+
+FEW = 8  # files or warnings that are printed
 
 _Given = AbstractContextManager[GivenVocabulary | None]
 
@@ -42,8 +42,7 @@ def prepare_corpora(
     if made is None:
         click.echo(f"{data} is up to date.")
         return
-    head, rows = report.pair_table(made)
-    Console().print(Table(head, rows[:-1], rows[-1:], texts=2, bold=False).on_screen())
+    Console().print(pair_table(made).on_screen())
     click.echo(TIER_RULE)
     _warn(made)
     click.echo(f"Wrote {data}; dropped lines, with reasons: {data / 'report.html'}")

@@ -46,7 +46,8 @@ def report(languages: int = 3, corpora: int = 4, samples: int = 2, length: int =
     for number, lang in enumerate(langs):
         tokens = {split: {"en": {"tokens": 4000, "unknown": 0}, lang: {"tokens": 6000, "unknown": 3 * number}}
                   for split in ("train", "valid", "test")}  # fmt: skip
-        pairs[f"en-{lang}"] = {"tier": ("high", "mid", "low")[number % 3], "train": 10 ** (number % 5 + 2) + number,
+        pairs[f"en-{lang}"] = {"tier": ("high", "mid", "low")[number % 3],
+                               "directions": [f"en-{lang}"], "train": 10 ** (number % 5 + 2) + number,
                                "valid": 100, "test": 100, "shards": 1 + number % 4, "tokens": tokens}  # fmt: skip
     return {
         "command": "corpora",

@@ -160,7 +160,7 @@ def _find_damaged(
 
 def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object], overwriting: str) -> str:
     """Return the message that `out` is not replaced; a stamp of 0.1.0 lacks the settings."""
-    before, now = _flat(before), _flat(now)
+    before, now = flat(before), flat(now)
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     how = "from other text" if before else "from other text or with other settings"
     if before and names:
@@ -171,9 +171,12 @@ def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object],
     )
 
 
-def _flat(values: Mapping[str, object], start: str = "") -> dict[str, object]:
+def flat(values: Mapping[str, object], start: str = "") -> dict[str, object]:
     """Return settings without nested ones: `{"filters": {"max_ratio": 2.0}}` becomes `{"filters.max_ratio": 2.0}`."""
-    flat: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for name, value in values.items():
-        flat |= _flat(value, f"{start}{name}.") if isinstance(value, dict) else {f"{start}{name}": value}
-    return flat
+        if isinstance(value, dict):
+            settings |= flat(value, f"{start}{name}.")
+        else:
+            settings[f"{start}{name}"] = value
+    return settings

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,11 @@ from fairseq_mtmoe.data.corpora.engine.selecting import DRAWN
 from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState
 from fairseq_mtmoe.data.corpora.engine.work import plain
 from fairseq_mtmoe.data.corpora.engine.writing import DataDirectory
-from fairseq_mtmoe.data.corpora.page.figures import largest_first, unknown_share
-from fairseq_mtmoe.data.corpora.page.pages import markdown_of, page_of
+from fairseq_mtmoe.data.corpora.page import html_of, markdown_of
 from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_OPTIONS, OF_RECIPE, table
 
 Report = dict[str, Any]
-Table = tuple[list[str], list[list[str]]]  # head and rows
 
 SPLITS = tuple(role.name for role in Role)
 
@@ -34,7 +32,9 @@ def pair_figures(data: DataDirectory, pair: str) -> Report:
         counts[split] = sum(corpus.kept * corpus.files.weight for corpus in corpora)
         tokens[split] = {}
         for lang, sums in _by_language(corpora).items():
-            tokens[split][data.recipe.data_code(lang)] = {name: sums[name] for name in ("tokens", "unknown")}
+            tokens[split][data.recipe.data_code(lang)] = {
+                name: sums[name] for name in ("tokens", "unknown")
+            }
     tier_of = {name: tier for tier, names in data.tiers().items() for name in names}
     name = data.recipe.data_pair(pair)
     tier = tier_of.get(name) or tier_of.get("-".join(reversed(name.split("-")))) or ""
@@ -57,27 +57,23 @@ def _by_language(corpora: Iterable[CorpusState]) -> dict[str, Counter[str]]:
     return sums
 
 
-def _row(name: str, tier: str, pairs: Sequence[Report], counts: Sequence[str], last: Sequence[str]) -> list[str]:
-    return [name, tier, *counts, *(f"{sum(pair[split] for pair in pairs):,}" for split in SPLITS), *last]
-
-
-def _ordered(report: Report) -> list[tuple[str, str, list[Report]]]:
-    """Return name, tier and figures of language pairs, largest first, and of their total."""
-    pairs = [(name, pair["tier"], [pair]) for name, pair in largest_first(report)]
-    return [*pairs, ("total", "", list(report["pairs"].values()))]
-
-
 def write(folder: Path, report: Report) -> None:
     """Write `report.json`, `report.md` and `report.html` into `folder`."""
-    (folder / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "report.json").write_text(
+        json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     (folder / "report.md").write_text(markdown_of(report), encoding="utf-8")
-    (folder / "report.html").write_text(page_of(report), encoding="utf-8")
+    (folder / "report.html").write_text(html_of(report), encoding="utf-8")
 
 
 def of_corpora(data: DataDirectory) -> Report:
     """Return the report on a recipe's corpora, ready for JSON."""
     recipe, vocabulary = data.recipe, data.encoded.vocabulary
-    corpora = {corpus.files.name: _corpus(corpus) for corpus in data.encoded.corpora if not corpus.files.is_drawn}
+    corpora = {
+        corpus.files.name: _corpus(corpus)
+        for corpus in data.encoded.corpora
+        if not corpus.files.is_drawn
+    }
     settings = plain(asdict(recipe))
     for name in ("corpora", "path", "known_languages", "of_sources"):  # corpora are reported below
         del settings[name]
@@ -86,7 +82,9 @@ def of_corpora(data: DataDirectory) -> Report:
     else:
         del settings["codes"]
     languages = _by_language(corpus for corpus in data.encoded.corpora if corpus.is_training)
-    advice = OF_GIVEN if recipe.vocabulary.model else OF_OPTIONS if recipe.takes_options else OF_RECIPE
+    advice = (
+        OF_GIVEN if recipe.vocabulary.model else OF_OPTIONS if recipe.takes_options else OF_RECIPE
+    )
     rows = table({lang: dict(languages[lang]) for lang in sorted(languages)}, advice)
     return {
         "command": "corpora",
@@ -121,13 +119,3 @@ def _corpus(corpus: CorpusState) -> Report:
     if files.weight > 1:
         report["weight"] = files.weight
     return report
-
-
-def pair_table(report: Report) -> Table:
-    """Return the table of language pairs of a recipe's corpora, largest first, with a total."""
-    rows = []
-    for name, tier, pairs in _ordered(report):
-        directions = str(sum(len(pair["directions"]) for pair in pairs))
-        shards = str(max(pair["shards"] for pair in pairs))
-        rows.append(_row(name, tier, pairs, [directions], [shards, f"{unknown_share(pairs) or 0:.2%}"]))
-    return ["pair", "tier", "directions", *SPLITS, "shards", "unknown"], rows

@@ -14,7 +14,14 @@ from fairseq_mtmoe.data.corpora.cleaning.cleaner import SAMPLES
 from fairseq_mtmoe.data.corpora.engine.state import CorpusState
 
 LIST = "bad_lines.tsv"  # in a data directory, if there are any
-HEAD = ("corpus", "file", "line", "lines", "reason", "excerpt")  # a row is one line or several in succession
+HEAD = (
+    "corpus",
+    "file",
+    "line",
+    "lines",
+    "reason",
+    "excerpt",
+)  # a row is one line or several in succession
 
 
 class BadLines:

@@ -35,7 +35,9 @@ class Rules:
     block: int  # number of pairs in a block
 
 
-def clean(tools: Tools, corpora: Sequence[CorpusFiles], rules: Rules, folder: Path) -> list[CorpusState]:
+def clean(
+    tools: Tools, corpora: Sequence[CorpusFiles], rules: Rules, folder: Path
+) -> list[CorpusState]:
     """Return the corpora with their cleaned pairs, in files in `folder`."""
     unpacked = _unpack_all(tools, corpora, folder / "unpacked")
     cuts = [partial(parts_of, files, rules.block, PART_BYTES) for files in unpacked]
@@ -48,7 +50,9 @@ def clean(tools: Tools, corpora: Sequence[CorpusFiles], rules: Rules, folder: Pa
             jobs.append(partial(clean_part, part, rules, folder / f"{number:05d}" / f"{place:06d}"))
             megabytes.append(_megabytes(part))
             owners.append(states[number])
-    for owner, cleaned in zip(owners, tools.run("Reading and cleaning", jobs, megabytes, "MB"), strict=True):
+    for owner, cleaned in zip(
+        owners, tools.run("Reading and cleaning", jobs, megabytes, "MB"), strict=True
+    ):
         owner.add_part(cleaned)
     shutil.rmtree(folder / "unpacked", ignore_errors=True)
     return states
@@ -68,7 +72,8 @@ def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> l
     for found in tools.run("Unpacking", jobs, sizes, "MB"):
         contents |= found
     return [
-        replace(files, unpacked=tuple(contents.get(path) or Content(path) for path in files.paths)) for files in corpora
+        replace(files, unpacked=tuple(contents.get(path) or Content(path) for path in files.paths))
+        for files in corpora
     ]
 
 
@@ -85,7 +90,11 @@ def clean_part(files: CorpusFiles, rules: Rules, out: Path) -> CorpusState:
     part = CorpusState(files)
     with BadLines(out.with_name(f"{out.name}.{LIST}"), part) as bad:
         for number, block in enumerate(_blocks(files, rules, bad)):
-            part.add_part(clean_block(block, files, rules.filters, out.with_name(f"{out.name}-{number:04d}.npz")))
+            part.add_part(
+                clean_block(
+                    block, files, rules.filters, out.with_name(f"{out.name}-{number:04d}.npz")
+                )
+            )
     return part
 
 
@@ -95,7 +104,9 @@ def _blocks(files: CorpusFiles, rules: Rules, bad: BadLines) -> Iterator[Block]:
         if isinstance(item, BadLine):
             bad.note(item)
         elif files.is_turned:
-            yield replace(item, source=item.target, target=item.source, references=())  # they are its target's
+            yield replace(
+                item, source=item.target, target=item.source, references=()
+            )  # they are its target's
         else:
             yield item
 
@@ -107,7 +118,10 @@ def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -
     arrays = {"source": packed(cleaned.source), "target": packed(cleaned.target)}
     for number, lines in enumerate(block.references):
         arrays[f"reference{number}"] = packed(list(map(normalise, lines)))
-    keys = {name: getattr(cleaned, name) for name in ("lines", "exact", "near", "source_keys", "target_keys")}
+    keys = {
+        name: getattr(cleaned, name)
+        for name in ("lines", "exact", "near", "source_keys", "target_keys")
+    }
     save(out, **arrays, **keys)
     return CorpusState(
         files,
@@ -116,7 +130,9 @@ def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -
         references=len(block.references),
         read=len(block.source),
         kept=len(cleaned.source),
-        dropped=Counter({rule: count for rule, count in cleaned.counts.items() if rule not in CHANGES}),
+        dropped=Counter(
+            {rule: count for rule, count in cleaned.counts.items() if rule not in CHANGES}
+        ),
         changed=Counter({name: cleaned.counts[name] for name in CHANGES}),
         samples=cleaned.samples,
     )

@@ -16,19 +16,31 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, write_dictionary
 from fairseq_mtmoe.data.corpora.data_dir import file_hash
-from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState, Mask, Place, training_by_pair
+from fairseq_mtmoe.data.corpora.engine.state import (
+    SIDES,
+    CorpusState,
+    Mask,
+    Place,
+    training_by_pair,
+)
 from fairseq_mtmoe.data.corpora.engine.work import hash_of, lines_of, load, save
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import SIZE_RULE
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import count_characters, known_characters, with_tag
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import (
+    count_characters,
+    known_characters,
+    with_tag,
+)
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import load as load_pieces
 from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS, sample_lines, train
 from fairseq_mtmoe.data.translation.file_names import TAG
 from fairseq_mtmoe.io.files import read_bytes, read_text
 
 MODEL, IDS, DICTIONARY = "spm.model", "ids.npy", "dict.txt"
-SOURCE = "source."  # begins the names of such files of sources, if they have a vocabulary of their own
+SOURCE = (
+    "source."  # begins the names of such files of sources, if they have a vocabulary of their own
+)
 
 Indices = Mapping[str, NDArray[np.int64]]
 
@@ -70,7 +82,11 @@ class Encoded:
 
 
 def encode(
-    tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe, given: Mapping[str, Path], folder: Path
+    tools: Tools,
+    corpora: Sequence[CorpusState],
+    recipe: Recipe,
+    given: Mapping[str, Path],
+    folder: Path,
 ) -> Encoded:
     """Return the corpora with files of ids in `folder`; `given` has the files of a given vocabulary."""
     vocabulary = make_vocabulary(tools, corpora, recipe, given, folder)
@@ -89,7 +105,11 @@ def encode(
 
 
 def make_vocabulary(
-    tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe, given: Mapping[str, Path], folder: Path
+    tools: Tools,
+    corpora: Sequence[CorpusState],
+    recipe: Recipe,
+    given: Mapping[str, Path],
+    folder: Path,
 ) -> Vocabulary:
     """Train a model on text drawn by temperature, or take the `given` one (UserError: text or file is unfit)."""
     is_tagged = any(corpus.files.is_synthetic for corpus in corpora)
@@ -127,7 +147,9 @@ def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> tupl
         return train(text, recipe.vocabulary, sizes.total(), names)
 
 
-def _gather_jobs(by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices) -> Iterator[partial[list[str]]]:
+def _gather_jobs(
+    by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices
+) -> Iterator[partial[list[str]]]:
     """Yield jobs for the sentences of these sorted indices among each language's training sentences."""
     starts = dict.fromkeys(indices, 0)
     for pair, in_pair in sorted(by_pair.items()):
@@ -136,9 +158,16 @@ def _gather_jobs(by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices)
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
                 if lang not in indices:  # a language without sentences
                     continue
-                first, last = np.searchsorted(indices[lang], [starts[lang], starts[lang] + len(kept)])
+                first, last = np.searchsorted(
+                    indices[lang], [starts[lang], starts[lang] + len(kept)]
+                )
                 if first < last:
-                    yield partial(gather_block, place.block, side, kept[indices[lang][first:last] - starts[lang]])
+                    yield partial(
+                        gather_block,
+                        place.block,
+                        side,
+                        kept[indices[lang][first:last] - starts[lang]],
+                    )
                 starts[lang] += len(kept)
 
 
@@ -147,7 +176,9 @@ def gather_block(block: Path, side: str, rows: NDArray[np.int64]) -> list[str]:
     return lines_of(load(block, side)[side], rows)
 
 
-def _write_vocabulary(folder: Path, kind: str, model: bytes, dictionary: Path | None, is_tagged: bool) -> int:
+def _write_vocabulary(
+    folder: Path, kind: str, model: bytes, dictionary: Path | None, is_tagged: bool
+) -> int:
     """Write the files of a vocabulary; return the number of its symbols."""
     pieces = load_pieces(model, dictionary)
     pieces = with_tag(pieces) if is_tagged else pieces
@@ -173,7 +204,9 @@ class _Encoder:
     model: sentencepiece.SentencePieceProcessor
     ids: NDArray[np.int32]  # the dictionary's id of each piece
     known: Mask  # the known characters
-    others: Mapping[str, int]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
+    others: Mapping[
+        str, int
+    ]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
     tag: int | None
 
     @property
@@ -216,7 +249,11 @@ def encode_block(place: Place, form: Form, out: Path) -> dict[str, Counter[str]]
         if side == form.tagged:
             assert encoder.tag is not None, "the dictionary lacks the tag"
             starts = np.cumsum(lengths) - lengths
-            ids, lengths, most = np.insert(ids, starts, encoder.tag), lengths + 1, max(most, encoder.tag)
+            ids, lengths, most = (
+                np.insert(ids, starts, encoder.tag),
+                lengths + 1,
+                max(most, encoder.tag),
+            )
         arrays |= {f"{side}_ids": ids.astype(id_type(most + 1)), f"{side}_lengths": lengths}
     save(out, **arrays)
     return counts

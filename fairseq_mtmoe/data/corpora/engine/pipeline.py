@@ -62,11 +62,17 @@ class Inputs:
         if not values["codes"]:
             del values["codes"]
         if values.pop("known_languages"):
-            values["vocabulary"] |= {"model": None, "dictionary": None}  # wherever they are: their hashes decide
+            values["vocabulary"] |= {
+                "model": None,
+                "dictionary": None,
+            }  # wherever they are: their hashes decide
             values["known_languages"] = list(self.recipe.known_languages)
         values["filters"]["identify"] = None  # wherever it is: its hash decides
         corpora = {f"corpus {files.name}": _summary(files) for files in self.corpora}
-        given = {f"vocabulary {name}": sha for name, sha in zip(self.vocabulary, self.vocabulary_digests, strict=True)}
+        given = {
+            f"vocabulary {name}": sha
+            for name, sha in zip(self.vocabulary, self.vocabulary_digests, strict=True)
+        }
         return {
             "command": "corpora",
             "engine": ENGINE,
@@ -80,7 +86,13 @@ class Inputs:
     @property
     def key(self) -> str:
         """Return the directory's fingerprint."""
-        return hash_of({"format": ENGINE, "sentencepiece": version("sentencepiece"), "made_from": self.made_from})
+        return hash_of(
+            {
+                "format": ENGINE,
+                "sentencepiece": version("sentencepiece"),
+                "made_from": self.made_from,
+            }
+        )
 
 
 def _summary(files: CorpusFiles) -> str:
@@ -88,7 +100,14 @@ def _summary(files: CorpusFiles) -> str:
     order = ["turned"] if files.is_turned else []
     if files.is_synthetic or files.weight > 1:
         order.append(f"{files.is_synthetic} {files.weight}")
-    about = [files.pair, files.role.name, files.format, sorted(files.fields.items()), files.digests, *order]
+    about = [
+        files.pair,
+        files.role.name,
+        files.format,
+        sorted(files.fields.items()),
+        files.digests,
+        *order,
+    ]
     return hashlib.sha256(repr(about).encode()).hexdigest()[:12]
 
 
@@ -96,24 +115,49 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool
     """Return the recipe's files below `raw` with their hashes (UserError: one is missing or differs)."""
     recipe = recipe.found_in(raw)
     recipe.check_synthetic()
-    files_of = [recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora]  # all are there
-    named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary, **recipe.of_sources}
-    given = {name: regular_file(raw / file, f"the vocabulary's {name}") for name, file in named.items() if file}
-    for name in ("dictionary", SOURCE_FILES[1]) if any(corpus.is_synthetic for corpus in recipe.corpora) else ():
+    files_of = [
+        recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora
+    ]  # all are there
+    named = {
+        "model": recipe.vocabulary.model,
+        "dictionary": recipe.vocabulary.dictionary,
+        **recipe.of_sources,
+    }
+    given = {
+        name: regular_file(raw / file, f"the vocabulary's {name}")
+        for name, file in named.items()
+        if file
+    }
+    for name in (
+        ("dictionary", SOURCE_FILES[1])
+        if any(corpus.is_synthetic for corpus in recipe.corpora)
+        else ()
+    ):
         if name in given:
             expect_tag(given[name])
     model, filters = None, recipe.filters
     if filters.identify:
-        model = regular_file(os.path.abspath(raw / filters.identify), "a model for language identification")
+        model = regular_file(
+            os.path.abspath(raw / filters.identify), "a model for language identification"
+        )
         filters = replace(filters, identify=str(model))
     digests.learn([path for files in files_of for path in files.paths])
     for item in items_of(recipe.corpora):
         check_file(raw / item.file, item, digests.of_file)
     corpora = [replace(files, digests=tuple(digests.of(files.paths))) for files in files_of]
-    return Inputs(recipe, corpora, given, digests.of(given.values()), filters, digests.of([model] if model else []))
+    return Inputs(
+        recipe,
+        corpora,
+        given,
+        digests.of(given.values()),
+        filters,
+        digests.of([model] if model else []),
+    )
 
 
-def prepare(raw: Path, out: Path, recipe: Recipe, workers: Workers, options: Options) -> report.Report | None:
+def prepare(
+    raw: Path, out: Path, recipe: Recipe, workers: Workers, options: Options
+) -> report.Report | None:
     """Make the data directory `out` from raw files; return its report, or None if it is up to date.
 
     The folder `.OUT.work` keeps finished stages for the next run.
@@ -124,7 +168,9 @@ def prepare(raw: Path, out: Path, recipe: Recipe, workers: Workers, options: Opt
         inputs = find_inputs(recipe, raw, digests, options.allow_unequal)
         digests.keep()
         about = {**inputs.made_from, "format": ENGINE}
-        with written_once(out, inputs.key, about, options.overwrite, digests.of_file, OVERWRITING) as folder:
+        with written_once(
+            out, inputs.key, about, options.overwrite, digests.of_file, OVERWRITING
+        ) as folder:
             if folder is not None:
                 if inputs.filters.identify:
                     check_model(inputs.filters.identify)
@@ -134,16 +180,25 @@ def prepare(raw: Path, out: Path, recipe: Recipe, workers: Workers, options: Opt
     return None
 
 
-def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs, options: Options) -> report.Report:
+def _fill(
+    folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs, options: Options
+) -> report.Report:
     """Fill the empty directory `folder` in four stages; return the report."""
     recipe = inputs.recipe
     rules = Rules(inputs.filters, options.on_bad_line, blocks.BLOCK)
-    made_from: list[object] = [list(map(repr, inputs.corpora)), repr(rules), inputs.identification, keys.VERSION]
+    made_from: list[object] = [
+        list(map(repr, inputs.corpora)),
+        repr(rules),
+        inputs.identification,
+        keys.VERSION,
+    ]
     states = list[CorpusState]
     cleaned = work.stage("cleaned", made_from, states, partial(clean, tools, inputs.corpora, rules))
     draw = Draw(_missing_splits(recipe, cleaned), recipe.seed)
     check_cleaned(cleaned, {pair: sum(sizes.values()) for pair, sizes in draw.sizes.items()})
-    selected = work.stage("selected", repr(draw), states, partial(select, tools, cleaned, inputs.filters, draw))
+    selected = work.stage(
+        "selected", repr(draw), states, partial(select, tools, cleaned, inputs.filters, draw)
+    )
     settings = replace(recipe.vocabulary, model=None, dictionary=None)  # whose hashes decide
     made_from = [repr(settings), recipe.seed, inputs.vocabulary_digests, sorted(recipe.trained())]
     made_from.append(version("sentencepiece"))
@@ -154,7 +209,9 @@ def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs, options:
     made = report.of_corpora(data)
     report.write(folder, made)
     write_list(folder, encoded.corpora)
-    raw = {files.name: dict(zip(files.names, files.digests, strict=True)) for files in inputs.corpora}
+    raw = {
+        files.name: dict(zip(files.names, files.digests, strict=True)) for files in inputs.corpora
+    }
     write_manifest(folder, raw)
     return made
 

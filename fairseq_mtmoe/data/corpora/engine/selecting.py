@@ -14,9 +14,21 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import SAMPLES, Sample, sample
-from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, are_among, first_occurrences, mixed, sentence_keys
+from fairseq_mtmoe.data.corpora.cleaning.keys import (
+    Keys,
+    are_among,
+    first_occurrences,
+    mixed,
+    sentence_keys,
+)
 from fairseq_mtmoe.data.corpora.engine.cleaning import check_enough
-from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState, Mask, Place, training_by_pair
+from fairseq_mtmoe.data.corpora.engine.state import (
+    SIDES,
+    CorpusState,
+    Mask,
+    Place,
+    training_by_pair,
+)
 from fairseq_mtmoe.data.corpora.engine.work import lines_of, load, packed, save
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
@@ -73,8 +85,14 @@ def remove_held_out(
     save(folder / "keys.npz", keys=np.unique(np.concatenate([NO_KEYS, *keys])))
     jobs = []
     for number, corpus in enumerate(training):
-        same_pair = [one for one in held_out if one.files.is_drawn and one.files.pair == corpus.files.pair]
-        jobs.append(partial(filter_corpus, corpus, folder / "keys.npz", same_pair, folder / f"{number:05d}.npy"))
+        same_pair = [
+            one for one in held_out if one.files.is_drawn and one.files.pair == corpus.files.pair
+        ]
+        jobs.append(
+            partial(
+                filter_corpus, corpus, folder / "keys.npz", same_pair, folder / f"{number:05d}.npy"
+            )
+        )
     return tools.run("Removing held-out pairs", jobs, [corpus.kept for corpus in training])
 
 
@@ -87,10 +105,14 @@ def _keys_in(block: Path, references: int) -> Keys:
     return np.concatenate(found)
 
 
-def filter_corpus(corpus: CorpusState, keys_file: Path, drawn: Sequence[CorpusState], out: Path) -> CorpusState:
+def filter_corpus(
+    corpus: CorpusState, keys_file: Path, drawn: Sequence[CorpusState], out: Path
+) -> CorpusState:
     """Return a corpus without sentences with keys of a file, and without the `drawn` pairs; a job."""
     keys = load(keys_file, "keys")["keys"]
-    drawn_blocks = [load(block, "source_keys", "target_keys") for one in drawn for block in one.blocks]
+    drawn_blocks = [
+        load(block, "source_keys", "target_keys") for one in drawn for block in one.blocks
+    ]
     pair_keys = [mixed(arrays["source_keys"], arrays["target_keys"]) for arrays in drawn_blocks]
     drawn_keys = np.unique(np.concatenate([NO_KEYS, *pair_keys]))
     are_drawn, are_held_out = [], []
@@ -143,21 +165,32 @@ def remove_duplicates(
     return [by_name[corpus.files.name] for corpus in training]
 
 
-def compare(corpora: Sequence[CorpusState], filters: Filters, folder: Path) -> Sequence[CorpusState]:
+def compare(
+    corpora: Sequence[CorpusState], filters: Filters, folder: Path
+) -> Sequence[CorpusState]:
     """Return a language pair's corpora without duplicates; a job."""
     folder.mkdir(exist_ok=True)
     keys_folder = folder / "keys"
     shutil.rmtree(keys_folder, ignore_errors=True)  # left by a process that was killed
     blocks = [block for corpus in corpora for block in corpus.blocks]
     kept = [mask for corpus in corpora for mask in corpus.masks]
-    exact = _firsts(blocks, kept, "exact", keys_folder) if filters.duplicates is Action.drop else kept
-    near = _firsts(blocks, kept, "near", keys_folder) if filters.near_duplicates is Action.drop else kept
+    exact = (
+        _firsts(blocks, kept, "exact", keys_folder) if filters.duplicates is Action.drop else kept
+    )
+    near = (
+        _firsts(blocks, kept, "near", keys_folder)
+        if filters.near_duplicates is Action.drop
+        else kept
+    )
     shutil.rmtree(keys_folder, ignore_errors=True)
     duplicates = (before & ~first for before, first in zip(kept, exact, strict=True))
     near_duplicates = (before & ~first for before, first in zip(exact, near, strict=True))
     for number, corpus in enumerate(corpora):
         count = len(corpus.blocks)
-        rules = {"duplicate": list(islice(duplicates, count)), "near_duplicate": list(islice(near_duplicates, count))}
+        rules = {
+            "duplicate": list(islice(duplicates, count)),
+            "near_duplicate": list(islice(near_duplicates, count)),
+        }
         drop(corpus, rules, folder / f"{number:05d}.npy")
     return corpora
 
@@ -170,24 +203,32 @@ def _firsts(blocks: Sequence[Path], kept: Sequence[Mask], kind: str, folder: Pat
         key_files.append(folder / kind / f"{number:06d}.npy")
         np.save(key_files[-1], load(block, kind)[kind][mask])
     firsts = []
-    for mask, is_first in zip(kept, first_occurrences(key_files, folder / f"{kind}-parts", MEMORY), strict=True):
+    for mask, is_first in zip(
+        kept, first_occurrences(key_files, folder / f"{kind}-parts", MEMORY), strict=True
+    ):
         first = np.zeros(len(mask), np.bool_)
         first[mask] = is_first
         firsts.append(first)
     return firsts
 
 
-def draw_held_out(tools: Tools, training: Sequence[CorpusState], draw: Draw, folder: Path) -> list[CorpusState]:
+def draw_held_out(
+    tools: Tools, training: Sequence[CorpusState], draw: Draw, folder: Path
+) -> list[CorpusState]:
     """Return a corpus of pairs drawn from training text for each language pair and split of `draw`."""
     folder.mkdir()
     by_pair = training_by_pair([corpus for corpus in training if not corpus.files.is_synthetic])
     in_pairs = {pair: by_pair.get(pair, []) for pair in draw.sizes}
     jobs = [partial(draw_pair, pair, in_pairs[pair], draw, folder) for pair in draw.sizes]
     sizes = [sum(corpus.kept for corpus in in_pair) for in_pair in in_pairs.values()]
-    return [corpus for drawn in tools.run("Drawing held-out pairs", jobs, sizes) for corpus in drawn]
+    return [
+        corpus for drawn in tools.run("Drawing held-out pairs", jobs, sizes) for corpus in drawn
+    ]
 
 
-def draw_pair(pair: str, corpora: Sequence[CorpusState], draw: Draw, folder: Path) -> list[CorpusState]:
+def draw_pair(
+    pair: str, corpora: Sequence[CorpusState], draw: Draw, folder: Path
+) -> list[CorpusState]:
     """Return a corpus for each split of a language pair, with the smallest hashes of source sentences; a job."""
     sizes = draw.sizes[pair]
     needed = sum(sizes.values())
@@ -201,7 +242,9 @@ def draw_pair(pair: str, corpora: Sequence[CorpusState], draw: Draw, folder: Pat
         keys = load(place.block, "source_keys")["source_keys"][rows]
         new_hashes = mixed(np.full_like(keys, draw.seed), keys)
         new_drawn = np.stack([np.full_like(rows, number), rows], axis=1)
-        hashes, first = np.unique(np.concatenate([hashes, new_hashes]), return_index=True)  # of equal sources the first
+        hashes, first = np.unique(
+            np.concatenate([hashes, new_hashes]), return_index=True
+        )  # of equal sources the first
         drawn = np.concatenate([drawn, new_drawn])[first[:needed]]
         hashes = hashes[:needed]
     check_enough(pair, needed, total if len(hashes) == needed else len(hashes))
@@ -222,7 +265,9 @@ def _texts(places: Sequence[Place], drawn: NDArray[np.int64]) -> tuple[list[str]
         positions = np.flatnonzero(drawn[:, 0] == number)
         arrays = load(places[number].block, *SIDES)
         for side, lines in zip(SIDES, (source, target), strict=True):
-            for position, line in zip(positions, lines_of(arrays[side], drawn[positions, 1]), strict=True):
+            for position, line in zip(
+                positions, lines_of(arrays[side], drawn[positions, 1]), strict=True
+            ):
                 lines[position] = line
     return source, target
 

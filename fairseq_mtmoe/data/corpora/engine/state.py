@@ -36,9 +36,13 @@ class CorpusState:
     bad: Counter[str] = field(default_factory=Counter)  # unreadable lines, by reason
     bad_samples: list[BadSample] = field(default_factory=list)
     bad_lists: list[Path] = field(default_factory=list)  # files that list unreadable lines
-    mask: Path | None = None  # file with a truth value for each pair, whether it is kept; None: all are
+    mask: Path | None = (
+        None  # file with a truth value for each pair, whether it is kept; None: all are
+    )
     ids: list[Path] = field(default_factory=list)  # a file of ids for each block
-    tokens: dict[str, Counter[str]] = field(default_factory=dict)  # counts of the kept text, by side
+    tokens: dict[str, Counter[str]] = field(
+        default_factory=dict
+    )  # counts of the kept text, by side
 
     @property
     def is_training(self) -> bool:
@@ -97,7 +101,9 @@ class Place:
         """Return the rows of the pairs that are kept."""
         if self.mask is None:
             return np.arange(self.size)
-        return np.flatnonzero(np.load(self.mask, mmap_mode="r")[self.start : self.start + self.size])
+        return np.flatnonzero(
+            np.load(self.mask, mmap_mode="r")[self.start : self.start + self.size]
+        )
 
 
 def training_by_pair(corpora: Sequence[CorpusState]) -> dict[str, list[CorpusState]]:

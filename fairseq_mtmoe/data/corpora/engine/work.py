@@ -21,7 +21,9 @@ from fairseq_mtmoe.data.corpora.data_dir import disk_errors_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, write_text
 
-FORMAT = 6  # raised whenever the same input would give other files of a stage, which are then made anew
+FORMAT = (
+    6  # raised whenever the same input would give other files of a stage, which are then made anew
+)
 
 Result = TypeVar("Result")
 
@@ -64,14 +66,18 @@ class WorkFolder:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise UserError(f"`{self.out}` is being prepared by another run; wait for its end.") from error
+                raise UserError(
+                    f"`{self.out}` is being prepared by another run; wait for its end."
+                ) from error
             yield
         finally:
             os.close(descriptor)
             with suppress(OSError):  # it is not empty if a stage has begun
                 self.path.rmdir()
 
-    def stage(self, name: str, made_from: object, kind: Any, make: Callable[[Path], Result]) -> Result:
+    def stage(
+        self, name: str, made_from: object, kind: Any, make: Callable[[Path], Result]
+    ) -> Result:
         """Return what `make` returns, given an empty folder for its files; a finished stage is not made again.
 
         Args:
@@ -83,7 +89,9 @@ class WorkFolder:
         self._key = hash_of([FORMAT, self._key, name, str(self.path), made_from])
         folder, record = self.path / name, self.path / f"{name}.json"
         adapter: TypeAdapter[Result] = TypeAdapter(kind)
-        with suppress(UserError, ValueError, KeyError, TypeError):  # missing or damaged: the stage is made again
+        with suppress(
+            UserError, ValueError, KeyError, TypeError
+        ):  # missing or damaged: the stage is made again
             content = read_json(record)
             if content["key"] == self._key:
                 return adapter.validate_python(content["result"])
@@ -128,4 +136,7 @@ def lines_of(text: NDArray[np.uint8], rows: NDArray[np.int64] | None = None) -> 
         return text.tobytes().decode().split("\n")[:-1]
     ends = np.flatnonzero(text == ord("\n"))
     starts = np.append(0, ends[:-1] + 1)[: len(ends)]
-    return [text[start:end].tobytes().decode() for start, end in zip(starts[rows], ends[rows], strict=True)]
+    return [
+        text[start:end].tobytes().decode()
+        for start, end in zip(starts[rows], ends[rows], strict=True)
+    ]

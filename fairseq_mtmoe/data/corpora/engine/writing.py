@@ -34,7 +34,13 @@ from fairseq_mtmoe.data.translation.file_names import (
 )
 
 TRAIN = Role.train.name
-OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, SENTENCEPIECE, OF_SOURCES)  # also beside shards
+OF_ALL_SHARDS = (
+    "langs.txt",
+    "lang_pairs.txt",
+    TOKEN_STYLE,
+    SENTENCEPIECE,
+    OF_SOURCES,
+)  # also beside shards
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,8 @@ class DataDirectory:
         """Return the number of training pairs of each language pair, with copies."""
         by_pair = training_by_pair(self.encoded.corpora)
         return {
-            pair: sum(corpus.kept * corpus.files.weight for corpus in in_pair) for pair, in_pair in by_pair.items()
+            pair: sum(corpus.kept * corpus.files.weight for corpus in in_pair)
+            for pair, in_pair in by_pair.items()
         }
 
     @property
@@ -87,7 +94,9 @@ class DataDirectory:
         by_tier: dict[str, list[str]] = {tier: [] for tier in tiers.TIERS}
         for way in sorted(sizes, key=lambda way: (-sizes[way], way)):
             source, target = way.split("-")
-            other = source if target == "en" else target  # a tier is of the language that English is paired with
+            other = (
+                source if target == "en" else target
+            )  # a tier is of the language that English is paired with
             by_size = tiers.tier_of_size(sizes[way], max(sizes.values()))
             tier = named.get(way) or named.get(f"{target}-{source}") or named.get(other) or by_size
             by_tier[tier].append(self.recipe.data_pair(way))
@@ -121,7 +130,9 @@ class DataDirectory:
             files = [file for corpus in corpora for file in corpus.ids * corpus.files.weight]
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
                 prefixes = [shard / self._name(pair, split, lang) for shard in folders[:number]]
-                jobs.append(partial(write_side, files, side, prefixes, self.encoded.vocabulary.symbols))
+                jobs.append(
+                    partial(write_side, files, side, prefixes, self.encoded.vocabulary.symbols)
+                )
                 sizes.append(sum(corpus.kept * corpus.files.weight for corpus in corpora))
         tools.run("Writing shards", jobs, sizes, "sentences")
 
@@ -130,7 +141,9 @@ class DataDirectory:
 
     def _langs(self) -> list[str]:
         """Return the languages of all text, in plain codes."""
-        return sorted({lang for pair in self.pairs for lang in pair.split("-")}, key=self.recipe.data_code)
+        return sorted(
+            {lang for pair in self.pairs for lang in pair.split("-")}, key=self.recipe.data_code
+        )
 
     def _write_dictionaries(self, folders: Sequence[Path]) -> None:
         """Write each language's dictionary, as links to one file, or to one for sources and one for targets."""
@@ -138,7 +151,9 @@ class DataDirectory:
         vocabulary = self.encoded.vocabulary
         for lang in self._langs():
             kind = vocabulary.kinds(f"{lang}-", self.recipe)[0]
-            for path in (folder / dictionary_name(self.recipe.data_code(lang)) for folder in folders):
+            for path in (
+                folder / dictionary_name(self.recipe.data_code(lang)) for folder in folders
+            ):
                 if kind in first:
                     _link(first[kind], path)
                 else:
@@ -151,9 +166,14 @@ class DataDirectory:
         shutil.copyfile(vocabulary.model(), folder / SENTENCEPIECE)
         if vocabulary.has_sources:
             shutil.copyfile(vocabulary.model(SOURCE), folder / OF_SOURCES)
-        langs = dict.fromkeys([*self.recipe.known_languages, *map(self.recipe.data_code, self._langs())])
+        langs = dict.fromkeys(
+            [*self.recipe.known_languages, *map(self.recipe.data_code, self._langs())]
+        )
         _write(folder / "langs.txt", "".join(f"{lang}\n" for lang in langs))
-        _write(folder / "lang_pairs.txt", ",".join(sorted(map(self.recipe.data_pair, self.recipe.trained()))) + "\n")
+        _write(
+            folder / "lang_pairs.txt",
+            ",".join(sorted(map(self.recipe.data_pair, self.recipe.trained()))) + "\n",
+        )
         if self.recipe.vocabulary.language_tokens is Spelling.mbart:
             _write(folder / TOKEN_STYLE, "mbart\n")
         _write(folder / tiers.FILE_NAME, json.dumps(self.tiers(), indent=1) + "\n")

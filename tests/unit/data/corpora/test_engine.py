@@ -17,7 +17,7 @@ from fairseq_mtmoe.data.corpora.data_dir import STAMP
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
 from fairseq_mtmoe.data.corpora.engine.work import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Workers, local_workers
-from fairseq_mtmoe.data.corpora.report import pair_table
+from fairseq_mtmoe.data.corpora.page import pair_table
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.test_sets import Speller, load_references
 from tests.helpers.raw_corpora import Counting, change, digests, entries, prepare_small, sentences, text_of, write_raw
@@ -253,7 +253,9 @@ def test_both_orders_of_a_pair_are_one_pair(folder):
     assert corpus["pair"] == "en-de" and corpus["dropped"]["duplicate"] == 2  # one of the first corpus, too
     directions = {name: pair["directions"] for name, pair in report["pairs"].items()}
     assert directions == {"en-de": ["en-de", "de-en"], "en-et": ["en-et"]}
-    assert {row[0]: row[2] for row in pair_table(report)[1]} == {"en-de": "2", "en-et": "1", "total": "3"}
+    table = pair_table(report)
+    rows = [*table.rows, *table.below]
+    assert {row[0]: row[2] for row in rows} == {"en-de": "2", "en-et": "1", "total": "3"}
     with refused("data"):
         prepare_small(folder / "raw", folder / "data")
 

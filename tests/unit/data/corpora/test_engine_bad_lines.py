@@ -10,7 +10,7 @@ import pytest
 from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, BadLine, CorpusFiles
 from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST, BadLines, write_list
 from fairseq_mtmoe.data.corpora.engine.state import CorpusState
-from fairseq_mtmoe.data.corpora.page.figures import findings
+from fairseq_mtmoe.data.corpora.findings import findings
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.raw_corpora import Counting, change, entries, prepare_small, sentences, write_raw
 from tests.helpers.refused import refused
