@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Required, TypeVar, get_type_hints
@@ -82,7 +82,7 @@ def at_least(least: float) -> Rule:
     return Rule(f"at least {least:,}", lambda value: value >= least)
 
 
-def one_of(choices: Sequence[str]) -> Rule:
+def one_of(choices: Collection[str]) -> Rule:
     """Return the rule of a text among others."""
     return Rule(f"one of {', '.join(choices)}", lambda value: value in choices)
 

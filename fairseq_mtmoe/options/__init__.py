@@ -1,12 +1,41 @@
 """Option dataclasses that several models share."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
+from fairseq_mtmoe.errors import flag, raise_invalid
+from fairseq_mtmoe.io.typed import Rule
 
-def option(default: Any, meaning: Optional[str], **more: Any) -> Any:
-    """Return a dataclass field with a default and a `--help` text, and fairseq's `argparse_alias` and the like."""
-    return field(default=default, metadata={"help": meaning, **more})
+
+def option(default: Any, meaning: Optional[str], rule: Optional[Rule] = None, **more: Any) -> Any:
+    """Return a dataclass field with a default, a `--help` text and a rule, which `check_rules` applies.
+
+    more: fairseq's `argparse_alias` and the like.
+    """
+    return field(default=default, metadata={"help": meaning, "rule": rule, **more})
+
+
+def check_rules(cfg: Any, options: type) -> None:
+    """Check the options of a dataclass by their rules (UserError: the first one that is wrong).
+
+    None is no value.
+    """
+    for option_field in dataclasses.fields(options):
+        rule = option_field.metadata.get("rule")
+        if rule is None:
+            continue
+        value = value_of(cfg, options, option_field.name)
+        if value is not None and not _holds(rule, value):
+            raise_invalid(flag(option_field.name), rule.words, value)
+
+
+def _holds(rule: Rule, value: Any) -> bool:
+    """Return whether a rule holds; a value of another type breaks it."""
+    try:
+        return bool(rule.holds(value))
+    except TypeError:
+        return False
 
 
 @dataclass

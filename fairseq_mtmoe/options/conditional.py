@@ -5,7 +5,8 @@ from typing import Any, FrozenSet
 
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.options import TaskOptions, names_of_tasks, option, value_of
+from fairseq_mtmoe.io.typed import at_least, one_of
+from fairseq_mtmoe.options import TaskOptions, check_rules, names_of_tasks, option, value_of
 
 NONE = "none"
 FORMS = ("base", "large")
@@ -24,6 +25,7 @@ class ConditionalOptions(TaskOptions):
         128,
         "number of positions for which conditional attention learns a bias, in (model width / positions) blocks; "
         "longer sentences repeat the pattern",
+        at_least(1),
     )
 
 
@@ -35,6 +37,7 @@ class EncoderConditionalOptions(ConditionalOptions):
         "base",
         "place of the encoder's bottlenecks and conditional norms: base (one bottleneck, in the last block, and the "
         "last norm of each upper block) or large (a chain of bottlenecks beside all blocks, and all upper norms)",
+        one_of(FORMS),
     )
 
 
@@ -47,8 +50,7 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
     parts = frozenset() if names == NONE else frozenset(names.split(","))
     if not parts <= set(PARTS):
         raise_invalid("--conditional", f"a comma-separated list of {', '.join(PARTS)}, or {NONE}", names)
-    if value_of(cfg, ConditionalOptions, "conditional_positions") < 1:
-        raise_invalid("--conditional-positions", "at least 1", cfg.conditional_positions)
+    check_rules(cfg, ConditionalOptions)
     if parts and not names_of_tasks(cfg):
         raise UserError(
             f"`--conditional {names}` must be used with a task that gives each sentence a task id, such as `--task "
@@ -59,7 +61,5 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
 
 def has_large_form(cfg: Any) -> bool:
     """Return whether `--conditional-form` is large (UserError: an unknown form)."""
-    form = value_of(cfg, EncoderConditionalOptions, "conditional_form")
-    if form not in FORMS:
-        raise_invalid("--conditional-form", " or ".join(FORMS), form)
-    return bool(form == FORMS[1])
+    check_rules(cfg, EncoderConditionalOptions)
+    return bool(value_of(cfg, EncoderConditionalOptions, "conditional_form") == FORMS[1])

@@ -16,8 +16,8 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.utils import get_available_activation_fns
 from omegaconf import II, DictConfig, OmegaConf
 
-from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.options import option, value_of
+from fairseq_mtmoe.io.typed import one_of
+from fairseq_mtmoe.options import check_rules, option, value_of
 
 OptionField = Tuple[str, Any, Any]
 
@@ -92,7 +92,9 @@ class TranslatorForm:
 
     output_bias: bool = option(False, "add a learned bias to the logits, as Marian does")
     sinusoids: str = option(
-        FAIRSEQ, "sinusoidal position embeddings: fairseq, or marian (other frequencies, positions from 0)"
+        FAIRSEQ,
+        "sinusoidal position embeddings: fairseq, or marian (other frequencies, positions from 0)",
+        one_of(SINUSOIDS),
     )
     decoder_begins_with_pad: bool = option(
         False,
@@ -107,8 +109,7 @@ def form_of(cfg: Any) -> TranslatorForm:
     """
     names = [option_field.name for option_field in dataclasses.fields(TranslatorForm)]
     form = TranslatorForm(**{name: value_of(cfg, TranslatorForm, name) for name in names})
-    if form.sinusoids not in SINUSOIDS:
-        raise_invalid("--sinusoids", " or ".join(SINUSOIDS), form.sinusoids)
+    check_rules(form, TranslatorForm)
     return form
 
 

@@ -1,36 +1,15 @@
 """Plans of each block's experts, from a model's options."""
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import cycle
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.moe import BaseRouting
-from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, FixedGate, Gate
-from fairseq_mtmoe.moe.layer import COMBINES
-from fairseq_mtmoe.options import names_of_tasks, value_of
+from fairseq_mtmoe.moe.gates import GATES, FixedGate, Gate
+from fairseq_mtmoe.options import check_rules, names_of_tasks, value_of
 from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan
-
-
-def _is_within(value: Any, low: float, high: float) -> bool:
-    return isinstance(value, int | float) and low <= value <= high
-
-
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "num_experts": (lambda value: value >= 1, "at least 1"),
-    "expert_interval": (lambda value: value >= 1, "at least 1"),
-    "dense_updates": (lambda value: value >= 0, "at least 0"),
-    "expert_combine": (COMBINES.__contains__, f"one of {', '.join(COMBINES)}"),
-    "base_evaluation": (EVALUATIONS.__contains__, f"one of {', '.join(EVALUATIONS)}"),
-    "price_memory": (lambda value: _is_within(value, 0, 1) and value < 1, "from 0 to below 1"),
-    "gate_lr_factor": (
-        lambda value: value is None or _is_within(value, 0, sys.float_info.max),
-        "at least 0, and finite",
-    ),
-    "expert_dropout": (lambda value: value is None or _is_within(value, 0, 1), "from 0 to 1"),
-}
 
 
 def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
@@ -38,9 +17,7 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
 
     kinds: the system's gates by name.
     """
-    for name, (holds, rule) in _RULES.items():
-        if not holds(value := value_of(cfg, ExpertOptions, name)):
-            raise_invalid(flag(name), rule, value)
+    check_rules(cfg, ExpertOptions)
     gates = cfg.expert_gates.split(",")
     if any(gate not in kinds for gate in gates):
         rule = f"one of {', '.join(kinds)}, or a comma-separated pattern of them"

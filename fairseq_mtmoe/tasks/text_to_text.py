@@ -25,6 +25,7 @@ from fairseq_mtmoe.data.nlu import text_split
 from fairseq_mtmoe.data.nlu.loader import drawn_examples
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid, shortened
+from fairseq_mtmoe.options import check_rules
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.task_types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text
 from fairseq_mtmoe.tasks._benchmark.config import TextToTextConfig
@@ -51,11 +52,7 @@ class TextToTextTask(BenchmarkTask):
         super().__init__(args)
         self.name, self.row = _chosen_row(self.table, args)
         self.is_source = args.source_task is not None
-        for option in ("max_source_positions", "max_target_positions"):
-            if getattr(args, option) < 2:
-                raise_invalid(flag(option), "at least 2, a token and an end", getattr(args, option))
-        if args.train_examples is not None and args.train_examples < 1:
-            raise_invalid("--train-examples", "at least 1", args.train_examples)
+        check_rules(args, TextToTextConfig)
         self.set_up_rows({self.name: self.row}, {self.name: metrics_of_text(self.row)})
         self.head_labels = {self.name: _written_labels(self.row)}
         self.dictionary = begun_dictionary()

@@ -28,7 +28,7 @@ data/translation/recorded_sizes: errors io data/translation/file_names
 data/corpora: io errors data/sampling {FILES}
 analysis: io errors data/translation/tiers
 checkpoints: protocols errors io moe optim
-options: errors moe conditioning
+options: errors io moe conditioning
 slots: errors moe conditioning checkpoints options
 backbones/blocks: errors moe conditioning slots
 backbones/hugging_face: errors io checkpoints
@@ -53,7 +53,7 @@ tasks: criterions tasks/glue tasks/text_to_text tasks/translation
 tasks/_multitask: protocols errors options checkpoints analysis moe slots data data/mixtures data/sampling
 tasks/_benchmark: protocols errors io options analysis checkpoints task_types tasks/_multitask data/mixtures data/nlu
 tasks/glue: errors checkpoints slots task_types criterions tasks/_benchmark backbones/bert backbones/bert/model data/nlu
-tasks/text_to_text: errors checkpoints slots task_types tasks/_benchmark tasks/_multitask backbones/t5 data/nlu
+tasks/text_to_text: errors options checkpoints slots task_types tasks/_benchmark tasks/_multitask backbones/t5 data/nlu
 tasks/translation: protocols errors io options checkpoints moe slots sparsify criterions tasks/_multitask analysis \
  evaluation {DATA}
 """

@@ -9,8 +9,9 @@ from fairseq.dataclass import FairseqDataclass
 
 from fairseq_mtmoe.checkpoints.key_maps import MIXTURE
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.io.typed import Rule, at_least, one_of
 from fairseq_mtmoe.moe.adapters import ADAPTERS, BOTTLENECK, LORA
-from fairseq_mtmoe.options import option
+from fairseq_mtmoe.options import check_rules, option
 from fairseq_mtmoe.options.conditional import ConditionalOptions
 from fairseq_mtmoe.options.experts import RunOptions
 from fairseq_mtmoe.options.transformer import EncoderOptions, FlatTransformerConfig, T5Options, TranslatorForm
@@ -29,6 +30,7 @@ class PemtOptions:
         TARGET,
         "source: train a task's adapters and prompt, and write them to SAVE_DIR/TASK.pt; target: train a task that "
         "borrows from --pemt-sources",
+        one_of(STAGES),
     )
     pemt_sources: str = option(
         "",
@@ -36,24 +38,32 @@ class PemtOptions:
         "adapters alone, without a prompt)",
     )
     adapter: str = option(
-        LORA, "type of the sources' adapters: lora (on the feed-forward layer's second matrix) or bottleneck"
+        LORA,
+        "type of the sources' adapters: lora (on the feed-forward layer's second matrix) or bottleneck",
+        one_of(ADAPTERS),
     )
-    adapter_rank: int = option(64, "rank of the sources' adapters")
-    adapter_alpha: float = option(ALPHA, "LoRA's alpha: the output of an adapter is scaled by alpha / rank")
+    adapter_rank: int = option(64, "rank of the sources' adapters", at_least(1))
+    adapter_alpha: float = option(
+        ALPHA,
+        "LoRA's alpha: the output of an adapter is scaled by alpha / rank",
+        Rule("a finite number above 0", lambda value: 0 < value < float("inf")),
+    )
     target_adapter_size: Optional[int] = option(
-        None, "inner width of the target's own adapters (default: 1/16 of the model width)"
+        None, "inner width of the target's own adapters (default: 1/16 of the model width)", at_least(1)
     )
     no_prompt: bool = option(False, "train without prompts and their correlation; gates read --gate-input hidden")
     prompt_init: str = option(
         DESCRIPTION,
         "initial values of the prompt: description (the embeddings of the task's description) or random (normal, with "
         "the embeddings' mean and standard deviation)",
+        one_of(INITS),
     )
     gate_input: Optional[str] = option(
         None,
         "input of the gates: correlation (mean of the target's correlated prompt), activations (mean of the prompt's "
         "hidden states in each text, as in the authors' code) or hidden (mean of all hidden states of each text); "
         "default: correlation, or hidden with --no-prompt",
+        one_of(GATE_INPUTS),
     )
     # The model's task and sources in JSON; the model fills it in.
     pemt: str = option("", SUPPRESS)
@@ -81,17 +91,11 @@ def source_paths(cfg: Any) -> List[str]:
 
 def check_options(cfg: Any) -> None:
     """Raise a `UserError` for the first of the `PemtOptions` that is wrong."""
-    choices = {"pemt_stage": STAGES, "adapter": ADAPTERS, "prompt_init": INITS, "gate_input": (None, *GATE_INPUTS)}
-    for name, known in choices.items():
-        if getattr(cfg, name) not in known:
-            raise_invalid(flag(name), f"one of {', '.join(filter(None, known))}", getattr(cfg, name))
+    check_rules(cfg, PemtOptions)
     paths, is_source = source_paths(cfg), cfg.pemt_stage == SOURCE
     size, has_scale = cfg.target_adapter_size, cfg.adapter != BOTTLENECK
     for is_wrong, name, rule in (
-        (cfg.adapter_rank < 1, "adapter_rank", "at least 1"),
-        (not 0 < cfg.adapter_alpha < float("inf"), "adapter_alpha", "above 0"),
         (not has_scale and cfg.adapter_alpha != ALPHA, "adapter_alpha", f"left out with --adapter {BOTTLENECK}"),
-        (size is not None and size < 1, "target_adapter_size", "at least 1"),
         (cfg.no_prompt and cfg.gate_input not in (None, HIDDEN), "gate_input", f"{HIDDEN} with --no-prompt"),
         (is_source and paths, "pemt_sources", f"left out with --pemt-stage {SOURCE}"),
         (cfg.gate_input is not None and not paths, "gate_input", "left out without --pemt-sources"),

@@ -5,8 +5,11 @@ from typing import Optional
 
 from omegaconf import II
 
+from fairseq_mtmoe.io.typed import Rule, at_least
 from fairseq_mtmoe.options import option
 from fairseq_mtmoe.tasks._multitask.config import MultitaskConfig, SamplingConfig
+
+_TOKENS = Rule("at least 2, a token and an end", lambda value: value >= 2)
 
 
 @dataclass
@@ -59,12 +62,15 @@ class TextToTextConfig(BenchmarkConfig):
     init_model: Optional[str] = option(
         None, "pretrained T5: a file written by `mtmoe import-hf`; --arch t5 and pemt_t5 take its sizes"
     )
-    max_source_positions: int = option(512, "maximum number of input tokens; longer texts are truncated at their end")
-    max_target_positions: int = option(128, "maximum number of output tokens")
+    max_source_positions: int = option(
+        512, "maximum number of input tokens; longer texts are truncated at their end", _TOKENS
+    )
+    max_target_positions: int = option(128, "maximum number of output tokens", _TOKENS)
     train_examples: Optional[int] = option(
         None,
         "number of training examples, in each label's proportion and at least one per label (default: all); validation "
         "uses all examples",
+        at_least(1),
     )
     train_examples_seed: int = option(
         1, "seed of --train-examples, independent of --seed; a smaller number is a subset of a larger one"

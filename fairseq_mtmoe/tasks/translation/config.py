@@ -9,6 +9,7 @@ from typing import Optional
 
 from omegaconf import II
 
+from fairseq_mtmoe.io.typed import between, one_of
 from fairseq_mtmoe.options import option
 from fairseq_mtmoe.tasks._multitask.config import SamplingConfig
 
@@ -50,8 +51,13 @@ class TranslationHeatedConfig(SamplingConfig):
         "subword regularisation of training sentences by the data directory's SentencePiece model, redrawn in each "
         "epoch: the fraction of merges that BPE skips, or the exponent of a unigram model's probabilities (lower is "
         "more random; 0: off); sentences get longer than --max-tokens counts",
+        between(0, 1),
     )
-    sample_pieces_of: str = option("both", "side whose pieces --sample-pieces draws: source, target or both")
+    sample_pieces_of: str = option(
+        "both",
+        "side whose pieces --sample-pieces draws: source, target or both",
+        one_of(("both", "source", "target")),
+    )
     eval_bleu: bool = option(
         False, "also validate by BLEU: of each pair, means of tiers, and the mean of all pairs (`bleu`)"
     )

@@ -25,6 +25,8 @@ from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid, shortened, unknown_language, visible
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
 from fairseq_mtmoe.io.typed import OR_LIST, Rule, fault
+from fairseq_mtmoe.options import check_rules
+from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,6 @@ FORMS = (
 )
 SETTINGS = (*FORMS, "task_ids")
 
-SAMPLED = ("both", "source", "target")  # choices of `--sample-pieces-of`
 
 
 def _is_share(value: Any) -> bool:
@@ -143,10 +144,7 @@ def _check_choices(args: Namespace) -> None:
     style = os.path.join(utils.split_paths(args.data)[0], TOKEN_STYLE)
     if is_training(args) and os.path.isfile(style) and args.lang_tok_style != (wanted := read_text(style).strip()):
         raise_invalid("--lang-tok-style", f"{wanted}, the style of the data's recipe in {style}", args.lang_tok_style)
-    if not 0 <= args.sample_pieces <= 1:
-        raise_invalid("--sample-pieces", "a number from 0 (off) to 1", args.sample_pieces)
-    if args.sample_pieces_of not in SAMPLED:
-        raise_invalid("--sample-pieces-of", f"one of {', '.join(SAMPLED)}", args.sample_pieces_of)
+    check_rules(args, TranslationHeatedConfig)
     if args.load_alignments and args.sample_pieces:
         raise_invalid("--load-alignments", "off with --sample-pieces", True)
     if args.load_alignments and args.lang_tok_replacing_bos_eos:
