@@ -147,11 +147,10 @@ def _find_damaged(
     for name, size in sizes.items():
         if present.get(name) != size:
             return name
-    path = folder / MANIFEST
-    if not path.exists():  # made by an earlier version
+    if not (folder / MANIFEST).exists():
         return None
     try:
-        expected = dict(read_json(path)["files"])
+        expected = dict(read_json(folder / MANIFEST)["files"])
     except (ValueError, KeyError, TypeError):
         return MANIFEST
     found = _hashes(folder, expected, digest)
@@ -159,12 +158,10 @@ def _find_damaged(
 
 
 def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object], overwriting: str) -> str:
-    """Return the message that `out` is not replaced; a stamp of 0.1.0 lacks the settings."""
+    """Return the message that `out` is not replaced."""
     before, now = flat(before), flat(now)
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    how = "from other text" if before else "from other text or with other settings"
-    if before and names:
-        how = "with " + ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
+    how = "with " + ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
     return (
         f"`{out}` was made {how}, and models trained on it would not fit its replacement; give another output folder,"
         f" or --overwrite {overwriting}."
