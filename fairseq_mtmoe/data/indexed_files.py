@@ -1,13 +1,12 @@
 """Number of sentences in a binarized file, read from its index, and checks that the file is whole.
 
 The formats are `fairseq-preprocess`'s: `mmap`, and the older `lazy` and `cached`. fairseq trusts the index when it maps
-the file, so lengths, offsets and ids are checked first.
+the file, so sizes and ids are checked first.
 """
 
 import os
 import struct
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -20,14 +19,13 @@ _TYPES: dict[int, type[np.integer]] = {
 }  # fmt: skip
 _MMAP, _CACHED, _HUFFMAN = b"MMIDIDX\0\0", b"TNTIDX\0\0", b"HUFFIDX"
 _FORMATS = {_MMAP: ("mmap",), _CACHED: ("cached", "lazy"), _HUFFMAN: ("huffman",)}
-_BLOCK = 1 << 20  # sentences checked at a time
-_LONGEST = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class _Index:
     sentences: int
     tokens: int
+    shortest: int  # smallest length of a sentence; of the older formats it is not read
     type: type[np.integer]
     zero: int  # stored number of id 0
 
@@ -69,63 +67,44 @@ def _read_index(prefix: str, impl: str | None, least: int) -> _Index | None:
     if magic == _HUFFMAN:
         return None
     try:
-        index = (_read_mmap if magic == _MMAP else _read_cached)(content, least)
+        index = _read_mmap(content) if magic == _MMAP else _read_cached(content)
     except (struct.error, ValueError, KeyError):  # KeyError: unknown type code
         raise _damaged(path) from None
+    if index.shortest < least:
+        raise _damaged(path)
     if index.sentences == 0:
-        raise UserError(f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again.")
+        raise UserError(
+            f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again."
+        )
     if data.stat().st_size < index.tokens * np.dtype(index.type).itemsize:
         raise _damaged(data)
     return index
 
 
-def _read_mmap(content: np.ndarray, least: int) -> _Index:
-    """Read `magic(9) version(8) type(1) count(8) lengths(4·n) addresses(8·n)`, addresses in bytes."""
-    version, code, count = struct.unpack("<QBQ", content[9:26].tobytes())
-    lengths = _numbers(content, 26, count, np.int32)
-    addresses = _numbers(content, 26 + 4 * count, count, np.int64)
-    tokens = _count_tokens(lengths, addresses, np.dtype(_TYPES[code]).itemsize, least)
-    if version != 1:
-        raise ValueError("another version")
-    return _Index(count, tokens, _TYPES[code], 0)
+def _read_mmap(content: np.ndarray) -> _Index:
+    """Read `magic(9) version(8) type(1) count(8) lengths(4·n) addresses(8·n)`."""
+    _, code, count = struct.unpack("<QBQ", content[9:26].tobytes())
+    _check_size(content, 26 + 12 * count)
+    lengths = np.frombuffer(content[26 : 26 + 4 * count], np.int32)
+    shortest = int(lengths.min(initial=1))
+    return _Index(count, int(lengths.sum(dtype=np.int64)), shortest, _TYPES[code], 0)
 
 
-def _read_cached(content: np.ndarray, least: int) -> _Index:
-    """Read the older format, addresses in tokens; each sentence has one dimension, and so one length.
+def _read_cached(content: np.ndarray) -> _Index:
+    """Read the older format, whose addresses are in tokens.
 
     `magic(8) version(8) type(8) item size(8) count(8) s(8) dimensions(8·(n+1)) addresses(8·(n+1)) lengths(8·s)`
     """
-    version, code, item_size, count, num_lengths = struct.unpack("<QQQQQ", content[8:48].tobytes())
-    dimensions = _numbers(content, 48, count + 1, np.int64)
-    addresses = _numbers(content, 48 + 8 * (count + 1), count + 1, np.int64)
-    lengths = _numbers(content, 48 + 16 * (count + 1), num_lengths, np.int64)
-    if (version, item_size, num_lengths) != (1, np.dtype(_TYPES[code]).itemsize, count):
-        raise ValueError("another version, type or number of dimensions")
-    tokens = _count_tokens(lengths, addresses[:-1], 1, least)
-    if addresses[-1] != tokens or _count_tokens(np.ones(count, np.int64), dimensions[:-1], 1, 1) != dimensions[-1]:
-        raise ValueError("lengths and addresses disagree")
-    return _Index(count, tokens, _TYPES[code], 1)
+    _, code, _, count, num_lengths = struct.unpack("<QQQQQ", content[8:48].tobytes())
+    end = 48 + 16 * (count + 1)
+    _check_size(content, end + 8 * num_lengths)
+    (tokens,) = struct.unpack("<Q", content[end - 8 : end].tobytes())
+    return _Index(count, tokens, 1, _TYPES[code], 1)
 
 
-def _numbers(content: np.ndarray, start: int, count: int, kind: type[np.integer]) -> np.ndarray:
-    end = start + count * np.dtype(kind).itemsize
-    if end > len(content):
+def _check_size(content: np.ndarray, size: int) -> None:
+    if len(content) < size:
         raise ValueError("the index is too short")
-    return np.frombuffer(content[start:end], kind)
-
-
-def _count_tokens(lengths: np.ndarray, addresses: np.ndarray, unit: int, least: int) -> int:
-    """Return the sum of the lengths, block by block (ValueError: a length or address is wrong)."""
-    tokens = 0
-    for start, end in pairwise([*range(0, len(lengths), _BLOCK), len(lengths)]):
-        block = lengths[start:end].astype(np.int64)
-        if block.min() < least or block.max() > _LONGEST:
-            raise ValueError("a sentence has no length")
-        ends = tokens + np.cumsum(block)
-        if not np.array_equal(addresses[start:end], (ends - block) * unit):
-            raise ValueError("a sentence does not begin where the one before ends")
-        tokens = int(ends[-1])
-    return tokens
 
 
 def _damaged(path: object) -> UserError:

@@ -3,19 +3,14 @@
 import os
 import struct
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from fairseq.data import data_utils, indexed_dataset
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from fairseq.data import indexed_dataset
 
-from fairseq_mtmoe.data import indexed_files
 from fairseq_mtmoe.data.indexed_files import check_ids, count_sentences
 from tests.helpers.binarized import write_ids
-from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.refused import refused
 
 SENTENCES = [torch.arange(4, 4 + length) for length in (3, 1, 5, 2)]
@@ -33,21 +28,11 @@ def test_an_empty_file_is_refused(impl, tmp_path):
         count_sentences(write_ids(tmp_path / "train.en-de.en", [], impl=impl))
 
 
-@pytest.mark.parametrize(
-    ("impl", "suffix", "damage"),
-    [
-        ("mmap", "idx", lambda content: content[: int(len(content) * 0.99)]),
-        ("mmap", "bin", lambda content: content[: len(content) // 2]),
-        ("cached", "idx", lambda content: b""),
-        ("cached", "bin", lambda content: content[: int(len(content) * 0.9)]),
-        ("mmap", "idx", lambda content: content[:17] + b"\x63" + content[18:]),  # an unknown type
-    ],
-)
-def test_a_truncated_or_unknown_file_is_refused(impl, suffix, damage, tmp_path):
-    prefix = write_ids(tmp_path / "train.en-de.en", SENTENCES, impl=impl)
-    path = tmp_path / f"train.en-de.en.{suffix}"
-    path.write_bytes(damage(path.read_bytes()))
-    with refused(path.name):
+def test_an_unknown_type_of_numbers_is_refused(tmp_path):
+    prefix = write_ids(tmp_path / "x", SENTENCES)
+    content = (tmp_path / "x.idx").read_bytes()
+    (tmp_path / "x.idx").write_bytes(content[:17] + b"\x63" + content[18:])
+    with refused("x.idx"):
         count_sentences(prefix)
 
 
@@ -76,35 +61,6 @@ def test_what_is_no_file_is_one_sentence(suffix, tmp_path):
         count_sentences(prefix)
 
 
-LAYOUTS = {
-    "mmap": [("head", "V26"), ("lengths", "<i4", 4), ("addresses", "<i8", 4)],
-    "cached": [("head", "V48"), ("dimensions", "<i8", 5), ("addresses", "<i8", 5), ("lengths", "<i8", 4)],
-}
-
-
-WRONG = [
-    ("lengths", 1, -1),
-    ("lengths", 1, 0),
-    ("lengths", 0, 2**31 - 1),
-    ("addresses", 0, -8),
-    ("addresses", 2, 2**60),
-    ("addresses", 2, 2),  # inside another sentence
-    ("addresses", 3, 2),
-]
-
-
-@pytest.mark.parametrize("impl", ["mmap", "cached"])
-@pytest.mark.parametrize(("part", "number", "value"), WRONG)
-def test_an_index_that_points_elsewhere_is_refused(impl, part, number, value, tmp_path):
-    prefix = write_ids(tmp_path / "x", SENTENCES, impl=impl)
-    index = np.fromfile(f"{prefix}.idx", LAYOUTS[impl])
-    assert index.tobytes() == Path(f"{prefix}.idx").read_bytes()
-    index[part][0, number] = value
-    index.tofile(f"{prefix}.idx")
-    with refused():
-        count_sentences(prefix)
-
-
 def test_lists_of_alignments_may_be_empty(tmp_path):
     prefix = write_ids(tmp_path / "x", [*SENTENCES, torch.arange(0)])
     assert count_sentences(prefix, may_be_empty=True) == 5
@@ -123,8 +79,7 @@ def test_ids_outside_the_dictionary_are_refused(impl, vocab_size, tmp_path):
         check_ids(negative, 100)
 
 
-def test_millions_of_tokens_take_no_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(indexed_files, "_BLOCK", 1000)
+def test_millions_of_tokens_take_no_time(tmp_path):
     sentences = 200_000
     lengths = np.random.default_rng(1).integers(1, 40, sentences).astype(np.int32)
     (tmp_path / "x.bin").write_bytes(np.full(lengths.sum(), 7, np.uint16).tobytes())
@@ -137,19 +92,13 @@ def test_millions_of_tokens_take_no_time(tmp_path, monkeypatch):
     assert time.process_time() - start < 1
 
 
-@settings(max_examples=100, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_what_passes_can_be_read_and_all_else_is_a_sentence(tmp_path, data):
-    prefix = write_ids(tmp_path / "x", SENTENCES, impl=data.draw(st.sampled_from(["mmap", "cached"])))
-    suffix = data.draw(st.sampled_from(["idx", "idx", "bin"]))
+@pytest.mark.parametrize("impl", ["mmap", "cached"])
+@pytest.mark.parametrize("suffix", ["idx", "bin"])
+def test_a_file_cut_off_anywhere_is_refused(suffix, impl, tmp_path):
+    prefix = write_ids(tmp_path / "x", SENTENCES, impl=impl)
     path = tmp_path / f"x.{suffix}"
-    path.write_bytes(data.draw(damaged(path.read_bytes())))
-    counted = value_or_sentence(lambda: (count_sentences(prefix), check_ids(prefix, 50)))
-    if counted is not None:
-        count = counted[0]
-        dataset = data_utils.load_indexed_dataset(prefix, None)
-        if dataset.supports_prefetch:
-            dataset.prefetch(range(count))
-        assert len(dataset) == count == len(dataset.sizes)
-        for sentence, size in zip(map(dataset.__getitem__, range(count)), dataset.sizes, strict=True):
-            assert len(sentence) == size >= 1 and 0 <= sentence.min() <= sentence.max() < 50
+    content = path.read_bytes()
+    for size in range(len(content)):
+        path.write_bytes(content[:size])
+        with refused(path.name):
+            count_sentences(prefix)
