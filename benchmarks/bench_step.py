@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import statistics
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -47,12 +48,14 @@ class System:
         self.trainer.train_step([next(self.samples)])
 
 
-def systems(size: Size, task: TranslationTask, samples: list[Sample]) -> dict[str, System]:
-    """The four rows. Rows that differ in loss and optimizer alone share a model."""
+def systems(
+    size: Size, task: TranslationTask, samples: list[Sample], where: Sequence[str] = ("--cpu",)
+) -> dict[str, System]:
+    """The four rows, on a CPU or by other options. Rows that differ in loss and optimizer alone share a model."""
     pair = models(size, task)
     check_equal(task, pair, samples[0])
     return {
-        name: System(task, pair[model], config(size, *COMMON, "--cpu", *chosen), samples)
+        name: System(task, pair[model], config(size, *COMMON, *where, *chosen), samples)
         for name, model, config, chosen in (
             (STOCK, "stock", stock_config, STOCKS),
             (SPARSE, "sparse", sparse_config, OURS),
