@@ -2,15 +2,15 @@
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.nlu.reading import Example, Span
+from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.token_runs import Strings, TokenRuns, ends, lengths_of, whole_characters
 from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, load_tokenizer
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -18,6 +18,7 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 logger = logging.getLogger(__name__)
 
 CHUNK = 20_000  # examples tokenized at a time
+OFFSETS_CHUNK = 1_000  # texts tokenized at a time with offsets, which take much memory
 PADDING = ("[PAD]", "<pad>")  # BERT's and RoBERTa's
 WHOLE_TEXT = (0, 1)  # [CLS], in place of a word that was truncated
 
@@ -63,6 +64,19 @@ class TokenizedSplit:
         return len(self.labels_E)
 
 
+class OffsetTokens(NamedTuple):
+    """A text's tokens, and the start and end of each in the characters of the text."""
+
+    ids: NDArray[np.int32]
+    char_offsets_N2: NDArray[np.int32]
+
+    def of_span(self, start: int, end: int) -> tuple[int, int] | None:
+        """Return the first and the last token of the characters from start to end; None without tokens."""
+        first = int(np.searchsorted(self.char_offsets_N2[:, 1], start, side="right"))
+        last = int(np.searchsorted(self.char_offsets_N2[:, 0], end, side="left")) - 1
+        return (first, last) if first <= last else None
+
+
 class TextTokenizer:
     """Tokenizer by the `tokenizers` library; `kept_lengths` truncates sequences over `max_length` tokens."""
 
@@ -84,22 +98,27 @@ class TextTokenizer:
 
     def numbers(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without special tokens."""
-        found: list[int] = self.encodings([text])[0].ids
-        return found
+        ids: list[int] = self._runs([text])[0].tolist()
+        return ids
 
-    def encodings(self, texts: Sequence[str]) -> list[Any]:
-        """Return the library's encodings of texts, with offsets and without special tokens."""
-        with guarded("`tokenizer.json` must give tokens for any text"):
-            found = self._tokenizer.encode_batch([whole_characters(text) for text in texts], add_special_tokens=False)
-        return list(found)
+    def with_offsets(self, texts: Iterable[str]) -> dict[str, OffsetTokens]:
+        """Return the tokens with offsets of each different text, without special tokens."""
+        tokens: dict[str, OffsetTokens] = {}
+        different_texts = list(dict.fromkeys(texts))
+        for start in range(0, len(different_texts), OFFSETS_CHUNK):
+            chunk = different_texts[start : start + OFFSETS_CHUNK]
+            for text, encoding in zip(chunk, self._encoded(self._tokenizer.encode_batch, chunk), strict=True):
+                char_offsets_N2 = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+                tokens[text] = OffsetTokens(np.array(encoding.ids, dtype=np.int32), char_offsets_N2)
+        return tokens
 
     def _runs(self, texts: Sequence[str]) -> TokenRuns:
         """Return each text's tokens without special tokens."""
+        return TokenRuns.of([encoding.ids for encoding in self._encoded(self._tokenizer.encode_batch_fast, texts)])
+
+    def _encoded(self, encode_batch: Callable[..., Any], texts: Sequence[str]) -> Any:
         with guarded("`tokenizer.json` must give tokens for any text"):
-            encodings = self._tokenizer.encode_batch_fast(
-                [whole_characters(text) for text in texts], add_special_tokens=False
-            )
-        return TokenRuns.of([encoding.ids for encoding in encodings])
+            return encode_batch([whole_characters(text) for text in texts], add_special_tokens=False)
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
         """Tokenize examples, which must all have the same number of `spans`."""
@@ -155,35 +174,30 @@ class TextTokenizer:
     def _spans(self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]) -> list[tuple[int, int]]:
         if not examples[0].spans:
             return []
-        texts = list(dict.fromkeys(chain.from_iterable(example.candidates[0] for example in examples)))
-        encodings = dict(zip(texts, self.encodings(texts), strict=True))
+        tokens = self.with_offsets(chain.from_iterable(example.candidates[0] for example in examples))
         spans = []
         for example, sizes in zip(examples, sizes_S5.tolist(), strict=True):
             firsts, lengths = (sizes[0], sum(sizes[:3])), sizes[1::2]
             for span in example.spans:
-                encoding = encodings[example.candidates[0][span.text]]
-                spans.append(_tokens_of(span, encoding, firsts[span.text], lengths[span.text]))
+                word_tokens = tokens[example.candidates[0][span.text]].of_span(span.start, span.end)
+                spans.append(_in_sequence(word_tokens, firsts[span.text], lengths[span.text]))
         return spans
 
     def _words(self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]) -> list[int]:
         if not examples[0].words:
             return []
-        encodings = self.encodings([example.candidates[0][0] for example in examples])
-        found: list[int] = []
-        for example, encoding, sizes in zip(examples, encodings, sizes_S5.tolist(), strict=True):
-            firsts = first_tokens(example.words, encoding.offsets)
-            found += [sizes[0] + token if 0 <= token < sizes[1] else -1 for token in firsts]
-        return found
-
-
-def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the first token of each word of a text, by the tokens' offsets; -1 for words without tokens."""
-    lengths_W = lengths_of(words)
-    starts_W = ends(lengths_W + 1)[:-1]
-    char_offsets_N2 = np.array([*offsets, (np.iinfo(np.int64).max,) * 2], dtype=np.int64)
-    first_W = np.searchsorted(char_offsets_N2[:, 1], starts_W, side="right")
-    found: list[int] = np.where(char_offsets_N2[first_W, 0] < starts_W + lengths_W, first_W, -1).tolist()
-    return found
+        tokens = self.with_offsets(example.candidates[0][0] for example in examples)
+        first_tokens = []
+        for example, sizes in zip(examples, sizes_S5.tolist(), strict=True):
+            text_tokens, start = tokens[example.candidates[0][0]], 0
+            for word in example.words:
+                word_tokens = text_tokens.of_span(start, start + len(word))
+                if word_tokens is None or word_tokens[0] >= sizes[1]:
+                    first_tokens.append(-1)
+                else:
+                    first_tokens.append(sizes[0] + word_tokens[0])
+                start += len(word) + 1
+        return first_tokens
 
 
 def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
@@ -196,14 +210,12 @@ def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
     return np.fromiter(chain.from_iterable(found), dtype=np.float32)
 
 
-def _tokens_of(span: Span, encoding: Any, first: int, length: int) -> tuple[int, int]:
+def _in_sequence(word_tokens: tuple[int, int] | None, first: int, length: int) -> tuple[int, int]:
     """Return a word's first token and one after its last; `length` of its text's tokens begin at `first`."""
-    tokens = [encoding.char_to_token(at) for at in range(span.start, span.end)]
-    kept = [token for token in tokens if token is not None and token < length]
-    if not kept:
+    if word_tokens is None or word_tokens[0] >= length:
         logger.warning("a word that an example is about is in the truncated part of its text: [CLS] is used instead")
         return WHOLE_TEXT
-    return first + kept[0], first + kept[-1] + 1
+    return first + word_tokens[0], first + min(word_tokens[1], length - 1) + 1
 
 
 @dataclass(frozen=True)

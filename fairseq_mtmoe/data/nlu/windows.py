@@ -4,7 +4,7 @@ Windows are BERT's (Devlin et al., 2019, §4.2; `run_squad.py`): the question, a
 every `stride`-th token on. In training, the answer of a window that lacks part of it is [CLS].
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -13,38 +13,13 @@ from unicodedata import combining
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.nlu.reading import Example, Span
+from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.token_runs import Strings, ends, lengths_of
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
+from fairseq_mtmoe.data.nlu.tokenizing import OFFSETS_CHUNK, TextTokenizer, TokenizedSplit
 
-CHUNK = 1_000  # examples tokenized at a time: tokens' offsets take much memory
 STRIDE = 128  # as in BERT
 LONGEST_QUESTION = 64  # tokens, as in BERT; also at most half of the room
 AT_FIRST = (0, 0)  # [CLS], for an answer that is not in the window
-
-
-class OffsetTokens(NamedTuple):
-    """A text's tokens, and the start and end of each in the characters of the text."""
-
-    ids: NDArray[np.int32]
-    char_offsets_N2: NDArray[np.int32]
-
-    def of_span(self, span: Span) -> tuple[int, int] | None:
-        """Return the first and the last token of a span of characters; None without tokens."""
-        first = int(np.searchsorted(self.char_offsets_N2[:, 1], span.start, side="right"))
-        last = int(np.searchsorted(self.char_offsets_N2[:, 0], span.end, side="left")) - 1
-        return (first, last) if first <= last else None
-
-
-def tokens_with_offsets(tokenizer: TextTokenizer, texts: Iterable[str]) -> dict[str, OffsetTokens]:
-    """Return the tokens with offsets of each different text."""
-    found, asked = dict[str, OffsetTokens](), list(dict.fromkeys(texts))
-    for start in range(0, len(asked), CHUNK):
-        some = asked[start : start + CHUNK]
-        for text, encoding in zip(some, tokenizer.encodings(some), strict=True):
-            char_offsets_N2 = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-            found[text] = OffsetTokens(np.array(encoding.ids, dtype=np.int32), char_offsets_N2)
-    return found
 
 
 def window_starts(length: int, room: int, stride: int) -> list[int]:
@@ -60,12 +35,13 @@ def longest_question(tokenizer: TextTokenizer) -> int:
 def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stride: int | None) -> TokenizedSplit:
     """Tokenize questions with the windows of their passages; None is the default `stride`."""
     marks, made = tokenizer.pair_marks, list[_Windows]()
-    for chunk in range(0, len(examples), CHUNK):
-        asked = examples[chunk : chunk + CHUNK]
-        tokens = tokens_with_offsets(tokenizer, chain.from_iterable(example.candidates[0] for example in asked))
+    for chunk in range(0, len(examples), OFFSETS_CHUNK):
+        asked = examples[chunk : chunk + OFFSETS_CHUNK]
+        tokens = tokenizer.with_offsets(chain.from_iterable(example.candidates[0] for example in asked))
         for example in asked:
             question, passage = (tokens[text] for text in example.candidates[0])
-            spans = [found for span in example.spans if (found := passage.of_span(span)) is not None]
+            answers = [passage.of_span(span.start, span.end) for span in example.spans]
+            spans = [answer for answer in answers if answer is not None]
             made.append(_windows(tokenizer, stride or STRIDE, question.ids, passage.ids, spans))
     runs = [run for one in made for run in one.runs]
     passages_S2 = np.array([window for one in made for window in one.passages], dtype=np.int32)
@@ -133,7 +109,7 @@ class Passages:
     @cached_property
     def _offsets(self) -> dict[str, NDArray[np.int32]]:
         """Return the tokens' offsets of each passage."""
-        tokens = tokens_with_offsets(self._tokenizer, (example.candidates[0][1] for example in self._examples))
+        tokens = self._tokenizer.with_offsets(example.candidates[0][1] for example in self._examples)
         return {text: found.char_offsets_N2 for text, found in tokens.items()}
 
     @property

@@ -16,7 +16,7 @@ from fairseq_mtmoe.backbones.bert.heads import NO_TOKEN, NO_WORD, UNREAD, TaskHe
 from fairseq_mtmoe.data.nlu import dataset
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
 from fairseq_mtmoe.data.nlu.reading import Example
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, first_tokens
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.task_types.task_type import Predictions, flattened
 from fairseq_mtmoe.task_types.tokens import Span, WordLabels
 from fairseq_mtmoe.tasks._benchmark.metrics import score, standard_error
@@ -56,6 +56,7 @@ def test_a_words_place_is_that_of_its_first_token():
 
 def test_first_tokens_are_those_of_the_words_characters():
     tokenizer, draw = Tokenizer.from_str(serialized_tokenizer()), random.Random(3)
+    ours = TextTokenizer(serialized_tokenizer(), 64)
     pieces = [*"abcxyz.?!", "\u200b", "\xe9", "\U0001f600", "happened", "\u0301"]
     for _ in range(200):
         words = ["".join(draw.choices(pieces, k=draw.randint(1, 4))) for _ in range(draw.randint(1, 6))]
@@ -65,7 +66,8 @@ def test_first_tokens_are_those_of_the_words_characters():
             start = len(" ".join([*words[:n], ""]))
             tokens = map(encoding.char_to_token, range(start, start + len(word)))
             one_by_one.append(next((token for token in tokens if token is not None), -1))
-        assert first_tokens(words, encoding.offsets) == one_by_one, words
+        places = [-1 if token < 0 else token + 1 for token in one_by_one]  # after [CLS]
+        assert ours.tokenize([sentence(*words)]).words_W.tolist() == places, words
 
 
 def test_head_loss_and_gradients_are_those_of_a_loop():
