@@ -57,7 +57,8 @@ def main(languages: int, updates: int, small: bool, write: bool, check: bool) ->
         click.echo("No browser on PATH, so nothing was measured: apt-get install chromium-headless-shell.", err=True)
         return
     report, rows, times = Report(report_name("report", small), "Opening a page of runs"), [], {}
-    with tempfile.TemporaryDirectory() as place, running_browser(path, Path(place) / "profile") as browser:
+    temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # a browser may still write its profile
+    with temporary as place, running_browser(path, Path(place) / "profile") as browser:
         version = browser.run("navigator.userAgent").split("Chrome/")[-1].split(" ")[0]
         browser.send("Emulation.setDeviceMetricsOverride", width=1280, height=1600, deviceScaleFactor=1, mobile=False)
         for runs in (1, 5):
