@@ -1,6 +1,7 @@
 """All charts of runs, by name: the pictures of `mtmoe report --png` and the charts of its page."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,50 +11,65 @@ from fairseq_mtmoe.analysis.charts.look import Chart
 from fairseq_mtmoe.analysis.rows import Run
 
 MOST_MOMENTS, MOST_OF_ALL = 100, 500  # of a curve, and of the curves of all runs
-# By name: the groups of rows that a chart needs, their metric or any, and the function that draws it.
-PICTURES: dict[str, tuple[tuple[str, ...], str, Callable[[Sequence[Run]], Chart | None]]] = {
-    "perplexity": (("tier", "all"), "ppl", runs.perplexity),
-    "perplexity_minutes": (
-        ("tier", "all"),
-        "ppl",
-        lambda chosen: _over_minutes(runs.perplexity, chosen),
-    ),
-    "pairs": (("pair",), "ppl", runs.pairs),
-    "metrics": (("task",), "", runs.metrics),
-    "metrics_minutes": (("task",), "", lambda chosen: _over_minutes(runs.metrics, chosen)),
-    "training": (("train",), "", runs.training),
-    "sampling": (("sampling",), "", runs.sampling),
-    "selection": (("selection",), "share", runs.selection),
-    "experts": (("experts",), "", experts.experts),
-    "expert_map": (("experts",), "", experts.expert_map),
-    "balance": (("experts",), "", runs.balance),
-    "gate_movement": (("gates",), "", runs.movement),
-    "sources": (("sources",), "", runs.sources),
-    "speed": (("train",), "", runs.speed),
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart of the runs that have rows of these groups with this metric, or with any."""
+
+    draw: Callable[[Sequence[Run]], Chart | None]
+    groups: tuple[str, ...]
+    metric: str = ""
+
+    def logged(self, shown: Sequence[Run]) -> list[Run]:
+        """Return the runs that have what the chart shows."""
+        wanted = {"metric": self.metric} if self.metric else {}
+        return [run for run in shown if run.of(*self.groups, **wanted)]
+
+
+def _perplexity_over_minutes(shown: Sequence[Run]) -> Chart | None:
+    return runs.perplexity(shown, "minutes") if _have_minutes(shown) else None
+
+
+def _metrics_over_minutes(shown: Sequence[Run]) -> Chart | None:
+    return runs.metrics(shown, "minutes") if _have_minutes(shown) else None
+
+
+def _have_minutes(shown: Sequence[Run]) -> bool:
+    """Return whether there are several runs, and all log the minutes of validations."""
+    for run in shown:
+        for row in run.of("all", "tier", "group", "task"):
+            if np.isnan(row.moments.minutes).all():
+                return False
+    return len(shown) > 1
+
+
+PICTURES = {
+    "perplexity": Picture(runs.perplexity, ("tier", "all"), "ppl"),
+    "perplexity_minutes": Picture(_perplexity_over_minutes, ("tier", "all"), "ppl"),
+    "pairs": Picture(runs.pairs, ("pair",), "ppl"),
+    "metrics": Picture(runs.metrics, ("task",)),
+    "metrics_minutes": Picture(_metrics_over_minutes, ("task",)),
+    "training": Picture(runs.training, ("train",)),
+    "sampling": Picture(runs.sampling, ("sampling",)),
+    "selection": Picture(runs.selection, ("selection",), "share"),
+    "experts": Picture(experts.experts, ("experts",)),
+    "expert_map": Picture(experts.expert_map, ("experts",)),
+    "balance": Picture(runs.balance, ("experts",)),
+    "gate_movement": Picture(runs.movement, ("gates",)),
+    "sources": Picture(runs.sources, ("sources",)),
+    "speed": Picture(runs.speed, ("train",)),
 }
-
-
-def _over_minutes(
-    draw: Callable[[Sequence[Run], str], Chart], chosen: Sequence[Run]
-) -> Chart | None:
-    """Draw several runs over minutes; None for one run, or if minutes are not logged."""
-    for run in chosen:
-        rows = run.of("all", "tier", "group", "task")
-        if len(chosen) < 2 or not all(np.isfinite(row.moments.minutes).any() for row in rows):
-            return None
-    return draw(chosen, "minutes")
 
 
 def pictures_of(shown: Sequence[Run], states: Mapping[str, Mapping[str, Any]]) -> dict[str, Chart]:
     """Return the charts of runs and of their checkpoints (`states`, by run), where there is data."""
-    most = min(MOST_MOMENTS, MOST_OF_ALL // len(shown))
-    thinned = [run.thinned(max(most, 2)) for run in shown]
+    most = max(2, min(MOST_MOMENTS, MOST_OF_ALL // len(shown)))
+    thinned = [run.thinned(most) for run in shown]
     charts: dict[str, Chart | None] = {}
-    for name, (groups, metric, draw) in PICTURES.items():
-        wanted = {"metric": metric} if metric else {}
-        logged = [run for run in thinned if run.of(*groups, **wanted)]
-        if logged:
-            charts[name] = draw(logged)
+    for name, picture in PICTURES.items():
+        logged = picture.logged(thinned)
+        charts[name] = picture.draw(logged) if logged else None
     charts["gates"] = models.gates(states)
     charts["embeddings"] = models.embeddings(states)
     return {name: chart for name, chart in charts.items() if chart is not None}

@@ -12,7 +12,7 @@ from fairseq_mtmoe.analysis.charts import models
 from fairseq_mtmoe.analysis.charts.look import Chart, spec_of
 from fairseq_mtmoe.analysis.charts.pictures import pictures_of
 from fairseq_mtmoe.analysis.differences import SEED, Differences, Sampling, find_differences
-from fairseq_mtmoe.analysis.eval_folders import Evaluation, read_evaluations
+from fairseq_mtmoe.analysis.eval_folders import read_evaluations
 from fairseq_mtmoe.analysis.report.setup import compared_settings, progress_of, start_of
 from fairseq_mtmoe.analysis.report.warnings import warnings_of
 from fairseq_mtmoe.analysis.rows import Run, read_run, run_names
@@ -26,6 +26,18 @@ from fairseq_mtmoe.io.tables import Table
 SAMPLING = Sampling(SEED, SAMPLES, 1000)
 """The page takes fewer trials than `mtmoe compare`, as it may be written many times."""
 
+# Names of charts by the titles of sections.
+CHARTS = {
+    "Differences of scores": ("differences",),
+    "Validation": ("perplexity", "perplexity_minutes", "pairs", "metrics", "metrics_minutes"),
+    "Training": ("training",),
+    "Sampling": ("sampling", "selection"),
+    "Experts": ("experts", "expert_map", "balance"),
+    "Gates": ("gates", "gate_movement", "embeddings"),
+    "Sources": ("sources",),
+    "Speed": ("speed",),
+}
+
 
 @dataclass
 class Shown:
@@ -33,7 +45,6 @@ class Shown:
 
     runs: list[Run]
     scores: dict[str, Scores] = field(default_factory=dict)
-    evaluations: dict[str, Evaluation] = field(default_factory=dict)
     differences: list[Differences] = field(default_factory=list)
     systems: list[comparison.System] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -64,28 +75,26 @@ def read_shown(paths: Sequence[Path], score_folders: Sequence[Path] = ()) -> Sho
 
 
 def _compare(shown: Shown) -> None:
-    """Read the evaluations and compare the runs (UserError: they have other test sets)."""
+    """Compare the runs' scores (UserError: they have other test sets)."""
     folders = {name: scores.folders[0] for name, scores in shown.scores.items() if scores.pairs}
-    if folders:
+    if len(folders) > 1:
         stamps = [(Path(folder) / JSON_FILE).stat().st_mtime_ns for folder in folders.values()]
-        evaluations, shown.differences = _evaluated(tuple(folders.items()), tuple(stamps))
-        shown.evaluations = {evaluation.name: evaluation for evaluation in evaluations}
+        shown.differences = _differences(tuple(folders.items()), tuple(stamps))
     of_tasks = {name: [scores] for name, scores in shown.scores.items() if scores.tasks}
     if len(of_tasks) > 1:
         shown.systems = comparison.systems_of(of_tasks)
 
 
 @lru_cache(maxsize=1)
-def _evaluated(
+def _differences(
     folders: tuple[tuple[str, str], ...], stamps: tuple[int, ...]
-) -> tuple[list[Evaluation], list[Differences]]:
-    """Return runs' evaluations and their differences, once for the same files."""
+) -> list[Differences]:
+    """Return the differences between runs' evaluations, once for the same files."""
     read = read_evaluations([Path(folder) for _, folder in folders])
     evaluations = []
     for (name, _), evaluation in zip(folders, read, strict=True):
         evaluations.append(replace(evaluation, name=name))
-    compared = find_differences(evaluations, SAMPLING) if len(evaluations) > 1 else []
-    return evaluations, compared
+    return find_differences(evaluations, SAMPLING)
 
 
 def title_of(shown: Shown) -> str:
@@ -100,9 +109,17 @@ def about_this_page() -> str:
     return f"Made by `mtmoe report` {made['version']}{commit}, {datetime.now(UTC):%Y-%m-%d %H:%M}."
 
 
+def charts_of(shown: Shown, states: Mapping[str, Mapping[str, Any]]) -> dict[str, Chart]:
+    """Return the page's charts by name, for pictures."""
+    charts = pictures_of(shown.runs, states)
+    if shown.differences:
+        charts["differences"] = models.differences(shown.differences)
+    return charts
+
+
 def sections_of(shown: Shown, states: Mapping[str, Mapping[str, Any]]) -> list[Section]:
     """Return the page's sections; `states` are the runs' checkpoints, by name."""
-    charts = pictures_of(shown.runs, states)
+    charts = charts_of(shown, states)
     sections = [
         Section("Warnings", _warnings(shown)),
         Section("Progress", [_progress(shown.runs)]),
@@ -114,17 +131,6 @@ def sections_of(shown: Shown, states: Mapping[str, Mapping[str, Any]]) -> list[S
         if specs:
             sections.append(Section(title, specs))
     return sections
-
-
-CHARTS = {
-    "Validation": ("perplexity", "perplexity_minutes", "pairs", "metrics", "metrics_minutes"),
-    "Training": ("training",),
-    "Sampling": ("sampling", "selection"),
-    "Experts": ("experts", "expert_map", "balance"),
-    "Gates": ("gates", "gate_movement", "embeddings"),
-    "Sources": ("sources",),
-    "Speed": ("speed",),
-}
 
 
 def _warnings(shown: Shown) -> list[Part]:
@@ -172,7 +178,6 @@ def _scores(shown: Shown) -> list[Section]:
         parts: list[Part] = []
         for compared in shown.differences:
             parts += [compared.title, differences.difference_table(compared)]
-        parts.append(spec_of(models.differences(shown.differences)))
         return [Section("Scores", [*parts, differences.notes(shown.differences, SAMPLING)])]
     if shown.systems:
         table = comparison.mean_table(shown.systems)
@@ -184,11 +189,3 @@ def _scores(shown: Shown) -> list[Section]:
         remarks = score_tables.notes(scores) if scores.tasks else scores.remarks
         parts.append([*remarks, *scores.signatures])
     return [Section("Scores", parts)] if parts else []
-
-
-def charts_of(shown: Shown, states: Mapping[str, Mapping[str, Any]]) -> dict[str, Chart]:
-    """Return the page's charts by name, for pictures."""
-    charts = pictures_of(shown.runs, states)
-    if shown.differences:
-        charts["differences"] = models.differences(shown.differences)
-    return charts

@@ -97,7 +97,7 @@ def test_several_folders_of_scores_are_not_shown_and_damaged_ones_are_refused(tm
     (note,) = read_shown([run]).notes
     assert "it has 2 folders of scores" in note
     shown = read_shown([run], [run / "scores" / "a"])
-    assert shown.notes == [] and list(shown.evaluations) == ["run"]
+    assert shown.notes == [] and list(shown.scores) == ["run"]
     (run / "scores" / "a" / "scores.json").write_text("[1]")
     with refused("scores.json"):
         read_shown([run], [run / "scores" / "a"])
