@@ -103,8 +103,8 @@ class Predictions:
 
 def only_answer(texts: Sequence[LabelText]) -> str:
     """Return the answer that all of several examples got, or ""; see `Scored.label_text`."""
-    found = {line.rpartition("\t")[2] for text in texts for line in str(text).split("\n")}
-    return found.pop() if len(found) == 1 and len(texts) > 1 else ""
+    answers_given = {line.rpartition("\t")[2] for text in texts for line in str(text).split("\n")}
+    return answers_given.pop() if len(answers_given) == 1 and len(texts) > 1 else ""
 
 
 class Scored(ABC):

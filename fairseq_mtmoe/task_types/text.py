@@ -80,8 +80,8 @@ class TextTaskType(Scored):
     def values(self, split: TextSplit, predictions: Predictions, written: Sequence[str]) -> Values:
         """Return each answer as a label's number or a regression's value, (E,)."""
         if form_of(self.row).referent:
-            examples = (split.examples[n] for n in predictions.examples_E.tolist())
-            return np.array([names_the_same(text, one.referent) for text, one in zip(written, examples, strict=True)])
+            referents = [split.examples[n].referent for n in predictions.examples_E.tolist()]
+            return np.array([names_the_same(text, noun) for text, noun in zip(written, referents, strict=True)])
         if self.row.kind is Kind.regression:
             return np.array([self._number(text) for text in written])
         numbers = {text: float(number) for number, text in enumerate(self.labels)}
@@ -102,8 +102,8 @@ class TextTaskType(Scored):
             return [*written]
         values_E = self.values(split, predictions, written)
         if none := int((values_E == self._none).sum()):
-            found = f"{none} of {len(written)} answers are no label"
-            logger.warning(f"{self.row.title}: {found}; they are written as the first label")
+            share = f"{none} of {len(written)} answers are no label"
+            logger.warning(f"{self.row.title}: {share}; they are written as the first label")
         if self.row.kind is Kind.regression:
             return [max(value, self.row.bounds[0]) for value in values_E.tolist()]
         return [labels[max(int(value), 0)] for value in values_E.tolist()]
@@ -111,15 +111,15 @@ class TextTaskType(Scored):
 
 def metrics_of_text(row: TaskRow) -> tuple[str, ...]:
     """Return the metrics that can score a text-to-text model's answers to a task."""
-    of_classes = ("accuracy", "matthews", "f1", "macro-f1")
-    of_kind = {
-        Kind.classification: (*of_classes, "exact-match"),
-        Kind.word_pair: of_classes,
+    class_metrics = ("accuracy", "matthews", "f1", "macro-f1")
+    metrics = {
+        Kind.classification: (*class_metrics, "exact-match"),
+        Kind.word_pair: class_metrics,
         Kind.regression: ("spearman", "pearson"),
         Kind.ranking: ("accuracy",) if row.labels else ("exact-match", "text-f1"),
         Kind.span: ("em", "f1"),
     }
-    return of_kind.get(row.kind, ())
+    return metrics.get(row.kind, ())
 
 
 def has_labels(row: TaskRow) -> bool:

@@ -48,13 +48,13 @@ class GlueTask(BenchmarkTask):
         self.set_up_rows(rows, {name: task_type.metrics for name, task_type in self.task_types.items()})
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        own = {name: row.max_positions for name, row in self.rows.items() if row.max_positions is not None}
-        of_tasks = {"max_positions_of_tasks": own} if own else {}
-        return {**about_encoder(cfg), "max_positions": self.args.max_positions, **of_tasks}
+        task_lengths = {name: row.max_positions for name, row in self.rows.items() if row.max_positions is not None}
+        lengths = {"max_positions_of_tasks": task_lengths} if task_lengths else {}
+        return {**about_encoder(cfg), "max_positions": self.args.max_positions, **lengths}
 
     def load_backbone(self, path: str) -> PretrainedEncoder:
-        found = load(path)
-        return PretrainedEncoder(found.config, {SERIALIZED: serialized_tokenizer(found.tokenizer)}, found.state)
+        encoder = load(path)
+        return PretrainedEncoder(encoder.config, {SERIALIZED: serialized_tokenizer(encoder.tokenizer)}, encoder.state)
 
     def backbone_of(self, state: Mapping[str, Any]) -> PretrainedEncoder:
         config = EncoderConfig(**json.loads(state["cfg"]["model"]["encoder"]))
@@ -63,10 +63,10 @@ class GlueTask(BenchmarkTask):
     def note_backbone(self, cfg: Any) -> None:
         encoder = self.pretrained
         rule = f"at most {encoder.config.max_positions}, as in the encoder"
-        own = {name: row.max_positions for name, row in self.rows.items()}
-        if None in own.values():
-            own = {"--max-positions": self.args.max_positions, **own}
-        for name, length in own.items():
+        lengths = {name: row.max_positions for name, row in self.rows.items()}
+        if None in lengths.values():
+            lengths = {"--max-positions": self.args.max_positions, **lengths}
+        for name, length in lengths.items():
             if length is not None and length > encoder.config.max_positions:
                 raise_invalid(name if name.startswith("--") else f"{name}: max_positions", rule, length)
         self.state.merge_state_dict({TOKENIZER: encoder.tokenizer[SERIALIZED]})

@@ -145,7 +145,7 @@ class TextToTextTask(BenchmarkTask):
         longest = self.args.max_target_positions - 1 if most is None else most
         generator = self.build_generator([model], Namespace(beam=1, max_len_a=0, max_len_b=longest))
         hypotheses = self.inference_step(generator, [model], sample)
-        tokens = [of_one[0]["tokens"].float() for of_one in hypotheses]
+        tokens = [beam[0]["tokens"].float() for beam in hypotheses]
         return nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=math.nan)
 
     @cached_property
@@ -177,9 +177,9 @@ def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, Tas
         )
     ((option, name),) = named.items()
     shown = flag(option)
-    known = [other for other, row in table.items() if row.text_form is not None and row.sets("train")]
-    if name not in known:
-        raise_invalid(shown, f"a task with a text form and training data ({shortened(known, name)})", name)
+    tasks = [other for other, row in table.items() if row.text_form is not None and row.sets("train")]
+    if name not in tasks:
+        raise_invalid(shown, f"a task with a text form and training data ({shortened(tasks, name)})", name)
     return name, table[name]
 
 

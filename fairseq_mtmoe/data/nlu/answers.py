@@ -40,7 +40,7 @@ ALIKE = {"em": exact_match, "exact-match": exact_match, "f1": f1, "text-f1": f1}
 
 def best(metric: str, answer: str, right: Iterable[str]) -> float:
     """Return the highest score of an answer over the right ones, by a metric of `ALIKE`."""
-    return max(ALIKE[metric](answer, one) for one in right)
+    return max(ALIKE[metric](answer, right_answer) for right_answer in right)
 
 
 def submission_of(name: str, row: TaskRow, split: str) -> Submission:
@@ -73,10 +73,10 @@ def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | i
 def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
     """Yield MultiRC's lines; keys are `passage/question/answer`, as made by `formats`."""
     numbered = [([int(part) for part in key.split("/")], label) for key, label in answers]
-    for passage, of_passage in groupby(numbered, lambda answer: answer[0][0]):
+    for passage, passage_answers in groupby(numbered, lambda answer: answer[0][0]):
         questions: list[dict[str, Any]] = [
-            {"idx": question, "answers": [{"idx": numbers[2], "label": label} for numbers, label in of_question]}
-            for question, of_question in groupby(of_passage, lambda answer: answer[0][1])
+            {"idx": question, "answers": [{"idx": numbers[2], "label": label} for numbers, label in question_answers]}
+            for question, question_answers in groupby(passage_answers, lambda answer: answer[0][1])
         ]
         yield json.dumps({"idx": passage, "passage": {"questions": questions}})
 

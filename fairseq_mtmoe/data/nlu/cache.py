@@ -79,9 +79,9 @@ def stored_arrays(
     states = [(os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     key = hashlib.sha256(json.dumps([states, [form, asdict(row), split, *parts]], default=str).encode()).hexdigest()
     path = cache / f"{name}.{split.replace('/', '.')}.{kind}{key[:16]}.npz"
-    found = _load(path, arrays)
-    if found is not None:
-        return found
+    stored = _load(path, arrays)
+    if stored is not None:
+        return stored
     made: dict[str, Any] = {**make()}
     try:
         with replacing(path) as partial:

@@ -98,11 +98,11 @@ class Record:
 
     def items(self, name: str, kind: type[Item]) -> list[Item]:
         """Return a field's list of values of one type (UserError: it is another value, or absent)."""
-        found = self.fields.get(name)
-        if not isinstance(found, list) or not all(type(item) is kind for item in found):
-            says = f"{found!r:.80}" if name in self.fields else self.names
+        values = self.fields.get(name)
+        if not isinstance(values, list) or not all(type(item) is kind for item in values):
+            says = f"{values!r:.80}" if name in self.fields else self.names
             raise self.wrong(f"must have a list of {kind.__name__} in the field {name}, but has {says}")
-        return found
+        return values
 
 
 def records(lines: Lines) -> Iterator[Record]:
@@ -220,8 +220,8 @@ def _words_at(text: str, index: int, words: str) -> tuple[int, int]:
     if text[start : start + len(words)].lower() == words.lower():
         return start, start + len(words)
     # A few of SuperGLUE's numbers are one off, and their words lack punctuation or case.
-    found = [match.start() for match in re.finditer(re.escape(words), text, re.IGNORECASE)]
-    start = min(found, key=lambda at: abs(at - start), default=start)
+    starts = [match.start() for match in re.finditer(re.escape(words), text, re.IGNORECASE)]
+    start = min(starts, key=lambda at: abs(at - start), default=start)
     return start, min(start + len(words), len(text))
 
 
@@ -248,22 +248,22 @@ def _squad(question: Any) -> Iterator[Fields]:
     answers = asked.get("answers")
     starts = [(answer["text"], answer["answer_start"]) for answer in answers or ()]
     spans = [(text, start, start + len(text)) for text, start in starts]
-    found = {"context": context, "question": asked["question"], "id": asked["id"], "spans": spans}
-    yield {**found, "answers": answers and [text for text, _ in starts]}
+    fields = {"context": context, "question": asked["question"], "id": asked["id"], "spans": spans}
+    yield {**fields, "answers": answers and [text for text, _ in starts]}
 
 
 def _mrqa(record: Any) -> Iterator[Fields]:
     if "header" in record and "qas" not in record:
         return
     for question in record["qas"]:
-        found = {"context": record["context"], "question": question["question"], "id": question["qid"]}
+        fields = {"context": record["context"], "question": question["question"], "id": question["qid"]}
         answers = question.get("answers")
         spans = [
             (answer["text"], start, last + 1)  # the file has the last character, not the end
             for answer in (() if answers is None else question["detected_answers"])
             for start, last in answer["char_spans"]
         ]
-        yield {**found, "answers": answers, "spans": spans}
+        yield {**fields, "answers": answers, "spans": spans}
 
 
 def _from_conll(lines: Lines) -> Numbered:

@@ -72,15 +72,15 @@ def _missing(root: Path, sets: Sequence[tuple[TaskRow, str]]) -> UserError:
 
 def _find(root: Path, row: TaskRow, split: str) -> tuple[Path, Source] | None:
     """Return the folder and source of a split that exists; the first of several."""
-    found = ((root / folder, source) for source in row.splits.get(split, []) for folder in FOLDERS)
-    return next(((folder, source) for folder, source in found if _files(folder, source, row.labels)), None)
+    places = ((root / folder, source) for source in row.splits.get(split, []) for folder in FOLDERS)
+    return next(((folder, source) for folder, source in places if _files(folder, source, row.labels)), None)
 
 
 def _source(root: Path, row: TaskRow, split: str) -> tuple[Path, Source]:
-    found = _find(root, row, split)
-    if found is None:
+    place = _find(root, row, split)
+    if place is None:
         raise _missing(root, [(row, split)])
-    return found
+    return place
 
 
 def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
@@ -93,18 +93,18 @@ def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
 def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_text: bool = False) -> list[Example]:
     """Return the examples of a split, in the order of its file."""
     folder, source = _source(root, row, split)
-    of_label: dict[str | None, list[Example]] = {}  # a label may have many files
+    label_examples: dict[str | None, list[Example]] = {}  # a label may have many files
     for path, label in _files(folder, source, row.labels):
         lines = Lines(path, source, label, row.skip_ragged, skip_unfound=split.partition("/")[0] == "train")
-        found = [
+        file_examples = [
             _with_text(record, row.text_form, example) if as_text and row.text_form else example
             for record in _chosen(folder, source, records(lines))
             if (example := _example(record, row, labelled)) is not None
         ]
-        of_label.setdefault(label, []).extend(found)
+        label_examples.setdefault(label, []).extend(file_examples)
         for why, count in lines.left_out.items():
             logger.warning(f"{path}: {count} examples are left out: {why}")
-    read = [example for examples in of_label.values() for example in _part(examples, source)]
+    read = [example for examples in label_examples.values() for example in _part(examples, source)]
     if not read:
         raise UserError(f"`{folder / source.file}` must have examples of {row.title}, but has none.")
     if source.count and len(read) != source.count:
@@ -162,8 +162,8 @@ def _with_text(record: Record, form: TextForm, example: Example) -> Example:
 
 def _example(record: Record, row: TaskRow, labelled: bool) -> Example | None:
     """Return a record's example; None if it is left out."""
-    found = record.fields.get(row.key)
-    key = "" if found is None else str(found)
+    key_value = record.fields.get(row.key)
+    key = "" if key_value is None else str(key_value)
     if row.kind is Kind.word_labels:
         return _labelled_words(record, row, labelled, key)
     texts = tuple(_text(record, row, text) for text in row.texts)
@@ -247,8 +247,8 @@ def _labelled_words(record: Record, row: TaskRow, labelled: bool, key: str) -> E
         if label not in row.labels:
             number = record.number + n * (record.lines.source.format is Format.conll)
             rule = f"one of {', '.join(row.labels)}"
-            found = f"the label of {words[n]!r:.40} must be {rule}, but is {label!r:.80} instead"
-            raise record.lines.wrong(number, found)
+            fault = f"the label of {words[n]!r:.40} must be {rule}, but is {label!r:.80} instead"
+            raise record.lines.wrong(number, fault)
     tags = tuple(map(row.labels.index, labels))
     return replace(example, label=int(any(tags)), tags=tags)
 

@@ -269,21 +269,21 @@ def _benchmarks(rows: Mapping[str, TaskRow]) -> dict[str, list[str]]:
     return benchmarks
 
 
-def _row(path: Path, name: str, given: Any, rows: Mapping[str, TaskRow]) -> TaskRow:
+def _row(path: Path, name: str, content: Any, rows: Mapping[str, TaskRow]) -> TaskRow:
     where = f"{path}: {name}"
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise_invalid(where, "a name of letters, digits, `_` and `-`", name)
-    if not isinstance(given, dict):
-        raise_invalid(where, "the fields of a task", given)
-    begins_as = _other(where, given, rows) if "like" in given else None
-    fields = {key: value for key, value in given.items() if key not in ("splits", "submissions", "like")}
+    if not isinstance(content, dict):
+        raise_invalid(where, "the fields of a task", content)
+    begins_as = _other(where, content, rows) if "like" in content else None
+    fields = {key: value for key, value in content.items() if key not in ("splits", "submissions", "like")}
     row = structured(TaskRow, where, fields, begins_as)
-    for split, sources in _mapping(f"{where}: splits", given.get("splits", {})).items():
+    for split, sources in _mapping(f"{where}: splits", content.get("splits", {})).items():
         if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
             rule = f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files"
             raise_invalid(f"{where}: splits", rule, split)
         row.splits[split] = [structured(Source, f"{where}: {split}", source) for source in sources]
-    for split, submission in _mapping(f"{where}: submissions", given.get("submissions", {})).items():
+    for split, submission in _mapping(f"{where}: submissions", content.get("submissions", {})).items():
         if split not in row.sets("test"):
             rule = f"for sets of the test data ({', '.join(row.sets('test')) or 'there are none'})"
             raise_invalid(f"{where}: submissions", rule, split)
@@ -310,9 +310,9 @@ def _mapping(where: str, content: Any) -> dict[str, Any]:
     return content
 
 
-def _other(where: str, given: Mapping[str, Any], rows: Mapping[str, TaskRow]) -> TaskRow:
+def _other(where: str, content: Mapping[str, Any], rows: Mapping[str, TaskRow]) -> TaskRow:
     """Return a copy of the row named by `like`, without the submissions of sets with new files."""
-    name, labels, splits = given["like"], given.get("labels"), given.get("splits", {})
+    name, labels, splits = content["like"], content.get("labels"), content.get("splits", {})
     if name not in rows:
         raise_invalid(f"{where}: like", f"a known task ({shortened(rows, str(name))})", name)
     row = deepcopy(rows[name])
@@ -329,7 +329,7 @@ def _reorder(row: TaskRow, labels: Sequence[str]) -> None:
         return
     order = [row.labels.index(label) for label in labels]
     writes = [] if row.text_form is None else row.text_form.writes
-    for entries in (writes, row.choices, *(one.labels for one in row.submissions.values())):
+    for entries in (writes, row.choices, *(submission.labels for submission in row.submissions.values())):
         if len(entries) == len(order):
             entries[:] = [entries[number] for number in order]
 

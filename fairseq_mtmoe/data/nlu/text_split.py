@@ -43,11 +43,11 @@ class Pieces:
             list(self)  # raises for a damaged piece
         except Exception as error:  # the library raises nothing more precise
             raise UserError(f"`spiece.model` must be a SentencePiece model, but {first_line(error)}.") from error
-        found = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())
-        if found != (self.padding, self.end, self.unknown):
+        special_ids = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())
+        if special_ids != (self.padding, self.end, self.unknown):
             raise UserError(
                 f"`spiece.model` must have {PADDING}, {END} and {UNKNOWN} as pieces 0, 1 and 2, like T5, but has them "
-                f"as {', '.join(map(str, found))}."
+                f"as {', '.join(map(str, special_ids))}."
             )
         self.fingerprint = hashlib.sha256(model).hexdigest()
 
@@ -65,14 +65,14 @@ class Pieces:
     def runs(self, texts: Sequence[str], most: int) -> tuple[TokenRuns, int]:
         """Return up to `most` pieces of each text, end included, and the number of truncated texts."""
         numbers = self._model.encode([whole_characters(text) for text in texts], out_type=int)
-        too_long = sum(len(of_one) >= most for of_one in numbers)
-        return TokenRuns.of([[*of_one[: most - 1], self.end] for of_one in numbers]), too_long
+        too_long = sum(len(ids) >= most for ids in numbers)
+        return TokenRuns.of([[*ids[: most - 1], self.end] for ids in numbers]), too_long
 
     def text(self, numbers: Sequence[int]) -> str:
         """Return the text of ids up to the end; ids without a piece, such as T5's sentinels, become unknown."""
         until = numbers.index(self.end) if self.end in numbers else len(numbers)
-        known = [number if number < len(self) else self.unknown for number in numbers[:until]]
-        return str(self._model.decode(known)).strip()
+        ids = [number if number < len(self) else self.unknown for number in numbers[:until]]
+        return str(self._model.decode(ids)).strip()
 
     def as_written(self, text: str) -> str:
         """Return a text as a model would write it: encoded and decoded again."""
@@ -176,9 +176,9 @@ def text_split(
         examples = read_split(root, row, split, labelled, as_text=True)
         return taught(row, examples) if is_taught else examples
 
-    of_train = labelled and split.partition("/")[0] == "train"
-    is_taught = of_train and not evaluates
-    scored = ("evaluates",) if of_train and evaluates else ()
+    is_training_set = labelled and split.partition("/")[0] == "train"
+    is_taught = is_training_set and not evaluates
+    scored = ("evaluates",) if is_training_set and evaluates else ()
     parts = (tokenizer.pieces.fingerprint, tokenizer.max_source, tokenizer.max_target, labelled, *scored)
     make = partial(_made, row, tokenizer, read)
     arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
@@ -236,7 +236,7 @@ class TextCollate:
 
         def padded(side: str) -> Tensor:
             least = (pad_to_length or {}).get(side, 1)  # targets may be empty
-            tokens: Tensor = collate_tokens([one[side] for one in examples], self.padding, pad_to_length=least)
+            tokens: Tensor = collate_tokens([example[side] for example in examples], self.padding, pad_to_length=least)
             return tokens
 
         source, target = padded("source"), padded("target")

@@ -89,10 +89,10 @@ class TextTokenizer:
         least = max(mark.size for mark in self._marks) + 2
         if least > max_length:
             raise_invalid("--max-positions", f"at least {least}, room for special tokens and a text", max_length)
-        found = [token for name in PADDING if (token := self._tokenizer.token_to_id(name)) is not None]
-        if not found:
+        padding_ids = [token for name in PADDING if (token := self._tokenizer.token_to_id(name)) is not None]
+        if not padding_ids:
             raise UserError(f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has none.")
-        self.padding = found[0]
+        self.padding = padding_ids[0]
         self.max_length = max_length
         self.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
 
@@ -203,11 +203,11 @@ class TextTokenizer:
 def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
     if all(len(example.candidates) == 1 and not example.names for example in examples):
         return np.empty(0, dtype=np.float32)
-    found = (
+    is_right = (
         [float(n in example.right) if example.right else np.nan for n in range(len(example.candidates))]
         for example in examples
     )
-    return np.fromiter(chain.from_iterable(found), dtype=np.float32)
+    return np.fromiter(chain.from_iterable(is_right), dtype=np.float32)
 
 
 def _in_sequence(word_tokens: tuple[int, int] | None, first: int, length: int) -> tuple[int, int]:

@@ -43,24 +43,24 @@ def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stri
             answers = [passage.of_span(span.start, span.end) for span in example.spans]
             spans = [answer for answer in answers if answer is not None]
             made.append(_windows(tokenizer, stride or STRIDE, question.ids, passage.ids, spans))
-    runs = [run for one in made for run in one.runs]
-    passages_S2 = np.array([window for one in made for window in one.passages], dtype=np.int32)
+    runs = [run for windows in made for run in windows.runs]
+    passages_S2 = np.array([passage for windows in made for passage in windows.passages], dtype=np.int32)
     lengths_S = lengths_of(runs)
     return TokenizedSplit(
         tokens_T=np.concatenate(runs),
         starts_S=ends(lengths_S),
         segment_start_S=(passages_S2[:, 0] if marks.tells_second else lengths_S).astype(np.int32),
-        row_offsets_E=ends(lengths_of([one.runs for one in made])),
+        row_offsets_E=ends(lengths_of([windows.runs for windows in made])),
         labels_E=np.full(len(made), np.nan),
         is_correct_S=np.empty(0, dtype=np.float32),
         names=Strings.of_texts([]),
         spans_EW=np.empty((len(made), 0, 2), dtype=np.int32),
         keys_E=np.array([example.key for example in examples]),
-        num_truncated=sum(one.is_cut for one in made),
+        num_truncated=sum(windows.is_cut for windows in made),
         passages_S2=passages_S2,
-        offsets_S=np.array([start for one in made for start in one.starts], dtype=np.int32),
-        answers_S2=np.array([answer for one in made for answer in one.answers], dtype=np.int32),
-        num_lost=sum(one.is_lost for one in made),
+        offsets_S=np.array([start for windows in made for start in windows.starts], dtype=np.int32),
+        answers_S2=np.array([answer for windows in made for answer in windows.answers], dtype=np.int32),
+        num_lost=sum(windows.is_lost for windows in made),
     )
 
 
@@ -110,7 +110,7 @@ class Passages:
     def _offsets(self) -> dict[str, NDArray[np.int32]]:
         """Return the tokens' offsets of each passage."""
         tokens = self._tokenizer.with_offsets(example.candidates[0][1] for example in self._examples)
-        return {text: found.char_offsets_N2 for text, found in tokens.items()}
+        return {text: text_tokens.char_offsets_N2 for text, text_tokens in tokens.items()}
 
     @property
     def rights(self) -> list[tuple[str, ...]]:

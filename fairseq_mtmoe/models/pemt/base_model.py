@@ -283,8 +283,8 @@ class PemtModel(nn.Module):
             self._expect_own_sources(state_dict)
             self._lacks_sources = False
             return super().load_state_dict(state_dict, strict)
-        own = {name: value for name, value in self.state_dict().items() if is_added(name)}
-        loaded = super().load_state_dict({**state_dict, **own}, strict)
+        additions = {name: value for name, value in self.state_dict().items() if is_added(name)}
+        loaded = super().load_state_dict({**state_dict, **additions}, strict)
         self._begin_additions(state_dict)
         return loaded
 

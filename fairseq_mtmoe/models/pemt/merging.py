@@ -110,11 +110,11 @@ def _filled(module: AnyModule, state: State, prefix: str) -> AnyModule:
 
     Raises `UserError`: shapes do not fit the options.
     """
-    own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    values = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     wanted = {name: value.shape for name, value in module.state_dict().items()}
-    if {name: value.shape for name, value in own.items()} != wanted:
+    if {name: value.shape for name, value in values.items()} != wanted:
         raise UserError(f"The checkpoint's `{prefix}…` must fit its options, but does not: the file is damaged.")
-    module.load_state_dict(own)
+    module.load_state_dict(values)
     return module.eval()
 
 

@@ -51,7 +51,7 @@ def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, prediction
     ]
     task_type = Classification(len(row.labels))
     return {
-        name: max(score(name, *task_type.columns(name, split, one)) for one in constants)
+        name: max(score(name, *task_type.columns(name, split, predicted)) for predicted in constants)
         for name in metrics
         if name in task_type.metrics
     }
@@ -80,9 +80,9 @@ class ValidationReport:
                 before = {}
             checkpoint = str(before.get("checkpoint"))
             if before.get("subset") != subset or os.path.realpath(checkpoint) != os.path.realpath(self._args.path):
-                of = f"{checkpoint} on {before.get('subset')}" if before else "something else"
+                described = f"{checkpoint} on {before.get('subset')}" if before else "something else"
                 raise UserError(
-                    f"`{folder}` must be a folder without other scores, but has scores of {of}; "
+                    f"`{folder}` must be a folder without other scores, but has scores of {described}; "
                     "give another folder, or remove them."
                 )
         check_writable(folder)
@@ -119,9 +119,16 @@ class ValidationReport:
         for path in source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1)):
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
-        own, error = also.pop(row.metric)
-        return {"examples": found.examples, "score": own, "standard_error": error, "data_sha256": digest.hexdigest(),
-                "also": also, "majority": found.majority, "constant": found.constant}  # fmt: skip
+        set_score, error = also.pop(row.metric)
+        return {
+            "examples": found.examples,
+            "score": set_score,
+            "standard_error": error,
+            "data_sha256": digest.hexdigest(),
+            "also": also,
+            "majority": found.majority,
+            "constant": found.constant,
+        }
 
     def _folder(self) -> Path | None:
         """Return the subset's folder: the folder itself for the first, else a subfolder."""

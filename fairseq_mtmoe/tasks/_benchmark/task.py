@@ -81,13 +81,13 @@ class BenchmarkTask(Multitask):
         """Set the task's rows; called by constructors (UserError: a wrong metric or name)."""
         self.rows = dict(rows)
         for name, row in rows.items():
-            for described, given in (("the name of a task", name), (f"the group of {name}", row.group)):
-                if given in OF_ALL:
-                    raise_invalid(described, f"none of {', '.join(OF_ALL)}, the names of averages", given)
-            own = [row.metric, *row.also]
-            if len(set(own)) < len(own):
-                raise_invalid(f"the metrics of {name}", "all different", ", ".join(own))
-            for metric in own:
+            for described, group_name in (("the name of a task", name), (f"the group of {name}", row.group)):
+                if group_name in OF_ALL:
+                    raise_invalid(described, f"none of {', '.join(OF_ALL)}, the names of averages", group_name)
+            row_metrics = [row.metric, *row.also]
+            if len(set(row_metrics)) < len(row_metrics):
+                raise_invalid(f"the metrics of {name}", "all different", ", ".join(row_metrics))
+            for metric in row_metrics:
                 check_metric(name, metric, metrics[name], len(row.labels))
         self.set_up_tasks(list(rows))
         # training has no `--path`
@@ -179,8 +179,8 @@ class BenchmarkTask(Multitask):
 
     def _found_backbone(self) -> Any:
         """Return a new model's backbone, of a file or of the run's first checkpoint."""
-        if given := self._given(vars(self.args)):
-            return self.load_backbone(given)
+        if backbone_path := self._given(vars(self.args)):
+            return self.load_backbone(backbone_path)
         path = self.checkpoint_to_go_on_from()
         if path is None:
             for option in ("continue_once", "finetune_from_model"):
@@ -263,9 +263,9 @@ class BenchmarkTask(Multitask):
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Begin an epoch (UserError: a best metric or batch size that validation lacks)."""
         figures = [f"{key}_{name}" for key in self.evaluated for name in (*self.metrics_of(key), "loss")]
-        known = ["loss", *(group.name for group in self.groups()), *figures]
+        figure_names = ["loss", *(group.name for group in self.groups()), *figures]
         if self.evaluated:
-            expect_best_metric(self.args.best_checkpoint_metric, known)
+            expect_best_metric(self.args.best_checkpoint_metric, figure_names)
         for dataset in self.datasets.values():
             if isinstance(dataset, EvaluationMixture):
                 dataset.check_fit(np.arange(len(dataset)), self.args.max_tokens_valid)
@@ -286,18 +286,18 @@ class BenchmarkTask(Multitask):
         tasks = {name: [key for key in self.evaluated if key.partition("/")[0] == name] for name in self.rows}
         several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
         small = [name for name, row in self.rows.items() if row.small and tasks[name]]
-        of_small = [Group("small", tuple(small))] if small else []
+        small_group = [Group("small", tuple(small))] if small else []
         named = in_groups({name: row.group for name, row in self.rows.items() if tasks[name]})
-        of_groups = [Group(name, tuple(members)) for name, members in named.items()]
-        return [*several, *of_small, *of_groups, Group("all", tuple(name for name in self.rows if tasks[name]))]
+        table_groups = [Group(name, tuple(members)) for name, members in named.items()]
+        return [*several, *small_group, *table_groups, Group("all", tuple(name for name in self.rows if tasks[name]))]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """Run a validation step; add predictions and their examples to the logging output."""
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if sample:
             values = flattened(sample["id"], self.predictions(model, sample, logging_output))
-            found = {f"_{sample['task']}_{name}": value for name, value in zip(GATHERED, values, strict=True)}
-            logging_output = {**logging_output, **found}
+            values_by_name = {f"_{sample['task']}_{name}": value for name, value in zip(GATHERED, values, strict=True)}
+            logging_output = {**logging_output, **values_by_name}
         return loss, sample_size, logging_output
 
     @staticmethod
@@ -366,7 +366,7 @@ class BenchmarkTask(Multitask):
         """Return the mean over tasks; a task with several sets counts once."""
         sets = [[key for key in self.evaluated if task in (key, key.partition("/")[0])] for task in group.tasks]
         scores = [[self._set_score(meters, key, self.metrics_of(key)[0]) for key in keys] for keys in sets]
-        return round(float(np.mean([np.mean(of_task) for of_task in scores])), 2)
+        return round(float(np.mean([np.mean(task_scores) for task_scores in scores])), 2)
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
         """Return a set's loss and metrics, a group's mean, or (None) the loss of all."""
