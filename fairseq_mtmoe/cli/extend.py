@@ -13,7 +13,7 @@ from fairseq_mtmoe.io.files import output_file, text_lines
 from fairseq_mtmoe.io.normalisation import normalise
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.data.translation.new_language import Rows
+    from fairseq_mtmoe.data.translation.new_language import Extended, Rows
     from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
 
 
@@ -64,7 +64,6 @@ def command(
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
     from fairseq_mtmoe.checkpoints.sharding import count_experts
     from fairseq_mtmoe.data.translation.new_language import expect_other_language, extend
-    from fairseq_mtmoe.data.translation.vocabulary import ENDS, NEW_SYMBOLS, VOCABULARY
 
     state = load_shared_part(model, mapped=True)
     rebuild.check(model, state, ["model"])
@@ -79,14 +78,8 @@ def command(
     for side in (new.vocabulary.source, new.vocabulary.target):
         _ = side.processor  # raises if the new model cannot be loaded
     result = with_rows(state, _means(old.source, new.source), _means(old.target, new.target))
-    added, before = [len(new.source), len(new.target)], settings.get(NEW_SYMBOLS, [0, 0])
     history = state.get("optimizer_history") or []
-    is_trained = any(entry.get("num_updates") for entry in history)
-    unlearned = added if is_trained else [sum(both) for both in zip(added, before, strict=True)]
-    result["task_state"] = {
-        **settings, "langs": [*settings["langs"], lang], VOCABULARY: new.vocabulary.to_state(), NEW_SYMBOLS: unlearned,
-        ENDS: {**dict.fromkeys(settings["langs"], old.ends), **settings.get(ENDS, {})},
-    }  # fmt: skip
+    result["task_state"] = _task_state(settings, lang, old, new, history)
     # No update has seen the new rows; rows of the next language are added to them.
     result["optimizer_history"] = [{**entry, "num_updates": 0} for entry in history[-1:]]
     result["extra_state"] = _at_the_beginning(result["extra_state"])
@@ -95,6 +88,25 @@ def command(
     if experts := count_experts(result):
         click.echo(f"To train it: --finetune-from-model {output} --num-experts {experts}")
     _say_cuts(old, new.vocabulary, (text, lines), held)
+
+
+def _task_state(
+    settings: Mapping[str, Any], lang: str, old: "Vocabulary", new: "Extended", history: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the task's state with the new language, its vocabulary and the number of symbols no update has seen."""
+    from fairseq_mtmoe.data.translation.vocabulary import ENDS, NEW_SYMBOLS, VOCABULARY
+
+    unlearned = [len(new.source), len(new.target)]
+    if not any(entry.get("num_updates") for entry in history):
+        before = settings.get(NEW_SYMBOLS, [0, 0])
+        unlearned = [sum(counts) for counts in zip(unlearned, before, strict=True)]
+    return {
+        **settings,
+        "langs": [*settings["langs"], lang],
+        VOCABULARY: new.vocabulary.to_state(),
+        NEW_SYMBOLS: unlearned,
+        ENDS: {**dict.fromkeys(settings["langs"], old.ends), **settings.get(ENDS, {})},
+    }
 
 
 def _at_the_beginning(extra_state: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,8 +34,6 @@ from fairseq_mtmoe.io.files import read_text
 
 UPDATES, UNTIMED = 30, 6  # of a trial; the first ones allocate memory
 MINUTES = 3  # of all trials together; the last one ends with its update
-LEAST_MINUTES = 0.1  # of a trial
-BUSY = 0.3  # share of the cores that others use, from which a trial is slower than training alone
 PATIENCE = 3  # validations
 # Greedy, and with a limit of length, as a model of few updates does not end its sentences.
 SEARCH = '{"beam": 1, "max_len_a": 2, "max_len_b": 10}'
@@ -60,7 +57,7 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     The model's size follows the number of sentence pairs. Several target languages get experts, up to 8 languages one
     each; a single one gets none. A trial of 30 updates on this machine measures time and memory. With --hours, a
     smaller model takes the place of one that would see the data fewer than 5 times. All trials together take at most
-    three minutes and the last one's start.
+    three minutes and their starts.
 
     \b
     mtmoe suggest DATA --hours 8 > train.sh
@@ -69,36 +66,26 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     train, held_out = (sizes_of(data, split, lang_pairs or listed_pairs(data)) for split in ("train", "valid"))
     if not train:
         raise_invalid("DATA", "a data directory with training data", data)
-    others, began = seconds_of_others(), time.monotonic()
     pairs, held = sum(train.values()), sum(held_out.values())
+    candidates = SIZES[first_choice(pairs) :: -1]  # the largest first
+    if hours is None:
+        candidates = candidates[:1]
     trial: Trial | None = None
-    for number in range(first_choice(pairs), -1, -1):
-        size = SIZES[number]
+    for size in candidates:
         options = [*model_options(data, size, train), *data_options(data, size, train, lang_pairs, cpu)]
-        trials = 1 if hours is None else number + 1
-        minutes = max(LEAST_MINUTES, (MINUTES - (time.monotonic() - began) / 60) / trials)
+        minutes = MINUTES / len(candidates)
         click.echo(f"Trying {UPDATES} updates of width {size.width}, for {minutes:.1f} minutes at most …", err=True)
         trial = run_trial(data, [word for _, words in options for word in words], minutes)
-        if hours is None or (trial is not None and plan(size, trial, pairs, held, hours).passes >= LEAST_PASSES):
+        if trial is not None and plan(size, trial, pairs, held, hours).passes >= LEAST_PASSES:
             break
     if trial is None:
         raise UserError(f"Two updates on `DATA` must take less than {minutes:.1f} minutes, but take longer; see --cpu.")
-    load = (seconds_of_others() - others) / max(1, time.monotonic() - began)
     chosen = plan(size, trial, pairs, held, hours)
     options += length_options(size, chosen, str(save_dir))
-    remarks = remarks_on(trial, chosen, hours, load, least_hours(trial, pairs, held))
-    for line in (*remarks, f"The trial took {time.monotonic() - began:.0f} seconds."):
+    remarks = remarks_on(trial, chosen, hours, least_hours(trial, pairs, held))
+    for line in remarks:
         click.echo(line, err=True)
     click.echo(script(data, options, head(train, remarks)), nl=False)
-
-
-def seconds_of_others() -> float:
-    """Return the CPU seconds of other processes since the machine started; 0 where Linux does not count them."""
-    file = Path("/proc/stat")
-    if not file.is_file():
-        return 0.0
-    user, nice, system, _idle, _waiting, *interrupts = map(int, read_text(file).split()[1:8])
-    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
 def list_of_pairs(data: str) -> Path:
@@ -254,12 +241,8 @@ def head(sizes: Mapping[str, int], remarks: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in (first, *remarks))
 
 
-def remarks_on(trial: Trial, found: Plan, hours: float | None, load: float, enough: float) -> list[str]:
-    """Return lines on time and memory, on too few hours (`enough` are more), and on a busy machine.
-
-    Args:
-        load: cores that other processes used during the trials.
-    """
+def remarks_on(trial: Trial, found: Plan, hours: float | None, enough: float) -> list[str]:
+    """Return lines on time and memory, and on too few hours (`enough` are more)."""
     memory = f"{trial.memory:.1f} GiB of memory"
     if trial.gpu_left is not None:
         memory += f"; it leaves {trial.gpu_left:.1f} GiB of the GPU free"
@@ -268,10 +251,6 @@ def remarks_on(trial: Trial, found: Plan, hours: float | None, load: float, enou
     if found.passes < LEAST_PASSES and hours is not None:
         few = f"{found.passes:.2g} passes over the data are few"
         lines.append(f"--hours {hours:g} is short: {few}. --hours {enough:g} is enough for {LEAST_PASSES} passes.")
-    cores = os.cpu_count() or 1
-    if load > BUSY * cores:
-        busy = f"{load:.1f} of {cores} core{'s' * (cores > 1)}"
-        lines.append(f"Other processes used {busy} during the trial: alone, training is faster.")
     return lines
 
 
