@@ -1,4 +1,4 @@
-"""Findings about a data directory: its counts together, warnings, and the command to train on it."""
+"""Findings about a data directory: counts, warnings, and a command to train on it."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ MANY_UNKNOWN = 0.005  # share of a pair's test tokens that the vocabulary lacks,
 
 @dataclass(frozen=True)
 class Flow:
-    """Counts of corpora's lines; `drawn` pairs (for validation and test) are neither kept nor dropped."""
+    """Counts of corpora's lines; drawn pairs are neither kept nor dropped."""
 
     read: int
     drawn: int
@@ -44,34 +44,32 @@ def flow_of(corpora: Iterable[Report]) -> Flow:
 
 
 def unknown_share(pairs: Iterable[Report]) -> float | None:
-    """Return the share of test tokens, both sides, that the vocabulary lacks; None without test text."""
+    """Return the share of test tokens that the vocabulary lacks; None without text."""
     sides = [side for pair in pairs for side in pair["tokens"].get("test", {}).values()]
     tokens = sum(side["tokens"] for side in sides)
     return sum(side["unknown"] for side in sides) / tokens if tokens else None
 
 
 def training_command(report: Report, data: str = "DATA", model: str = "MODEL") -> str:
-    """Return a complete `fairseq-train` command, on several lines, with sizes and rates to start from.
+    """Return a complete `fairseq-train` command, on several lines.
 
     It trains the WMT-15 model, or, with a translator's vocabulary, continues from this `model`.
     """
-    recipe = report["recipe"] if isinstance(report["recipe"], Mapping) else {}
-    vocabulary, of_translator = recipe.get("vocabulary"), bool(recipe.get("codes"))
-    style = (
-        " --lang-tok-style mbart" if (vocabulary or {}).get("language_tokens") == "mbart" else ""
-    )
-    form = (
-        [f"--init-model {model}"]
-        if of_translator
-        else [f"--encoder-langtok tgt --decoder-langtok{style}"]
-    )
-    arch, lr, warmup = (
-        ("base_dense", "1e-4", 500) if of_translator else ("base_moe_wmt15", "7e-4", 4000)
-    )
+    recipe = report["recipe"]
+    pairs = f"--lang-pairs {data}/lang_pairs.txt"
+    if recipe.get("codes"):
+        arch, lr, warmup = "base_dense", "1e-4", 500
+        form = f"--init-model {model}"
+    else:
+        arch, lr, warmup = "base_moe_wmt15", "7e-4", 4000
+        pairs = f"--lang-dict {data}/langs.txt {pairs}"
+        form = "--encoder-langtok tgt --decoder-langtok"
+        if recipe.get("vocabulary", {}).get("language_tokens") == "mbart":
+            form += " --lang-tok-style mbart"
     lines = [
         f"fairseq-train {data} --user-dir fairseq_mtmoe --arch {arch} --task translation_heated",
-        f"{'' if of_translator else f'--lang-dict {data}/langs.txt '}--lang-pairs {data}/lang_pairs.txt",
-        *form,
+        pairs,
+        form,
         "--sampling-method temperature --sampling-temperature 1.5",
         "--criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1",
         f"--optimizer fused_adam --adam-betas '(0.9,0.98)' --lr {lr} --lr-scheduler inverse_sqrt "
@@ -90,18 +88,11 @@ def shards_of(report: Report, data: str = "DATA") -> str:
 def findings(report: Report) -> list[str]:
     """Return warnings about the data; empty if there are none."""
     pieces = report.get("fewer_pieces")
-    found = [f"Vocabulary: {pieces:,} pieces, as the text allows no more."] if pieces else []
-    warned = [
-        (lang, figures["warning"])
-        for lang, figures in report["vocabulary"].items()
-        if figures.get("warning")
-    ]
-    return [
-        *found,
-        *(f"Vocabulary, {lang}: {said}" for lang, said in warned),
-        *_of_pairs(report),
-        *_of_corpora(report),
-    ]
+    sentences = [f"Vocabulary: {pieces:,} pieces, as the text allows no more."] if pieces else []
+    for lang, figures in report["vocabulary"].items():
+        if figures.get("warning"):
+            sentences.append(f"Vocabulary, {lang}: {figures['warning']}")
+    return [*sentences, *_of_pairs(report), *_of_corpora(report)]
 
 
 def _of_pairs(report: Report) -> Iterator[str]:
@@ -116,7 +107,10 @@ def _of_pairs(report: Report) -> Iterator[str]:
             yield f"{name} has no sentence pair for {' and '.join(missing)}."
         share = unknown_share([pair])
         if share is not None and share >= MANY_UNKNOWN:
-            yield f"{name}: {share:.1%} of the test tokens are not in the vocabulary, and no model can write them."
+            yield (
+                f"{name}: {share:.1%} of the test tokens are not in the vocabulary, and no model"
+                " can write them."
+            )
 
 
 def _of_corpora(report: Report) -> Iterator[str]:
@@ -133,7 +127,10 @@ def _of_corpora(report: Report) -> Iterator[str]:
         for sentence in said_of_unequal(corpus["bad_samples"]):
             yield f"{name}: {sentence}"
         if not is_training and (number := sum(flow.bad[reason] for reason in HARMLESS)):
-            yield f"{name}: {number:,} entries are left out, as they have no text in one of the two languages."
+            yield (
+                f"{name}: {number:,} entries are left out, as they have no text in one of the two"
+                " languages."
+            )
         faults = {reason: number for reason, number in flow.bad.items() if reason not in HARMLESS}
         if flow.lines and (share := sum(faults.values()) / flow.lines) >= MANY_BAD:
             reasons = ", ".join(f"{reason} {number:,}" for reason, number in faults.items())

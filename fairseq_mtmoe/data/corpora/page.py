@@ -1,4 +1,4 @@
-"""The page of a data directory in HTML and in Markdown: the same tables, and in HTML samples of lines left out."""
+"""The page of a data directory, in HTML and in Markdown."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, zip_longest
@@ -36,10 +36,8 @@ def markdown_of(report: Report) -> str:
         parts.append(f"## {section.title}")
         for part in section.parts:
             if isinstance(part, Table):
-                rows, below = (
-                    [[_plain(cell) for cell in row] for row in some]
-                    for some in (part.rows, part.below)
-                )
+                rows = [list(map(_plain, row)) for row in part.rows]
+                below = [list(map(_plain, row)) for row in part.below]
                 parts.append(Table(part.columns, rows, below, part.texts).in_markdown())
             elif isinstance(part, str):
                 parts.append(part)
@@ -55,7 +53,10 @@ def _title(report: Report) -> str:
 
 
 def _about() -> str:
-    return "Made by `mtmoe prepare corpora`. `report.html` has samples of lines left out, `report.json` all figures."
+    return (
+        "Made by `mtmoe prepare corpora`. `report.html` has samples of lines left out,"
+        " `report.json` all figures."
+    )
 
 
 def _plain(text: object) -> str:
@@ -133,7 +134,10 @@ def _rules(report: Report) -> Iterator[str]:
     for rule, meaning in report["meanings"]["dropped"].items():
         if dropped[rule]:
             yield f"`−{rule}`: {meaning}."
-    yield "`drawn`: taken for validation and test, as the pair has no corpus for these; `%` is of the other lines."
+    yield (
+        "`drawn`: taken for validation and test, as the pair has no corpus for these; `%` is of the"
+        " other lines."
+    )
 
 
 def pair_table(report: Report) -> Table:
@@ -149,7 +153,9 @@ def pair_table(report: Report) -> Table:
 
 def _pair_row(name: str, tier: str, pairs: Sequence[Report]) -> list[str]:
     directions = sum(len(pair["directions"]) for pair in pairs)
-    counts = [sum(pair[split] for pair in pairs) for split in SPLITS]
+    counts = []
+    for split in SPLITS:
+        counts.append(sum(pair[split] for pair in pairs))
     shards = max((pair["shards"] for pair in pairs), default=0)
     synthetic = sum(pair.get("back_translated", 0) for pair in pairs) / max(1, counts[0])
     shares = [f"{unknown_share(pairs) or 0:.2%}", f"{synthetic:.2%}"]
@@ -192,7 +198,7 @@ def _corpus_table(report: Report) -> Table:
 
 
 def _samples(report: Report) -> Iterator[Section]:
-    """Yield a folded section of samples of each rule and each reason of unreadable lines."""
+    """Yield a folded section of samples for each rule and each reason."""
     for rule, meaning in report["meanings"]["dropped"].items():
         rows: list[list[str]] = []
         for corpora in _by_pair(report).values():
@@ -218,6 +224,6 @@ def _samples(report: Report) -> Iterator[Section]:
 
 
 def _in_turn(lists: Sequence[Sequence[list[str]]]) -> list[list[str]]:
-    """Return rows from the lists in turn, so that a pair's samples are not all from its first corpus."""
+    """Return rows from the lists in turn, so that no corpus has all of them."""
     rows = chain.from_iterable(zip_longest(*lists))
     return list(islice(filter(None, rows), PER_PAIR))

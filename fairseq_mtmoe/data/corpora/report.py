@@ -1,4 +1,4 @@
-"""Reports on a data directory and on lines left out: `report.json` and pages, without times and paths."""
+"""Reports on a data directory: `report.json` and pages, without times and paths."""
 
 import json
 from collections import Counter
@@ -23,7 +23,7 @@ SPLITS = tuple(role.name for role in Role)
 
 
 def pair_figures(data: DataDirectory, pair: str) -> Report:
-    """Return a pair's tier, directions, sentence pairs by split, shards, and tokens by split and language."""
+    """Return a pair's tier, directions, shards, sentence pairs and tokens."""
     counts = dict.fromkeys(SPLITS, 0)
     tokens: dict[str, dict[str, dict[str, int]]] = {}
     for (other, split), corpora in data.splits.items():
@@ -85,30 +85,34 @@ def of_corpora(data: DataDirectory) -> Report:
     advice = (
         OF_GIVEN if recipe.vocabulary.model else OF_OPTIONS if recipe.takes_options else OF_RECIPE
     )
-    rows = table({lang: dict(languages[lang]) for lang in sorted(languages)}, advice)
+    rows = table(dict(sorted(languages.items())), advice)
+    pairs = {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.pairs}
     return {
         "command": "corpora",
         "recipe": settings,
         # if the text allows fewer pieces than the default size
         "fewer_pieces": vocabulary.symbols if vocabulary.symbols < vocabulary.wanted else None,
         "corpora": {corpus.name: corpora[corpus.name] for corpus in recipe.corpora},
-        "pairs": {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.pairs},
-        "vocabulary": {recipe.data_code(lang): row for lang, row in rows.items()},
+        "pairs": pairs,
+        "vocabulary": dict(zip(map(recipe.data_code, rows), rows.values(), strict=True)),
         "meanings": {"bad": BAD_REASONS, "dropped": RULES, "changed": CHANGES},
     }
 
 
 def _corpus(corpus: CorpusState) -> Report:
     files = corpus.files
+    bad_samples = [[files.names[index], *sample] for index, *sample in corpus.bad_samples]
+    dropped = {rule: corpus.dropped[rule] for rule in RULES if corpus.dropped[rule]}
+    samples = {rule: corpus.samples[rule] for rule in RULES if rule in corpus.samples}
     report = {
         "pair": files.pair,
         "role": files.role.name,
         "files": list(files.names),
         "read": corpus.read,
         "bad": dict(sorted(corpus.bad.items())),
-        "bad_samples": [[files.names[index], *sample] for index, *sample in corpus.bad_samples],
-        "dropped": {rule: corpus.dropped[rule] for rule in RULES if corpus.dropped[rule]},
-        "samples": {rule: corpus.samples[rule] for rule in RULES if rule in corpus.samples},
+        "bad_samples": bad_samples,
+        "dropped": dropped,
+        "samples": samples,
         "changed": {name: corpus.changed[name] for name in CHANGES},
         "kept": corpus.kept,
     }

@@ -1,1 +1,1 @@
-"""Preparation of a data directory from a recipe and raw files (`pipeline.prepare`): streaming and restartable."""
+"""Preparation of a data directory from a recipe and raw files in four stages."""

@@ -1,4 +1,4 @@
-"""Lists of lines that could not be read: one beside each part of a corpus, and one for a data directory."""
+"""Lists of unreadable lines: one for each part of a corpus, one for all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAD = (
 
 
 class BadLines:
-    """Recorder of a part's bad lines, for a `with` statement; files are identified by index."""
+    """Recorder of a part's bad lines, for a `with` statement."""
 
     def __init__(self, path: Path, part: CorpusState) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class BadLines:
                 self._part.bad_lists.append(self._path)
 
     def note(self, bad: BadLine) -> None:
-        """Count a bad line, keep the first ones as samples, and list it unless its reason is harmless."""
+        """Count a bad line, and list it unless its reason is harmless."""
         index = self._indices.get(bad.file, 0)
         self._part.bad[bad.reason] += bad.lost
         self._shown[bad.reason] += 1

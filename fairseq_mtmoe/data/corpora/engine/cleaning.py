@@ -59,7 +59,7 @@ def clean(
 
 
 def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> list[CorpusFiles]:
-    """Return the corpora with their packed files unpacked into `folder`, each archive by one job."""
+    """Return the corpora with their packed files unpacked into `folder`."""
     folder.mkdir()
     by_archive: dict[Path, dict[Path, Path]] = {}
     paths = dict.fromkeys(path for files in corpora for path in files.paths)
@@ -69,12 +69,13 @@ def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> l
     jobs = [partial(unpack, members) for members in by_archive.values()]
     sizes = [archive.stat().st_size / MEGABYTE for archive in by_archive]
     contents: dict[Path, Content] = {}
-    for found in tools.run("Unpacking", jobs, sizes, "MB"):
-        contents |= found
-    return [
-        replace(files, unpacked=tuple(contents.get(path) or Content(path) for path in files.paths))
-        for files in corpora
-    ]
+    for contents_of_archive in tools.run("Unpacking", jobs, sizes, "MB"):
+        contents |= contents_of_archive
+    unpacked = []
+    for files in corpora:
+        corpus_contents = [contents.get(path) or Content(path) for path in files.paths]
+        unpacked.append(replace(files, unpacked=tuple(corpus_contents)))
+    return unpacked
 
 
 def _megabytes(files: CorpusFiles) -> float:
@@ -86,7 +87,7 @@ def _megabytes(files: CorpusFiles) -> float:
 
 
 def clean_part(files: CorpusFiles, rules: Rules, out: Path) -> CorpusState:
-    """Read, clean and save a part of a corpus in files whose names begin with `out`; a job."""
+    """Clean a part of a corpus and save it in files named from `out` on; a job."""
     part = CorpusState(files)
     with BadLines(out.with_name(f"{out.name}.{LIST}"), part) as bad:
         for number, block in enumerate(_blocks(files, rules, bad)):
@@ -118,11 +119,10 @@ def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -
     arrays = {"source": packed(cleaned.source), "target": packed(cleaned.target)}
     for number, lines in enumerate(block.references):
         arrays[f"reference{number}"] = packed(list(map(normalise, lines)))
-    keys = {
-        name: getattr(cleaned, name)
-        for name in ("lines", "exact", "near", "source_keys", "target_keys")
-    }
-    save(out, **arrays, **keys)
+    for name in ("lines", "exact", "near", "source_keys", "target_keys"):
+        arrays[name] = getattr(cleaned, name)
+    save(out, **arrays)
+    left_out = {rule: count for rule, count in cleaned.counts.items() if rule not in CHANGES}
     return CorpusState(
         files,
         blocks=[out],
@@ -130,16 +130,14 @@ def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -
         references=len(block.references),
         read=len(block.source),
         kept=len(cleaned.source),
-        dropped=Counter(
-            {rule: count for rule, count in cleaned.counts.items() if rule not in CHANGES}
-        ),
+        dropped=Counter(left_out),
         changed=Counter({name: cleaned.counts[name] for name in CHANGES}),
         samples=cleaned.samples,
     )
 
 
 def check_cleaned(corpora: Sequence[CorpusState], held_out: Mapping[str, int]) -> None:
-    """Check that enough is left of each language pair to hold pairs out (UserError: too little)."""
+    """Check that enough is left of each language pair to hold pairs out."""
     for pair, in_pair in training_by_pair(corpora).items():
         if kept := sum(corpus.kept for corpus in in_pair):
             check_enough(pair, held_out.get(pair, 0), kept)
@@ -151,16 +149,16 @@ def check_cleaned(corpora: Sequence[CorpusState], held_out: Mapping[str, int]) -
         names = ", ".join(corpus.files.name for corpus in in_pair)
         raise UserError(
             f"`{pair}` must have training pairs, but cleaning leaves none in {names}"
-            f" ({', '.join(lost) or 'which are empty'}); check that their files have the languages and columns of the"
-            " recipe, loosen its `filters`, or remove these corpora."
+            f" ({', '.join(lost) or 'which are empty'}); check that their files have the languages"
+            " and columns of the recipe, loosen its `filters`, or remove these corpora."
         )
 
 
 def check_enough(pair: str, held_out: int, pairs: int) -> None:
-    """Check that a pair keeps at least as many training pairs as are held out (UserError: it does not)."""
+    """Check that a pair keeps at least as many training pairs as are held out."""
     if pairs < 2 * held_out:
         raise UserError(
-            f"`held_out` must leave {pair} at least as many training pairs as it takes, but takes {held_out} of"
-            f" {pairs}; lower it (with `--recipe folder`: `--held-out`), or add corpora for validation and test to the"
-            " recipe."
+            f"`held_out` must leave {pair} at least as many training pairs as it takes, but takes"
+            f" {held_out} of {pairs}; lower it (with `--recipe folder`: `--held-out`), or add"
+            " corpora for validation and test to the recipe."
         )

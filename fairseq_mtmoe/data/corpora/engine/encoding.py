@@ -1,4 +1,4 @@
-"""The third stage: draw text, train a vocabulary on it or take a given one, and encode every block."""
+"""The third stage: train a vocabulary or take a given one, and encode every block."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Indices = Mapping[str, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Files of the vocabulary: a SentencePiece model, a dictionary for all languages, and the id of each piece.
+    """The vocabulary: SentencePiece models, dictionaries, and the id of each piece.
 
     has_sources: it is of targets, and there is another of sources.
     """
@@ -69,8 +69,8 @@ class Vocabulary:
     def kinds(self, pair: str, recipe: Recipe) -> tuple[str, str]:
         """Return the kind of vocabulary of each side of a pair."""
         sources = recipe.source_languages() if self.has_sources else set()
-        first, second = (SOURCE if lang in sources else "" for lang in pair.split("-"))
-        return first, second
+        first, second = pair.split("-")
+        return SOURCE if first in sources else "", SOURCE if second in sources else ""
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,14 @@ def encode(
     tools: Tools,
     corpora: Sequence[CorpusState],
     recipe: Recipe,
-    given: Mapping[str, Path],
+    given_files: Mapping[str, Path],
     folder: Path,
 ) -> Encoded:
-    """Return the corpora with files of ids in `folder`; `given` has the files of a given vocabulary."""
-    vocabulary = make_vocabulary(tools, corpora, recipe, given, folder)
+    """Return the corpora with files of ids in `folder`.
+
+    `given_files` are those of a given vocabulary.
+    """
+    vocabulary = make_vocabulary(tools, corpora, recipe, given_files, folder)
     jobs, sizes, owners = [], [], []
     for number, corpus in enumerate(corpora):
         form = Form(vocabulary, vocabulary.kinds(corpus.files.pair, recipe), corpus.files.tagged)
@@ -108,21 +111,21 @@ def make_vocabulary(
     tools: Tools,
     corpora: Sequence[CorpusState],
     recipe: Recipe,
-    given: Mapping[str, Path],
+    given_files: Mapping[str, Path],
     folder: Path,
 ) -> Vocabulary:
-    """Train a model on text drawn by temperature, or take the `given` one (UserError: text or file is unfit)."""
+    """Train a model on text drawn by temperature, or take the given one."""
     is_tagged = any(corpus.files.is_synthetic for corpus in corpora)
-    if given:
-        model, wanted = read_bytes(given["model"]), 0
+    if given_files:
+        model, wanted = read_bytes(given_files["model"]), 0
     else:
         model, wanted = _train(tools, corpora, recipe)
-    symbols = _write_vocabulary(folder, "", model, given.get("dictionary"), is_tagged)
-    if has_sources := SOURCE_FILES[0] in given:
-        model = read_bytes(given[SOURCE_FILES[0]])
-        others = _write_vocabulary(folder, SOURCE, model, given[SOURCE_FILES[1]], is_tagged)
+    symbols = _write_vocabulary(folder, "", model, given_files.get("dictionary"), is_tagged)
+    if has_sources := SOURCE_FILES[0] in given_files:
+        model = read_bytes(given_files[SOURCE_FILES[0]])
+        others = _write_vocabulary(folder, SOURCE, model, given_files[SOURCE_FILES[1]], is_tagged)
         symbols = max(symbols, others)
-    if recipe.vocabulary.size is None and not given:
+    if recipe.vocabulary.size is None and not given_files:
         tools.progress.note(f"Vocabulary: {symbols:,} pieces by default: {SIZE_RULE}")
     digest = hash_of([file_hash(path) for path in sorted(folder.iterdir())])
     return Vocabulary(folder, symbols, wanted, digest, has_sources)
@@ -150,7 +153,7 @@ def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> tupl
 def _gather_jobs(
     by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices
 ) -> Iterator[partial[list[str]]]:
-    """Yield jobs for the sentences of these sorted indices among each language's training sentences."""
+    """Yield jobs for sentences, by sorted indices in each language's training text."""
     starts = dict.fromkeys(indices, 0)
     for pair, in_pair in sorted(by_pair.items()):
         for place in itertools.chain.from_iterable(corpus.places for corpus in in_pair):
@@ -190,11 +193,11 @@ def _write_vocabulary(
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a corpus' ids: the vocabulary, each side's kind of it, and the side that begins with `TAG`."""
+    """The form of a corpus' ids."""
 
     vocabulary: Vocabulary
-    kinds: tuple[str, str]
-    tagged: str  # empty for none
+    kinds: tuple[str, str]  # of the vocabulary, for each side
+    tagged: str  # the side that begins with `TAG`; empty for none
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,7 @@ class _Encoder:
 
     model: sentencepiece.SentencePieceProcessor
     ids: NDArray[np.int32]  # the dictionary's id of each piece
-    known: Mask  # the known characters
+    known_characters: Mask
     others: Mapping[
         str, int
     ]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
@@ -228,7 +231,7 @@ def _load_encoder(vocabulary: Vocabulary, kind: str) -> _Encoder:
 
 
 def encode_block(place: Place, form: Form, out: Path) -> dict[str, Counter[str]]:
-    """Write the ids of a block's kept sentences, with ends, and their lengths; return counts of each side's text."""
+    """Write the ids and lengths of a block's kept sentences; return counts by side."""
     texts = load(place.block, *SIDES)
     rows = place.rows()
     arrays: dict[str, NDArray[Any]] = {}
@@ -244,7 +247,7 @@ def encode_block(place: Place, form: Form, out: Path) -> dict[str, Counter[str]]
             words=sum(line.count(" ") + 1 for line in lines if line),
             characters=sum(map(len, lines)),
         )
-        counts[side].update(count_characters(lines, encoder.known))
+        counts[side].update(count_characters(lines, encoder.known_characters))
         most = encoder.most
         if side == form.tagged:
             assert encoder.tag is not None, "the dictionary lacks the tag"

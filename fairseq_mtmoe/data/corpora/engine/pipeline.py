@@ -27,8 +27,9 @@ from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import expect_tag
 from fairseq_mtmoe.io.files import read_json, regular_file
 
-# Raised whenever the same input would give other training or evaluation data: a directory made before is then out of
-# date. (`work.FORMAT` is of the files between stages, which a run makes anew without being asked.)
+# Raised whenever the same input would give other training or evaluation data: a directory made
+# before is then out of date. (`work.FORMAT` is of the files between stages, which a run makes anew
+# without being asked.)
 ENGINE = 1
 OVERWRITING = "to replace it, which repeats only the stages that depend on that"  # end of a message
 
@@ -55,24 +56,21 @@ class Inputs:
 
     @property
     def made_from(self) -> dict[str, object]:
-        """Return all settings and inputs that affect the data directory, by names that a user knows."""
+        """Return all settings and inputs that affect the data directory, by name."""
         values = plain(asdict(self.recipe))
         for name in ("corpora", "path", "of_sources"):
             del values[name]
         if not values["codes"]:
             del values["codes"]
         if values.pop("known_languages"):
-            values["vocabulary"] |= {
-                "model": None,
-                "dictionary": None,
-            }  # wherever they are: their hashes decide
+            # Wherever the files are: their hashes decide.
+            values["vocabulary"] |= {"model": None, "dictionary": None}
             values["known_languages"] = list(self.recipe.known_languages)
         values["filters"]["identify"] = None  # wherever it is: its hash decides
         corpora = {f"corpus {files.name}": _summary(files) for files in self.corpora}
-        given = {
-            f"vocabulary {name}": sha
-            for name, sha in zip(self.vocabulary, self.vocabulary_digests, strict=True)
-        }
+        vocabulary = {}
+        for name, digest in zip(self.vocabulary, self.vocabulary_digests, strict=True):
+            vocabulary[f"vocabulary {name}"] = digest
         return {
             "command": "corpora",
             "engine": ENGINE,
@@ -80,7 +78,7 @@ class Inputs:
             "identification": self.identification,
             **values,
             **corpora,
-            **given,
+            **vocabulary,
         }
 
     @property
@@ -112,53 +110,43 @@ def _summary(files: CorpusFiles) -> str:
 
 
 def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool = False) -> Inputs:
-    """Return the recipe's files below `raw` with their hashes (UserError: one is missing or differs)."""
+    """Return the recipe's files below `raw` with their hashes."""
     recipe = recipe.found_in(raw)
     recipe.check_synthetic()
-    files_of = [
-        recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora
-    ]  # all are there
+    # All files are there if this succeeds.
+    all_files = [recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora]
     named = {
         "model": recipe.vocabulary.model,
         "dictionary": recipe.vocabulary.dictionary,
         **recipe.of_sources,
     }
-    given = {
-        name: regular_file(raw / file, f"the vocabulary's {name}")
-        for name, file in named.items()
-        if file
-    }
-    for name in (
-        ("dictionary", SOURCE_FILES[1])
-        if any(corpus.is_synthetic for corpus in recipe.corpora)
-        else ()
-    ):
-        if name in given:
-            expect_tag(given[name])
+    vocabulary = {}
+    for name, file in named.items():
+        if file:
+            vocabulary[name] = regular_file(raw / file, f"the vocabulary's {name}")
+    is_tagged = any(corpus.is_synthetic for corpus in recipe.corpora)
+    for name in ("dictionary", SOURCE_FILES[1]):
+        if is_tagged and name in vocabulary:
+            expect_tag(vocabulary[name])
     model, filters = None, recipe.filters
     if filters.identify:
         model = regular_file(
             os.path.abspath(raw / filters.identify), "a model for language identification"
         )
         filters = replace(filters, identify=str(model))
-    digests.learn([path for files in files_of for path in files.paths])
+    digests.learn([path for files in all_files for path in files.paths])
     for item in items_of(recipe.corpora):
         check_file(raw / item.file, item, digests.of_file)
-    corpora = [replace(files, digests=tuple(digests.of(files.paths))) for files in files_of]
-    return Inputs(
-        recipe,
-        corpora,
-        given,
-        digests.of(given.values()),
-        filters,
-        digests.of([model] if model else []),
-    )
+    corpora = [replace(files, digests=tuple(digests.of(files.paths))) for files in all_files]
+    identification = digests.of([model] if model else [])
+    vocabulary_digests = digests.of(vocabulary.values())
+    return Inputs(recipe, corpora, vocabulary, vocabulary_digests, filters, identification)
 
 
 def prepare(
     raw: Path, out: Path, recipe: Recipe, workers: Workers, options: Options
 ) -> report.Report | None:
-    """Make the data directory `out` from raw files; return its report, or None if it is up to date.
+    """Make the data directory `out`; return its report, or None if it is up to date.
 
     The folder `.OUT.work` keeps finished stages for the next run.
     """
@@ -217,7 +205,7 @@ def _fill(
 
 
 def _missing_splits(recipe: Recipe, corpora: Sequence[CorpusState]) -> dict[str, dict[str, int]]:
-    """Return the numbers of pairs to draw from training text, for splits without a corpus."""
+    """Return the numbers of pairs to draw, for splits without a corpus."""
     sizes = {Role.test: recipe.held_out.test, Role.valid: recipe.held_out.valid}
     there = {(corpus.files.pair, corpus.files.role) for corpus in corpora if corpus.kept}
     missing: dict[str, dict[str, int]] = {}
@@ -230,7 +218,7 @@ def _missing_splits(recipe: Recipe, corpora: Sequence[CorpusState]) -> dict[str,
 
 
 def _check_left_out(out: Path, corpora: Sequence[CorpusFiles], on_bad_line: OnBadLine) -> None:
-    """Check a finished directory's bad lines by this run's options, which may be stricter (UserError)."""
+    """Check a finished directory's bad lines by options that may be stricter."""
     made = read_json(out / "report.json")["corpora"]
     for files in corpora:
         paths = dict(zip(files.names, files.paths, strict=True))

@@ -1,4 +1,4 @@
-"""The second stage: which clean pairs are trained on, validated with and tested with, by keys."""
+"""The second stage: remove duplicates and held-out sentences, and draw held-out pairs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -34,17 +34,17 @@ from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
 from fairseq_mtmoe.errors import UserError
 
-# Bytes for keys that are compared at a time, of which a million take 40 MB (4M: 160; measured), and 33 MB of disk until
-# they are compared. Several processes compare a language pair each.
+# Bytes for keys that are compared at a time. A million take 40 MB (4M: 160; measured), and 33 MB of
+# disk until they are compared. Several processes compare a language pair each.
 MEMORY = 256 << 20
-DRAWN = "drawn"  # in place of a rule: drawn for validation or test of the corpus' own language pair, which is no loss
+DRAWN = "drawn"  # in place of a rule: drawn for the corpus' own language pair, which is no loss
 
 NO_KEYS: Keys = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Sentence pairs to draw for validation and test: numbers by language pair and split, and a seed."""
+    """Numbers of pairs to draw by language pair and split, and a seed."""
 
     sizes: Mapping[str, Mapping[str, int]]
     seed: int
@@ -53,7 +53,7 @@ class Draw:
 def select(
     tools: Tools, corpora: Sequence[CorpusState], filters: Filters, draw: Draw, folder: Path
 ) -> list[CorpusState]:
-    """Return training corpora without evaluation sentences and duplicates, evaluation corpora, and drawn ones."""
+    """Return what is left of training corpora, evaluation corpora, and drawn ones."""
     training = [corpus for corpus in corpora if corpus.is_training]
     evaluation = [corpus for corpus in corpora if not corpus.is_training]
     training = remove_held_out(tools, training, evaluation, folder / "held-out")
@@ -71,8 +71,8 @@ def _check_kept(training: Sequence[CorpusState]) -> None:
         if not any(corpus.kept for corpus in in_pair):
             names = ", ".join(corpus.files.name for corpus in in_pair)
             raise UserError(
-                f"`{pair}` must have training pairs, but {names} have none besides validation and test sentences;"
-                " add text to the recipe, or remove these corpora."
+                f"`{pair}` must have training pairs, but {names} have none besides validation and"
+                " test sentences; add text to the recipe, or remove these corpora."
             )
 
 
@@ -84,15 +84,11 @@ def remove_held_out(
     keys = [_keys_in(block, corpus.references) for corpus in held_out for block in corpus.blocks]
     save(folder / "keys.npz", keys=np.unique(np.concatenate([NO_KEYS, *keys])))
     jobs = []
+    all_drawn = [corpus for corpus in held_out if corpus.files.is_drawn]
     for number, corpus in enumerate(training):
-        same_pair = [
-            one for one in held_out if one.files.is_drawn and one.files.pair == corpus.files.pair
-        ]
-        jobs.append(
-            partial(
-                filter_corpus, corpus, folder / "keys.npz", same_pair, folder / f"{number:05d}.npy"
-            )
-        )
+        drawn = [other for other in all_drawn if other.files.pair == corpus.files.pair]
+        out = folder / f"{number:05d}.npy"
+        jobs.append(partial(filter_corpus, corpus, folder / "keys.npz", drawn, out))
     return tools.run("Removing held-out pairs", jobs, [corpus.kept for corpus in training])
 
 
@@ -100,20 +96,20 @@ def _keys_in(block: Path, references: int) -> Keys:
     """Return the keys of a block's sentences, further references included."""
     names = [f"reference{number}" for number in range(references)]
     arrays = load(block, "source_keys", "target_keys", *names)
-    found = [arrays["source_keys"], arrays["target_keys"]]
-    found += [sentence_keys(lines_of(arrays[name])) for name in names if name in arrays]
-    return np.concatenate(found)
+    keys = [arrays["source_keys"], arrays["target_keys"]]
+    keys += [sentence_keys(lines_of(arrays[name])) for name in names if name in arrays]
+    return np.concatenate(keys)
 
 
 def filter_corpus(
     corpus: CorpusState, keys_file: Path, drawn: Sequence[CorpusState], out: Path
 ) -> CorpusState:
-    """Return a corpus without sentences with keys of a file, and without the `drawn` pairs; a job."""
+    """Return a corpus without held-out sentences and its `drawn` pairs; a job."""
     keys = load(keys_file, "keys")["keys"]
-    drawn_blocks = [
-        load(block, "source_keys", "target_keys") for one in drawn for block in one.blocks
-    ]
-    pair_keys = [mixed(arrays["source_keys"], arrays["target_keys"]) for arrays in drawn_blocks]
+    pair_keys = []
+    for block in [block for other in drawn for block in other.blocks]:
+        arrays = load(block, "source_keys", "target_keys")
+        pair_keys.append(mixed(arrays["source_keys"], arrays["target_keys"]))
     drawn_keys = np.unique(np.concatenate([NO_KEYS, *pair_keys]))
     are_drawn, are_held_out = [], []
     for block, mask in zip(corpus.blocks, corpus.masks, strict=True):
@@ -127,7 +123,7 @@ def filter_corpus(
 
 
 def drop(corpus: CorpusState, dropped: Mapping[str, Sequence[Mask]], out: Path) -> None:
-    """Leave pairs out, given as a mask per block and rule; `out` is written with the new mask."""
+    """Leave pairs out, given as a mask per block and rule; write the mask `out`."""
     mask = np.concatenate([np.zeros(0, np.bool_), *corpus.masks])
     for rule, masks in dropped.items():
         corpus.add_samples(rule, _first_samples(corpus.blocks, masks))
@@ -152,14 +148,18 @@ def _first_samples(blocks: Sequence[Path], dropped: Sequence[Mask]) -> list[Samp
     return samples
 
 
+def _kept(corpora: Sequence[CorpusState]) -> int:
+    return sum(corpus.kept for corpus in corpora)
+
+
 def remove_duplicates(
     tools: Tools, training: Sequence[CorpusState], filters: Filters, folder: Path
 ) -> list[CorpusState]:
-    """Return the training corpora without duplicates; the first of a language pair's equal pairs is kept."""
+    """Return the training corpora without duplicates within a language pair."""
     folder.mkdir()
     by_pair = training_by_pair(training)
     jobs = [partial(compare, in_pair, filters, folder / pair) for pair, in_pair in by_pair.items()]
-    sizes = [sum(corpus.kept for corpus in in_pair) for in_pair in by_pair.values()]
+    sizes = list(map(_kept, by_pair.values()))
     compared = tools.run("Comparing pairs", jobs, sizes)
     by_name = {corpus.files.name: corpus for in_pair in compared for corpus in in_pair}
     return [by_name[corpus.files.name] for corpus in training]
@@ -215,21 +215,20 @@ def _firsts(blocks: Sequence[Path], kept: Sequence[Mask], kind: str, folder: Pat
 def draw_held_out(
     tools: Tools, training: Sequence[CorpusState], draw: Draw, folder: Path
 ) -> list[CorpusState]:
-    """Return a corpus of pairs drawn from training text for each language pair and split of `draw`."""
+    """Return a corpus of drawn pairs for each language pair and split of `draw`."""
     folder.mkdir()
     by_pair = training_by_pair([corpus for corpus in training if not corpus.files.is_synthetic])
     in_pairs = {pair: by_pair.get(pair, []) for pair in draw.sizes}
     jobs = [partial(draw_pair, pair, in_pairs[pair], draw, folder) for pair in draw.sizes]
-    sizes = [sum(corpus.kept for corpus in in_pair) for in_pair in in_pairs.values()]
-    return [
-        corpus for drawn in tools.run("Drawing held-out pairs", jobs, sizes) for corpus in drawn
-    ]
+    sizes = list(map(_kept, in_pairs.values()))
+    drawn = tools.run("Drawing held-out pairs", jobs, sizes)
+    return list(chain.from_iterable(drawn))
 
 
 def draw_pair(
     pair: str, corpora: Sequence[CorpusState], draw: Draw, folder: Path
 ) -> list[CorpusState]:
-    """Return a corpus for each split of a language pair, with the smallest hashes of source sentences; a job."""
+    """Return a corpus for each split, with the smallest hashes of sources; a job."""
     sizes = draw.sizes[pair]
     needed = sum(sizes.values())
     places = [place for corpus in corpora for place in corpus.places]

@@ -1,4 +1,4 @@
-"""The folder of work: results of finished stages, and files of sentence pairs between stages."""
+"""The folder of work: results of finished stages, and files between stages."""
 
 import fcntl
 import hashlib
@@ -57,7 +57,8 @@ class WorkFolder:
         """Lock the folder within (UserError: another run has it, or it cannot be made)."""
         if self.path.is_symlink():
             raise UserError(
-                f"`{self.path}` must be a folder, but is a link, which could lead to another one; remove it."
+                f"`{self.path}` must be a folder, but is a link, which could lead to another one;"
+                " remove it."
             )
         with disk_errors_of(self.out):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -78,13 +79,13 @@ class WorkFolder:
     def stage(
         self, name: str, made_from: object, kind: Any, make: Callable[[Path], Result]
     ) -> Result:
-        """Return what `make` returns, given an empty folder for its files; a finished stage is not made again.
+        """Return what `make` returns; a finished stage is not made again.
 
         Args:
             name: names the stage's folder and the file with its result.
-            made_from: all that decides about the result, besides what the stages before were made from.
+            made_from: all that decides about the result, besides the stages before.
             kind: the result's type, for JSON.
-            make: the stage.
+            make: the stage, given an empty folder for its files.
         """
         self._key = hash_of([FORMAT, self._key, name, str(self.path), made_from])
         folder, record = self.path / name, self.path / f"{name}.json"
@@ -105,8 +106,9 @@ class WorkFolder:
 
 
 def save(path: Path, **arrays: Any) -> None:
-    """Write arrays to a file; two workers may do so at once if a cluster takes one for lost."""
+    """Write arrays to a file, completely or not at all."""
     path.parent.mkdir(exist_ok=True)
+    # Two workers may write the same file if a cluster takes one for lost.
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     with open(partial, "wb") as file:
         np.savez(file, **arrays)
@@ -120,8 +122,8 @@ def load(path: Path, *names: str) -> dict[str, NDArray[Any]]:
             return {name: file[name] for name in names if name in file}
     except (zipfile.BadZipFile, ValueError, EOFError, KeyError, FileNotFoundError) as error:
         raise UserError(
-            f"`{path}` must be a whole file of an earlier stage, but is damaged; remove the folder of work to make it"
-            " again."
+            f"`{path}` must be a whole file of an earlier stage, but is damaged; remove the folder"
+            " of work to make it again."
         ) from error
 
 
@@ -131,7 +133,7 @@ def packed(lines: Sequence[str]) -> NDArray[np.uint8]:
 
 
 def lines_of(text: NDArray[np.uint8], rows: NDArray[np.int64] | None = None) -> list[str]:
-    """Return the sentences of an array made by `packed`, or only those in these rows, in their order."""
+    """Return the sentences of an array made by `packed`, or those in these rows."""
     if rows is None:
         return text.tobytes().decode().split("\n")[:-1]
     ends = np.flatnonzero(text == ord("\n"))

@@ -1,4 +1,4 @@
-"""Workers for a stage's jobs (this process, others, a Dask cluster), and the display of progress.
+"""Workers for a stage's jobs, and the display of progress.
 
 A job is a call that says where something is, never the text itself.
 """
@@ -27,8 +27,8 @@ SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_WITHOUT_WORKERS = 60.0  # for a cluster to start a worker after the last one was lost
 SECONDS_BETWEEN_LINES = 15.0
 CLUSTER_ENDED = (
-    "The Dask scheduler of `--scheduler` has ended or cannot be reached; start it and its workers, and run the"
-    " command again to continue with this stage."
+    "The Dask scheduler of `--scheduler` has ended or cannot be reached; start it and its workers,"
+    " and run the command again to continue with this stage."
 )
 
 
@@ -51,18 +51,19 @@ class Step:
             self.show()
 
     def show(self) -> None:
-        """Print the progress, such as `Encoding: 120,000 of 500,000 pairs, 6,123 pairs/s, 0:01:02 left`."""
+        """Print such as `Encoding: 12,000 of 50,000 pairs, 6,123 pairs/s, 0:00:06 left`."""
         self.last_shown = time.monotonic()
         seconds = max(self.last_shown - self.start, 1e-6)
         speed = self.done / seconds
-        text = f"{self.label}: {self.done:,.0f} of {self.total:,.0f} {self.unit}, {speed:,.0f} {self.unit}/s"
+        text = f"{self.label}: {self.done:,.0f} of {self.total:,.0f} {self.unit}"
+        text += f", {speed:,.0f} {self.unit}/s"
         if 0 < self.done < self.total:
             text += f", {timedelta(seconds=round((self.total - self.done) / speed))} left"
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 class Progress:
-    """Shows steps on stderr: a spinner on a terminal, and a line now and then and at the end."""
+    """Shows steps on stderr: a spinner on a terminal, and a line now and then."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
@@ -90,13 +91,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Workers:
-    """An executor of `concurrent.futures` that runs jobs; None runs them in this process."""
+    """An executor of `concurrent.futures`; None runs jobs in this process."""
 
     executor: Executor | None = None
     check: Callable[[], None] = lambda: None  # raises a UserError if no worker is left to wait for
 
     def results(self, jobs: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
-        """Yield each job's number and result as jobs finish, in any order (UserError: the workers were lost)."""
+        """Yield each job's number and result as jobs finish, in any order."""
         if self.executor is None:
             yield from ((number, job()) for number, job in enumerate(jobs))
             return
@@ -112,8 +113,8 @@ class Workers:
                 yield numbers[future], future.result()
         except BrokenProcessPool as error:
             raise UserError(
-                "A worker process was killed, most likely for lack of memory; run the command again with fewer"
-                " `--workers` to continue with this stage."
+                "A worker process was killed, most likely for lack of memory; run the command again"
+                " with fewer `--workers` to continue with this stage."
             ) from error
         except CancelledError as error:
             raise UserError(CLUSTER_ENDED) from error
@@ -140,7 +141,7 @@ class Tools:
         sizes: Sequence[float],
         unit: str = "pairs",
     ) -> list[Result]:
-        """Return the jobs' results in order; the largest jobs begin first. `sizes` are in `unit`."""
+        """Return the jobs' results in order; the largest by `sizes` begin first."""
         if not jobs:
             return []
         order = sorted(range(len(jobs)), key=lambda number: -sizes[number])
@@ -154,7 +155,7 @@ class Tools:
 
 @contextmanager
 def local_workers(count: int) -> Iterator[Workers]:
-    """Yield a number of processes of this machine, or this one alone; they are killed at the end."""
+    """Yield processes of this machine, which are killed at the end, or this one alone."""
     if count == 1:
         yield Workers()
         return
@@ -172,7 +173,8 @@ def local_workers(count: int) -> Iterator[Workers]:
 def cluster(address: str) -> Iterator[Workers]:
     """Yield the workers of the Dask scheduler at an address such as `tcp://host:8786`.
 
-    They see the same files under the same paths as this process does. Dask does again what a lost worker had begun.
+    They see the same files under the same paths as this process does. Dask does again what a lost
+    worker had begun.
     """
     try:
         import distributed
@@ -199,13 +201,14 @@ def cluster(address: str) -> Iterator[Workers]:
 
 
 def _check_cluster(client: Any) -> None:
-    """Wait for a worker if the cluster has none (UserError: none comes, or the scheduler has ended)."""
+    """Wait for a worker if the cluster has none."""
     try:
         client.wait_for_workers(1, timeout=SECONDS_WITHOUT_WORKERS)
     except TimeoutError as error:
         raise UserError(
-            f"The scheduler of `--scheduler` has had no worker for {SECONDS_WITHOUT_WORKERS:.0f} seconds; start"
-            " some (`dask worker ADDRESS --nthreads 1`), and run the command again to continue with this stage."
+            f"The scheduler of `--scheduler` has had no worker for {SECONDS_WITHOUT_WORKERS:.0f}"
+            " seconds; start some (`dask worker ADDRESS --nthreads 1`), and run the command again"
+            " to continue with this stage."
         ) from error
     except (
         CancelledError,

@@ -1,4 +1,4 @@
-"""The fourth stage: a data directory with shards of ids, dictionaries, evaluation text and lists that describe them."""
+"""The fourth stage: shards of ids, dictionaries, evaluation text and lists of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DataDirectory:
 
     @cached_property
     def splits(self) -> dict[tuple[str, str], list[CorpusState]]:
-        """Return the corpora of each language pair and split; empty evaluation corpora count as missing."""
+        """Return the corpora of each language pair and split, without empty ones."""
         splits: dict[tuple[str, str], list[CorpusState]] = {}
         for corpus in self.encoded.corpora:
             if corpus.is_training or corpus.kept:
@@ -62,11 +62,10 @@ class DataDirectory:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Return the number of training pairs of each language pair, with copies."""
-        by_pair = training_by_pair(self.encoded.corpora)
-        return {
-            pair: sum(corpus.kept * corpus.files.weight for corpus in in_pair)
-            for pair, in_pair in by_pair.items()
-        }
+        sizes: dict[str, int] = {}
+        for pair, in_pair in training_by_pair(self.encoded.corpora).items():
+            sizes[pair] = sum(corpus.kept * corpus.files.weight for corpus in in_pair)
+        return sizes
 
     @property
     def pairs(self) -> list[str]:
@@ -75,7 +74,7 @@ class DataDirectory:
 
     @cached_property
     def synthetic(self) -> dict[str, int]:
-        """Return the number of back-translated training pairs of each direction that has some."""
+        """Return the number of back-translated training pairs by direction."""
         counts = Counter[str]()
         for corpus in self.encoded.corpora:
             files = corpus.files
@@ -88,7 +87,7 @@ class DataDirectory:
         return shards_of(self.sizes[pair], self.recipe.shards)
 
     def tiers(self) -> dict[str, list[str]]:
-        """Return the directions of each tier, largest first: by the recipe, the others by size."""
+        """Return the directions of each tier, by the recipe or by size, largest first."""
         named = {name: tier for tier, names in self.recipe.tiers.items() for name in names}
         sizes = {way: self.sizes[self.training_of(way)] for way in self.recipe.trained()}
         by_tier: dict[str, list[str]] = {tier: [] for tier in tiers.TIERS}
@@ -146,7 +145,7 @@ class DataDirectory:
         )
 
     def _write_dictionaries(self, folders: Sequence[Path]) -> None:
-        """Write each language's dictionary, as links to one file, or to one for sources and one for targets."""
+        """Write each language's dictionary, as links to one file or to one for each kind."""
         first: dict[str, Path] = {}
         vocabulary = self.encoded.vocabulary
         for lang in self._langs():
@@ -188,7 +187,7 @@ class DataDirectory:
         _write(folder / recorded_sizes.FILE_NAME, json.dumps(content, indent=1) + "\n")
 
     def _write_text(self, folder: Path, pair: str, corpora: Sequence[CorpusState]) -> None:
-        """Write evaluation text, for scoring detokenized output; further references as `….1` (see `evaluation`)."""
+        """Write evaluation text for scoring; further references are in `….1`, `….2`, …"""
         folder.mkdir(exist_ok=True)
         split = corpora[0].files.role.name
         source, target = (folder / self._name(pair, split, lang) for lang in pair.split("-"))
@@ -229,7 +228,8 @@ def sizes_of(pairs: int, shards: int) -> list[int]:
 def write_side(files: Sequence[Path], side: str, prefixes: Sequence[Path], symbols: int) -> None:
     """Distribute sentences to shards in turn, as `.bin` and `.idx`; a job.
 
-    `files` have the ids of one side of a split, `prefixes` are paths without suffix, one for each shard.
+    `files` have the ids of one side of a split. `prefixes` are paths without suffix, one for each
+    shard.
     """
     count = 0
     with ExitStack() as stack:
