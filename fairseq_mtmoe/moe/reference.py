@@ -91,8 +91,11 @@ def slow_mixture(bank: AdapterBank, x: Tensor, weights: Tensor) -> Tensor:
     def mixed(x_I: Tensor, weights_K: Tensor) -> Tensor:
         return torch.stack([w.to(x) * adapter_output(bank, k, x_I) for k, w in enumerate(weights_K)]).sum(0)
 
-    weights_BK = weights.expand(x.shape[1], -1)
-    return torch.stack([torch.stack([mixed(*pair) for pair in zip(x_BI, weights_BK, strict=True)]) for x_BI in x])
+    outputs = []
+    for x_BI in x:
+        rows = [mixed(*pair) for pair in zip(x_BI, weights.expand(x.shape[1], -1), strict=True)]
+        outputs.append(torch.stack(rows))
+    return torch.stack(outputs)
 
 
 def slow_similarity(

@@ -46,11 +46,11 @@ class SparseModel(nn.Module):
         """Load a checkpoint's state, with this rank's experts; see `adapt_to`."""
         self.adapt_to(state_dict)
         placements = {path: layer.experts.placement for path, layer in expert_layers(self).items()}
-        mine = {
-            key: placements[key.split(EXPERTS)[0]].local(value) if EXPERTS in key else value
-            for key, value in state_dict.items()
-        }
-        return super().load_state_dict(mine, strict)
+        state = dict(state_dict)
+        for key, value in state_dict.items():
+            if EXPERTS in key:
+                state[key] = placements[key.split(EXPERTS)[0]].local(value)
+        return super().load_state_dict(state, strict)
 
     def adapt_to(self, state_dict: dict[str, Tensor]) -> None:
         """Become sparse if the checkpoint is (UserError: other experts, or none)."""

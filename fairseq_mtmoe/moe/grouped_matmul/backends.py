@@ -8,6 +8,7 @@ is known. The last two do not synchronise to read the offsets. Tests compare the
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -81,25 +82,21 @@ def _linear_batched(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor 
         out[ends[-1] :].zero_()
     # Each piece reads the whole matrix, so a single core takes every group in one piece.
     size = PIECE if torch.get_num_threads() > 1 else max(len(rows), 1)
-    pieces = [
-        (group, start, min(size, end - start))
-        for group, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))
-        for start in range(begin, end, size)
-    ]
+    groups, starts, counts = [], [], []
+    begin = 0
+    for group, end in enumerate(ends):
+        for start in range(begin, end, size):
+            groups.append(group * weight.stride(0))
+            starts.append(start)
+            counts.append(min(size, end - start))
+        begin = end
+    stride = weight.stride(2 if by_inputs else 1)
     batched_products(
-        Operand(rows, [start * num_inputs for _, start, _ in pieces], num_inputs),
-        Operand(
-            weight,
-            [group * weight.stride(0) for group, _, _ in pieces],
-            weight.stride(2 if by_inputs else 1),
-            transposed=not by_inputs,
-        ),
-        Operand(out, [start * num_outputs for _, start, _ in pieces], num_outputs),
-        rows=[count for _, _, count in pieces],
-        columns=num_outputs,
-        inner=num_inputs,
-        adds=bias is not None,
-    )
+        Operand(rows, [start * num_inputs for start in starts], num_inputs),
+        Operand(weight, groups, stride, transposed=not by_inputs),
+        Operand(out, [start * num_outputs for start in starts], num_outputs),
+        rows=counts, columns=num_outputs, inner=num_inputs, adds=bias is not None,
+    )  # fmt: skip
     return out
 
 
@@ -108,28 +105,32 @@ def _outer_batched(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -
     num_outputs, num_inputs = grad.shape[1], rows.shape[1]
     out = new(grad, (len(offsets), num_outputs, num_inputs))
     ends = offsets.tolist()
-    counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-    for idle in (group for group, count in enumerate(counts) if count == 0):
-        out[idle].zero_()
-    uneven = max(counts) * 2 * torch.get_num_threads() > len(rows)
-    slices = SLICES if uneven else SLICES // 2
-    slices = slices if num_outputs % slices == 0 and torch.get_num_threads() > 1 else 1
-    height = num_outputs // slices
-    parts = [
-        (group, end - count, top, count)
-        for group, (end, count) in enumerate(zip(ends, counts, strict=True))
-        if count
-        for top in range(0, num_outputs, height)
-    ]
+    counts = [end - start for start, end in pairwise([0, *ends])]
+    height = num_outputs // _slices(counts, len(rows), num_outputs)
+    grad_starts, row_starts, out_starts, inner = [], [], [], []
+    for group, (end, count) in enumerate(zip(ends, counts, strict=True)):
+        if count == 0:
+            out[group].zero_()
+            continue
+        for top in range(0, num_outputs, height):
+            grad_starts.append((end - count) * num_outputs + top)
+            row_starts.append((end - count) * num_inputs)
+            out_starts.append((group * num_outputs + top) * num_inputs)
+            inner.append(count)
     batched_products(
-        Operand(grad, [start * num_outputs + top for _, start, top, _ in parts], num_outputs, transposed=True),
-        Operand(rows, [start * num_inputs for _, start, _, _ in parts], num_inputs),
-        Operand(out, [(group * num_outputs + top) * num_inputs for group, _, top, _ in parts], num_inputs),
-        rows=height,
-        columns=num_inputs,
-        inner=[count for _, _, _, count in parts],
-    )
+        Operand(grad, grad_starts, num_outputs, transposed=True),
+        Operand(rows, row_starts, num_inputs),
+        Operand(out, out_starts, num_inputs),
+        rows=height, columns=num_inputs, inner=inner,
+    )  # fmt: skip
     return out
+
+
+def _slices(counts: list[int], num_rows: int, num_outputs: int) -> int:
+    """Return the number of slices of each group's gradient, for several cores."""
+    threads = torch.get_num_threads()
+    slices = SLICES if max(counts) * 2 * threads > num_rows else SLICES // 2
+    return slices if threads > 1 and num_outputs % slices == 0 else 1
 
 
 def _linear_in_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -32,6 +32,11 @@ class Operand:
     stride: Numbers
     transposed: bool = False
 
+    @property
+    def mark(self) -> bytes:
+        """MKL's letter for a matrix that is read as it is, or transposed."""
+        return b"T" if self.transposed else b"N"
+
     def addresses(self) -> Tensor | list[int]:
         """Return the memory address of each matrix."""
         first, size = self.base.data_ptr(), self.base.element_size()
@@ -71,9 +76,9 @@ def batched_products(
     # The routine is column-major: for it every matrix is transposed, and the operands are swapped.
     first, second = right, left
     arguments = (
-        *(_filled(ctypes.c_char, count, b"T" if operand.transposed else b"N") for operand in (first, second)),
-        *(_numbers(sizes, count) for sizes in (columns, rows, inner)), _filled(ctypes.c_float, count, scale),
-        *(pointer for operand in (first, second) for pointer in _matrices(operand, count)),
+        _filled(ctypes.c_char, count, first.mark), _filled(ctypes.c_char, count, second.mark),
+        _numbers(columns, count), _numbers(rows, count), _numbers(inner, count),
+        _filled(ctypes.c_float, count, scale), *_matrices(first, count), *_matrices(second, count),
         _filled(ctypes.c_float, count, float(adds)), *_matrices(out, count),
         # A build with 64-bit sizes would read both numbers as one negative number of groups.
         (ctypes.c_int32 * 2)(count, -1), _filled(ctypes.c_int32, count, 1),

@@ -92,7 +92,8 @@ class TokenShuffle:
         padding_S = owner_S == 0
         expert_S, price_N = assign(part_SN, padding_S)
         sent = self._answers(expert_S, owner_S, receive)
-        there, back = ([number + num_experts for number in numbers] for numbers in (receive, send))
+        there = [number + num_experts for number in receive]
+        back = [number + num_experts for number in send]
         lengths = [length for count in send for length in (count, num_experts)]
         parts = torch.split(all_to_all(sent, there, back, group, record), lengths)
         answer_T, rows_PE = torch.cat(parts[::2]), torch.stack(parts[1::2]).sum(0).view(size, -1)
