@@ -14,7 +14,13 @@ from rich.console import Console
 
 from fairseq_mtmoe.analysis import score_files
 from fairseq_mtmoe.analysis import scores as scoring
-from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MARKDOWN_FILE, Scores, scores_of_pairs
+from fairseq_mtmoe.analysis.score_files import (
+    JSON_FILE,
+    LATEX_FILE,
+    MARKDOWN_FILE,
+    Scores,
+    scores_of_pairs,
+)
 from fairseq_mtmoe.analysis.score_tables import remove_scores, score_table, write_scores
 from fairseq_mtmoe.analysis.scores import PairScore, PieceBleu, score_of
 from fairseq_mtmoe.cli._shared import progress_bar, say
@@ -55,12 +61,15 @@ class ScoreFolder:
         """
         if (self.folder / JSON_FILE).exists():
             try:
-                scores = score_files.scores_in(read_json(self.folder / JSON_FILE, "scores of mtmoe evaluate"))
+                scores = score_files.scores_in(
+                    read_json(self.folder / JSON_FILE, "scores of mtmoe evaluate")
+                )
             except ValueError:
                 scores = Scores([], {}, {})
             self._before = scores.pairs
             differing = self._differing(scores.settings)
-            is_whole = (self.folder / MARKDOWN_FILE).is_file() and all(map(self.has_texts, scores.pairs.values()))
+            has_texts = all(map(self.has_texts, scores.pairs.values()))
+            is_whole = has_texts and (self.folder / MARKDOWN_FILE).is_file()
             if not differing and is_whole:
                 return scores
             self._refuse("the scores", differing)
@@ -82,12 +91,17 @@ class ScoreFolder:
         content = read_json(path, "an unfinished evaluation")
         try:
             settings = content["settings"]
-            scores = [score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()]
+            scores = [
+                score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()
+            ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"`{path}` must be of an unfinished evaluation, but is not; remove it.") from error
+            raise UserError(
+                f"`{path}` must be of an unfinished evaluation, but is not; remove it."
+            ) from error
         differing = self._differing(settings)
         self._refuse("an unfinished evaluation", differing)
-        self.unfinished = {} if differing else {score.pair: score for score in scores if self.has_texts(score)}
+        if not differing:
+            self.unfinished = {score.pair: score for score in scores if self.has_texts(score)}
 
     def write_texts(
         self,
@@ -106,19 +120,27 @@ class ScoreFolder:
         for number, lines in enumerate(references):
             write_text(self.folder / f"{score.pair}.ref{number or ''}", as_file(lines))
         for name, figures in by_sentence.items():
-            write_text(self.folder / f"{score.pair}.{name.lower()}", as_file([repr(figure) for figure in figures]))
+            write_text(
+                self.folder / f"{score.pair}.{name.lower()}",
+                as_file([repr(figure) for figure in figures]),
+            )
         write_text(self.folder / f"{score.pair}.hyp", as_file(hypotheses))
         self.unfinished[score.pair] = score
         self._note()
 
     def _note(self) -> None:
         scores = {pair: scored.fields for pair, scored in self.unfinished.items()}
-        write_text(self.folder / UNFINISHED, json.dumps({"settings": self.settings, "pairs": scores}))
+        write_text(
+            self.folder / UNFINISHED, json.dumps({"settings": self.settings, "pairs": scores})
+        )
 
     def has_texts(self, score: PairScore) -> bool:
         """Return whether a pair's texts exist and are those that were scored."""
         references = [f"ref{number or ''}" for number in range(1 + score.more_references)]
-        files = [self.folder / f"{score.pair}.{kind}" for kind in ("hyp", *references, *map(str.lower, score.metrics))]
+        files = [
+            self.folder / f"{score.pair}.{kind}"
+            for kind in ("hyp", *references, *map(str.lower, score.metrics))
+        ]
         if not all(path.is_file() for path in files):
             return False
         return score.hypotheses_sha256 == hashlib.sha256(read_bytes(files[0])).hexdigest()
@@ -203,7 +225,11 @@ class Measures:
             self.comet = Comet(self.comet_file, gpus=0 if self.cpu else None)
 
     def write(
-        self, text: Translation, tier: str, sources: Callable[[], Sequence[str]], folder: ScoreFolder
+        self,
+        text: Translation,
+        tier: str,
+        sources: Callable[[], Sequence[str]],
+        folder: ScoreFolder,
     ) -> PairScore:
         """Score a pair and write its texts; return the scores."""
         score = scoring.score_pair(
@@ -222,8 +248,12 @@ class Measures:
             chosen = [all_sources[number] for number in text.numbers]
             figures = self.comet(chosen, text.hypotheses, text.references)
             by_sentence, signatures = {name: figures}, {name: self.comet.signature}
-            score = replace(score, metrics={name: sum(figures) / len(figures)}, metric_signatures=signatures)
-        folder.write_texts(score, text.hypotheses, [text.references, *text.more_references], by_sentence)
+            score = replace(
+                score, metrics={name: sum(figures) / len(figures)}, metric_signatures=signatures
+            )
+        folder.write_texts(
+            score, text.hypotheses, [text.references, *text.more_references], by_sentence
+        )
         return score
 
 
@@ -237,7 +267,8 @@ def translate_and_score(
 ) -> Scores:
     """Translate, score and write the pairs, with a progress bar over all sentences.
 
-    With COMET all pairs are translated before the first is scored: both models may not fit on one GPU.
+    With COMET all pairs are translated before the first is scored: both models may not fit on one
+    GPU.
 
     Args:
         translator: of the models and data.
@@ -292,9 +323,13 @@ class NamedTiers:
             recipe = load_recipe(name, "--tiers")
             path, tiers = recipe.path, dict(recipe.tiers)
         if not any(tiers.values()):
-            raise UserError(f"`--tiers` must be a recipe or a file with tiers, but {name} has none.")
+            raise UserError(
+                f"`--tiers` must be a recipe or a file with tiers, but {name} has none."
+            )
         self.identity = f"{name} {hashlib.sha256(read_bytes(path)).hexdigest()[:8]}"
-        self._tiers = {self._plain(member): tier for tier, members in tiers.items() for member in members}
+        self._tiers = {
+            self._plain(member): tier for tier, members in tiers.items() for member in members
+        }
 
     @staticmethod
     def _plain(name: str) -> str:

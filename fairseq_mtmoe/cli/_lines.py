@@ -1,7 +1,7 @@
 """Input of `mtmoe translate`, in groups of lines, and its output.
 
-Output goes to standard output or to files. A killed translation into files goes on after the last whole group of lines
-that it has written.
+Output goes to standard output or to files. A killed translation into files goes on after the last
+whole group of lines that it has written.
 """
 
 import fcntl
@@ -54,7 +54,9 @@ def _some(file: BinaryIO, count: int, name: str, first: int) -> list[str]:
     while len(lines) < count and (line := file.readline(LONGEST + 1)):
         number = first + len(lines)
         if len(line) > LONGEST:
-            raise UserError(f"Line {number} of {name} must have at most {LONGEST >> 20} MiB, but is longer.")
+            raise UserError(
+                f"Line {number} of {name} must have at most {LONGEST >> 20} MiB, but is longer."
+            )
         text = decoded_line(line, number, name).removesuffix("\n").removesuffix("\r")
         lines.append(text.removeprefix("\ufeff") if number == 1 else text)
     return lines
@@ -87,7 +89,9 @@ class Screen:
         except BrokenPipeError:  # the reader has closed the pipe, as `head` does
             raise
         except OSError as error:
-            raise UserError(f"The `standard output` must be writable, but is not: {error.strerror}.") from error
+            raise UserError(
+                f"The `standard output` must be writable, but is not: {error.strerror}."
+            ) from error
 
     def finish(self) -> None:
         """Do nothing: all lines are written."""
@@ -115,13 +119,16 @@ class Files:
 
         Args:
             paths: of the files by language.
-            settings: determine the translations, input included; None if they cannot go on, as those of a pipe.
+            settings: determine the translations, input included; None if they cannot go on, as
+                those of a pipe.
             overwrite: whether to replace the files, and what another translation has left.
             inputs: files that may not be overwritten, with the names of their options.
         """
         self.lines = 0
         self._paths, self._inputs, self._overwrite = paths, inputs, overwrite
-        self._partial = {lang: path.with_name(f".{path.name}.unfinished") for lang, path in paths.items()}
+        self._partial = {
+            lang: path.with_name(f".{path.name}.unfinished") for lang, path in paths.items()
+        }
         self._files: dict[str, BinaryIO] = {}
         first = next(iter(paths.values()))
         self._note = first.with_name(f".{first.name}.unfinished.json")
@@ -134,7 +141,9 @@ class Files:
         Raises:
             UserError: it has others.
         """
-        before = read_json(self._note, "the settings of a translation") if self._note.exists() else None
+        before = None
+        if self._note.exists():
+            before = read_json(self._note, "the settings of a translation")
         goes_on = before is not None and before == self._settings
         if before is not None and not goes_on and not self._overwrite:
             raise UserError(
@@ -158,7 +167,8 @@ class Files:
         """
         goes_on = self._check()
         for lang, partial in self._partial.items():
-            if goes_on and not partial.exists() and self._paths[lang].exists():  # killed while it was moved into place
+            # It may have been killed while its files were moved into place.
+            if goes_on and not partial.exists() and self._paths[lang].exists():
                 os.replace(self._paths[lang], partial)
             self._files[lang] = _locked(partial)
         whole = min(map(_whole_lines, self._files.values())) if goes_on else 0
@@ -203,7 +213,8 @@ def _locked(path: Path) -> BinaryIO:
     file: BinaryIO = open_in_place(path, "r+b")
     with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):  # it was not moved before it was locked
+        # It may have been moved before it was locked.
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
             return file
     file.close()
     raise UserError(
@@ -237,6 +248,8 @@ def output_paths(out: Path, targets: Sequence[str], inputs: Sequence[Path]) -> d
         return {lang: Path(str(out).replace("{lang}", lang)) for lang in targets}
     if out.is_dir() or len(targets) > 1:
         if out.exists() and not out.is_dir():
-            raise_invalid("--out", "a folder, or a name with {lang}, for several languages", str(out))
+            raise_invalid(
+                "--out", "a folder, or a name with {lang}, for several languages", str(out)
+            )
         return {lang: out / (f"{name}.{lang}" if name else lang) for lang in targets}
     return {targets[0]: out}

@@ -1,7 +1,8 @@
 """The page of `mtmoe translate --web`, for several models side by side.
 
-The server answers only requests to 127.0.0.1 or localhost from its own page, so that no other site can use it. It
-stores nothing, sends no script, and translates one text at a time. For serving use CTranslate2.
+The server answers only requests to 127.0.0.1 or localhost from its own page, so that no other site
+can use it. It stores nothing, sends no script, and translates one text at a time. For serving use
+CTranslate2.
 """
 
 from __future__ import annotations
@@ -50,14 +51,19 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, translators: Sequence[TextTranslator], names: Sequence[str], port: int) -> None:
-        self.translators, self.names = translators, list(map(visible, names))  # a file's name need not be UTF-8
+    def __init__(
+        self, translators: Sequence[TextTranslator], names: Sequence[str], port: int
+    ) -> None:
+        self.translators = translators
+        self.names = list(map(visible, names))  # a file's name need not be UTF-8
         self.langs = sorted({lang for translator in translators for lang in translator.langs})
         self._translating = Lock()
         try:
             super().__init__((HOST, port), Page)
         except OSError as error:
-            raise UserError(f"`--port` must be a free port, but {port} is not: {first_line(error)}.") from error
+            raise UserError(
+                f"`--port` must be a free port, but {port} is not: {first_line(error)}."
+            ) from error
 
     @property
     def hosts(self) -> list[str]:
@@ -99,7 +105,9 @@ class Page(BaseHTTPRequestHandler):
         if not length.isdecimal() or int(length) > MOST_BYTES:
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
-        form = parse_qs(self.rfile.read(int(length)).decode(errors="replace"), keep_blank_values=True)
+        form = parse_qs(
+            self.rfile.read(int(length)).decode(errors="replace"), keep_blank_values=True
+        )
         values = {name: form.get(name, [""])[0] for name in ("text", "from", "to")}
         # Browsers send texts with CRLF line ends; keep blanks at both ends
         text = values["text"].replace("\r\n", "\n").removesuffix("\n")
@@ -110,7 +118,11 @@ class Page(BaseHTTPRequestHandler):
         """Return whether a request is the page's own; else answer it."""
         hosts = self.server.hosts
         origins = [None, *(f"http://{host}" for host in hosts)]
-        if self.headers.get("Host") in hosts and self.headers.get("Origin") in origins and self.path == "/":
+        if (
+            self.headers.get("Host") in hosts
+            and self.headers.get("Origin") in origins
+            and self.path == "/"
+        ):
             return True
         self.send_error(HTTPStatus.FORBIDDEN)
         return False

@@ -49,14 +49,16 @@ def done_by(workers: int, work: Work) -> Iterator[DoAll]:
     if workers == 1:
         yield partial(map, work)
         return
-    executor = ProcessPoolExecutor(workers, get_context("fork"), _begin, (work, max(1, cores() // workers)))
+    threads = max(1, cores() // workers)
+    executor = ProcessPoolExecutor(workers, get_context("fork"), _begin, (work, threads))
     too_many = UserError(
         "`--workers` must be a number of processes that fit into memory, but one process died or could not start, "
         "most likely for want of memory."
     )
     try:
         try:
-            executor.submit(_nothing).result()  # all are forked before the progress bar's thread is started
+            # All are forked here, before the progress bar's thread is started.
+            executor.submit(_nothing).result()
         except OSError as error:
             raise too_many from error
         yield partial(executor.map, _done)

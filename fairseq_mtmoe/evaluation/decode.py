@@ -1,7 +1,8 @@
 """The one way to translate: rows of tokens in, hypotheses out.
 
-Rows come from a data directory (`translator.py`) or from lines of text (`text_translator.py`). No layer mixes
-sentences, so rows of several language pairs share batches: language tokens and ids go with each row.
+Rows come from a data directory (`translator.py`) or from lines of text (`text_translator.py`). No
+layer mixes sentences, so rows of several language pairs share batches: language tokens and ids go
+with each row.
 """
 
 import math
@@ -28,7 +29,8 @@ from fairseq_mtmoe.evaluation.stored import Inference, expect_counts
 from fairseq_mtmoe.moe.gates import base_gates
 
 MOST_TOKENS = 12000  # in a batch without options, as in fairseq
-# Without options thousands of short sentences would share a batch, and their hypotheses would fill the memory.
+# Without options thousands of short sentences would share a batch, and their hypotheses would fill
+# the memory.
 MOST_SENTENCES = 1000
 
 
@@ -135,11 +137,15 @@ class Hypothesis(NamedTuple):
 class Decoder:
     """Models (several are an ensemble) with a search, for a task of fairseq's or ours."""
 
-    def __init__(self, task: Any, models: Sequence[Any], decoding: Decoding, n_best: int = 1) -> None:
+    def __init__(
+        self, task: Any, models: Sequence[Any], decoding: Decoding, n_best: int = 1
+    ) -> None:
         self.decoding, self.n_best = decoding, n_best
         self._task, self._models = task, models
         self._generator = task.build_generator(models, decoding.generation)
-        self._search = self._generator if decoding.sampling else BeamSearch(self._generator, n_best=n_best)
+        self._search = self._generator
+        if not decoding.sampling:
+            self._search = BeamSearch(self._generator, n_best=n_best)
 
     @torch.no_grad()
     def decode(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
@@ -174,7 +180,8 @@ class Decoder:
         batches = []
         for together in apart.values():
             lengths = [len(row.tokens) for row in together]
-            batches += [[together[index] for index in batch] for batch in batches_of(lengths, self.decoding)]
+            for indices in batches_of(lengths, self.decoding):
+                batches.append([together[index] for index in indices])
         return sorted(batches, key=lambda batch: -len(batch[0].tokens))
 
 
@@ -185,14 +192,20 @@ def batches_of(lengths: Sequence[int], decoding: Decoding) -> list[list[int]]:
         most_tokens, most_sentences = MOST_TOKENS, MOST_SENTENCES
     longest = max(lengths, default=0)
     if most_tokens is not None and longest > most_tokens:
-        raise_invalid("--max-tokens", f"at least {longest}, the length of the longest sentence", most_tokens)
+        raise_invalid(
+            "--max-tokens", f"at least {longest}, the length of the longest sentence", most_tokens
+        )
     order = np.argsort(np.array(lengths, dtype=np.int64), kind="stable")
     tokens = np.array(lengths, dtype=np.int64)
-    batches = data_utils.batch_by_size(order, None, tokens[order], most_tokens, most_sentences) if len(order) else []
+    if not len(order):
+        return []
+    batches = data_utils.batch_by_size(order, None, tokens[order], most_tokens, most_sentences)
     return [batch.tolist()[::-1] for batch in batches]
 
 
-def batch_of(rows: Sequence[Row], task: Any, models: Sequence[Any], decoding: Inference) -> dict[str, Any]:
+def batch_of(
+    rows: Sequence[Row], task: Any, models: Sequence[Any], decoding: Inference
+) -> dict[str, Any]:
     """Return a batch, as fairseq's tasks collate it, on the models' device.
 
     The longest row is first.
@@ -202,13 +215,16 @@ def batch_of(rows: Sequence[Row], task: Any, models: Sequence[Any], decoding: In
     tokens = [torch.tensor(row.tokens) for row in rows]
     padding, is_left = dictionary.pad(), options.left_pad_source
     net_input = {
-        "src_tokens": data_utils.collate_tokens(tokens, padding, dictionary.eos(), left_pad=is_left),
+        "src_tokens": data_utils.collate_tokens(
+            tokens, padding, dictionary.eos(), left_pad=is_left
+        ),
         "src_lengths": torch.tensor([len(row.tokens) for row in rows]),
     }
     sample: dict[str, Any] = {"id": torch.arange(len(rows)), "net_input": net_input}
     directions = [row.direction for row in rows]
     if directions[0].language_id is not None:
-        net_input["src_lang_id"] = torch.tensor([direction.language_id for direction in directions]).unsqueeze(1)
+        language_ids = [direction.language_id for direction in directions]
+        net_input["src_lang_id"] = torch.tensor(language_ids).unsqueeze(1)
     if directions[0].task_id is not None:
         sample["task_ids"] = torch.tensor([direction.task_id for direction in directions])
     sample = decoding.moved(sample)
@@ -216,7 +232,11 @@ def batch_of(rows: Sequence[Row], task: Any, models: Sequence[Any], decoding: In
 
 
 def searched(
-    search: Any, models: Sequence[Any], sample: dict[str, Any], direction: Direction, prefixes: Tensor | None
+    search: Any,
+    models: Sequence[Any],
+    sample: dict[str, Any],
+    direction: Direction,
+    prefixes: Tensor | None,
 ) -> list[list[dict[str, Tensor]]]:
     """Return a search's outputs of rows with one first input and one vocabulary."""
     with first_words(models, direction.end, padded=not isinstance(search, BeamSearch)):
@@ -232,5 +252,7 @@ def ready(model: Any, decoding: Decoding) -> Any:
         for gate in base_gates(model):
             gate.routing = replace(gate.routing, evaluation=decoding.base_evaluation)
     stored.placed(model, decoding.fp16, decoding.bf16, decoding.use_cuda)
-    model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=decoding.generation)))
+    model.prepare_for_inference_(
+        OmegaConf.structured(FairseqConfig(generation=decoding.generation))
+    )
     return model

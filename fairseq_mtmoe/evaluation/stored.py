@@ -57,15 +57,11 @@ def expect_counts(**values: object) -> None:
             raise_invalid(flag(name), f"a whole number from 1 to {2**31 - 1}", value)
 
 
-def existing(path: str) -> str:
-    """Return an existing checkpoint's path; fairseq would search further places."""
-    return str(regular_file(path, "a checkpoint file"))
-
-
 def read(path: str) -> dict[str, Any]:
     """Return a checkpoint with all experts, without the optimizer's state (UserError)."""
+    regular_file(path, "a checkpoint file")  # fairseq would search further places
     with whole_models():  # `task_settings` checks the task, `build_model` the model
-        state = loading.load(existing(path), loading.LoadContext(kinds=()))
+        state = loading.load(path, loading.LoadContext(kinds=()))
     state.pop("last_optimizer_state", None)
     return state
 

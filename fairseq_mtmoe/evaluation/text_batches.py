@@ -1,7 +1,7 @@
 """Rows of tokens from lines of text, and lines from hypotheses; no model.
 
-Every line gives one line. A line that is too long for the model is split at the ends of sentences, in any script, and
-its translations are joined.
+Every line gives one line. A line that is too long for the model is split at the ends of sentences,
+in any script, and its translations are joined.
 """
 
 import functools
@@ -20,7 +20,7 @@ from fairseq.data import Dictionary
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
-from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, dictionary_name, joined_dictionary
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, joined_dictionary
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.vocabulary import End, Side, Vocabulary, ends_of
@@ -38,7 +38,8 @@ SHOWN = 4  # directions that a warning lists
 
 logger = logging.getLogger(__name__)
 
-# After marks that end sentences, with closing brackets: at a space, or directly after marks other than ASCII's.
+# After marks that end sentences, with closing brackets: at a space, or directly after marks other
+# than ASCII's.
 _ENDS = regex.compile(
     r"(?V1)(?<=\p{Sentence_Terminal}[\p{Pe}\p{Pf}\p{Pi}\"']*)\s+"
     r"|(?<=[\p{Sentence_Terminal}--\p{ASCII}][\p{Pe}\p{Pf}]*)(?![\p{Sentence_Terminal}\p{Pe}\p{Pf}\s]|$)"
@@ -79,12 +80,16 @@ class Pieces:
 
     def __init__(self, side: Side, dictionary: Dictionary) -> None:
         self._side, self._processor, self._dictionary = side, side.processor, dictionary
-        names = [self._processor.id_to_piece(piece) for piece in range(self._processor.get_piece_size())]
+        count = self._processor.get_piece_size()
+        names = [self._processor.id_to_piece(piece) for piece in range(count)]
         ids = [dictionary.index(name) for name in names]
         ids[self._processor.unk_id()] = dictionary.unk()
         self._ids: NDArray[np.int64] = np.array(ids, dtype=np.int64)
-        # Characters of pretrained vocabularies that their SentencePiece model lacks; it spells what is unknown to it
-        self._others = {name: dictionary.index(name) for name in set(side.symbols).difference(names)}
+        # Characters of pretrained vocabularies that their SentencePiece model lacks; it spells what
+        # is unknown to it
+        self._others = {
+            name: dictionary.index(name) for name in set(side.symbols).difference(names)
+        }
         # Only SentencePiece joins byte pieces to characters.
         self._has_bytes = any(map(_BYTE.fullmatch, names))
 
@@ -108,7 +113,9 @@ class Pieces:
 class Spelled:
     """Converts tokens to a line as `mtmoe evaluate` does; byte pieces need a model."""
 
-    def __init__(self, dictionary: Dictionary, ignored: Sequence[int], processor: Any = None) -> None:
+    def __init__(
+        self, dictionary: Dictionary, ignored: Sequence[int], processor: Any = None
+    ) -> None:
         self._processor = processor
         self._spell = Speller(dictionary, "sentencepiece" if processor is None else None, ignored)
 
@@ -145,7 +152,9 @@ class Forms:
     data: directory with the vocabulary of older files.
     """
 
-    def __init__(self, states: Sequence[Mapping[str, Any]], paths: Sequence[str], data: str | None = None) -> None:
+    def __init__(
+        self, states: Sequence[Mapping[str, Any]], paths: Sequence[str], data: str | None = None
+    ) -> None:
         self._trained = [Trained.of(*model) for model in zip(states, paths, strict=True)]
         state, path, pairs = states[0], paths[0], self._trained[0].pairs
         settings = stored.task_settings(dict(state), path, TASKS, BY_PIECES)
@@ -153,7 +162,9 @@ class Forms:
         langs = stored.names_in(saved.get("langs")) or _languages(settings, pairs)
         if len(langs) < 2:
             raise UserError(f"`{path}` must name the languages that it translates, but names none.")
-        self.vocabulary = Vocabulary.of_state(saved) or _of_data(path, data or stored.setting(settings, "data"), langs)
+        self.vocabulary = Vocabulary.of_state(saved) or _of_data(
+            path, data or stored.setting(settings, "data")
+        )
         stored.change(
             settings, langs=",".join(langs), lang_dict=None, data="", source_lang=langs[0], target_lang=langs[1],
             lang_pairs=",".join(pairs),
@@ -195,16 +206,20 @@ class Forms:
         old = side.until(end)
         return Pieces(old, old.dictionary())
 
-    def check(self, source: str, targets: Sequence[str], names: tuple[str, str] = ("--from", "--to")) -> None:
+    def check(
+        self, source: str, targets: Sequence[str], names: tuple[str, str] = ("--from", "--to")
+    ) -> None:
         """Refuse unknown languages (UserError, with the nearest ones).
 
         names: of the arguments, for errors.
         """
         for option, lang in ((names[0], source), *((names[1], target) for target in targets)):
             if lang not in self.langs:
-                raise_invalid(option, f"a language of {self.path} ({shortened(self.langs, lang)})", lang)
+                raise_invalid(
+                    option, f"a language of {self.path} ({shortened(self.langs, lang)})", lang
+                )
         for target in targets:
-            self.task.task_id(f"{source}-{target}")  # refuses pairs that a model of pairs does not have
+            self.task.task_id(f"{source}-{target}")  # refuses what a model of pairs lacks
             is_old = self.ends(source)[0] is not None and self.ends(target)[1] is not None
             for model in self._trained:
                 if f"{source}-{target}" not in model.pairs and not (model.only_new_rows and is_old):
@@ -222,7 +237,8 @@ class Forms:
             direction = self.direction(source, target)
             for line, pieces_of_parts in enumerate(parts):
                 for part, pieces in enumerate(pieces_of_parts):
-                    rows.append(Row((target, line, part), direction, self.tokens(pieces, source, target)))
+                    tokens = self.tokens(pieces, source, target)
+                    rows.append(Row((target, line, part), direction, tokens))
         return rows
 
     def direction(self, source: str, target: str) -> Direction:
@@ -232,7 +248,8 @@ class Forms:
     def expect_short(self, lines: Lines, source: str) -> None:
         """Refuse lines with a sentence that is too long (UserError).
 
-        Only lines with many characters are cut. `rows` refuses all; this checks much text before it is translated.
+        Only lines with many characters are cut. `rows` refuses all; this checks much text before it
+        is translated.
         """
         for number, line in enumerate(lines.lines, start=lines.first):
             if len(line) > self.longest // 4:
@@ -263,7 +280,9 @@ class Forms:
             return [*pieces, end]
         if self.replaces_ends:
             return [*pieces, token]
-        return [*pieces, end, token] if self.task.args.encoder_langtok_last else [token, *pieces, end]
+        if self.task.args.encoder_langtok_last:
+            return [*pieces, end, token]
+        return [token, *pieces, end]
 
     @functools.cached_property
     def language_tokens(self) -> list[int]:
@@ -279,32 +298,36 @@ def _warn_of_untrained(path: str, direction: str, trained: tuple[str, ...]) -> N
     if trained:
         more = f" and {len(trained) - SHOWN} more" if len(trained) > SHOWN else ""
         shown = visible(", ".join(trained[:SHOWN])) + more
-        logger.warning(f"{path} was last trained on {shown}, not on {direction}: its output may be poor")
+        logger.warning(
+            f"{path} was last trained on {shown}, not on {direction}: its output may be poor"
+        )
 
 
 def _languages(settings: Any, pairs: Sequence[str]) -> list[str]:
     """Return a checkpoint's languages as fairseq does: from a file, option or pairs."""
     file = stored.setting(settings, "lang_dict")
     if file:
-        return [line.strip() for line in text_lines(file, "the run's `--lang-dict`") if line.strip()]
+        lines = [line.strip() for line in text_lines(file, "the run's `--lang-dict`")]
+        return list(filter(None, lines))
     named = stored.names_in(stored.setting(settings, "langs"))
     return named or sorted({lang for pair in pairs for lang in pair.split("-")})
 
 
-def _of_data(path: str, data: str | None, langs: Sequence[str]) -> Vocabulary:
+def _of_data(path: str, data: str | None) -> Vocabulary:
     """Return a data directory's vocabulary, for a checkpoint without (UserError)."""
     if not data:
-        raise UserError(f"`{path}` must have a vocabulary, but has none: give the run's data directory as `--data`.")
+        raise UserError(
+            f"`{path}` must have a vocabulary, but has none: give the run's data directory as `--data`."
+        )
     folder = utils.split_paths(with_shards(data))[0]
-    paths = [f"{folder}/{dictionary_name(lang)}" for lang in langs]
     path_of_all, vocabulary = joined_dictionary(folder), None
     if path_of_all is not None:
         symbols = Dictionary.load(path_of_all).symbols
         vocabulary = Vocabulary.of_data(folder, symbols, symbols)
     if vocabulary is None:
         raise UserError(
-            f"`{path}` must have a vocabulary, but has none, nor has its data directory `{folder}` a {SENTENCEPIECE} "
-            f"and one dictionary, such as {paths[0]}; give another as `--data`."
+            f"`{path}` must have a vocabulary, but has none, nor has its data directory `{folder}` a "
+            f"{SENTENCEPIECE} and one dictionary of all languages; give another as `--data`."
         )
     return vocabulary
 

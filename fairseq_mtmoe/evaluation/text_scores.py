@@ -1,8 +1,8 @@
 """Forced decoding: log-probabilities of given translations.
 
-This is fairseq-generate's `--score-reference`. Lines are cut as in `mtmoe translate`. A target has the tokens that a
-search would write: a language token if the decoder begins with one, pieces, and the end. No line is split, as the
-parts' score would not be the line's.
+This is fairseq-generate's `--score-reference`. Lines are cut as in `mtmoe translate`. A target has
+the tokens that a search would write: a language token if the decoder begins with one, pieces, and
+the end. No line is split, as the parts' score would not be the line's.
 
 Letters: `B` sentences, `T` places, `N` tokens of all sentences, `H` width of the features.
 """
@@ -63,7 +63,8 @@ class Forced:
     def expect_short(self, side: int, lines: Lines) -> None:
         """Refuse sources (0) or targets (1) that are too long (UserError).
 
-        Only lines with many characters are cut. `group` refuses all; this checks much text before it is scored.
+        Only lines with many characters are cut. `group` refuses all; this checks much text before
+        it is scored.
         """
         for number, line in enumerate(lines.lines, start=lines.first):
             if len(line) > self._rooms[side] // _CHARACTERS:
@@ -106,7 +107,11 @@ def _batches(pairs: Sequence[Given], decoding: Decoding) -> list[list[Given]]:
 
 @torch.no_grad()
 def log_probs(
-    models: Sequence[Any], net_input: dict[str, Any], written: Sequence[Sequence[int]], begins: int, pad: int
+    models: Sequence[Any],
+    net_input: dict[str, Any],
+    written: Sequence[Sequence[int]],
+    begins: int,
+    pad: int,
 ) -> list[list[float]]:
     """Return each written token's natural log-probability, given source and prefix.
 

@@ -1,7 +1,7 @@
 """A model that translates or scores text without a data directory.
 
-Search and spelling are those of `mtmoe evaluate`. Sentences into several languages share batches, each with its own
-language tokens and ids.
+Search and spelling are those of `mtmoe evaluate`. Sentences into several languages share batches,
+each with its own language tokens and ids.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,10 +26,16 @@ class TextTranslator:
     """Models (several are an ensemble) with `decoding`: search, precision and device.
 
     Raises:
-        UserError: a file is no translator's checkpoint, or lacks a vocabulary; see `Forms` for `data`.
+        UserError: a file is no translator's checkpoint, or lacks a vocabulary; see `Forms` for
+            `data`.
     """
 
-    def __init__(self, checkpoints: Sequence[str], decoding: Decoding = Decoding(), data: str | None = None) -> None:  # noqa: B008 (frozen)
+    def __init__(
+        self,
+        checkpoints: Sequence[str],
+        decoding: Decoding = Decoding(),  # noqa: B008 (frozen)
+        data: str | None = None,
+    ) -> None:
         self.decoding = decoding
         states = [stored.read(path) for path in checkpoints]
         self.forms = Forms(states, checkpoints, data)
@@ -53,22 +59,25 @@ class TextTranslator:
         """Return the translation of each line, in order; empty lines stay empty.
 
         Args:
-            lines: One or more sentences each; a line that is too long for the model is split at ends of sentences.
+            lines: One or more sentences each; a line that is too long for the model is split at
+                ends of sentences.
             source: Language of the lines, as in `langs`.
             target: Language to translate into.
             beam: Width of the beam, 5 by default; 1 is greedy.
             lenpen: Length penalty, 1 by default: higher values favour longer translations.
-            max_len_a: With `max_len_b`, a translation has at most a · source tokens + b tokens; 0 by default.
+            max_len_a: With `max_len_b`, a translation has at most a · source tokens + b tokens; 0
+                by default.
             max_len_b: See `max_len_a`; 200 by default.
             max_tokens: Tokens in a batch, 12000 by default.
             batch_size: Sentences in a batch.
-            sampling: Sample from the model's distribution instead of beam search; `beam` samples, 1 by default, of
-                which the most probable is returned.
+            sampling: Sample from the model's distribution instead of beam search; `beam` samples, 1
+                by default, of which the most probable is returned.
             sampling_topk: Sample each token from this many most probable ones.
             seed: Seed of the samples, 1 by default; the batches determine them, too.
 
         Raises:
-            UserError: a language is unknown, an option is out of range, or a line has a sentence that is too long.
+            UserError: a language is unknown, an option is out of range, or a line has a sentence
+                that is too long.
         """
         options: dict[str, Any] = {
             "beam": 1 if sampling and beam is None else beam,
@@ -81,9 +90,12 @@ class TextTranslator:
             "sampling_topk": sampling_topk,
             "seed": seed,
         }
-        decoding = replace(self.decoding, **{name: value for name, value in options.items() if value is not None})
+        changes = {name: value for name, value in options.items() if value is not None}
+        decoding = replace(self.decoding, **changes)
         self.forms.check(source, [target], _ARGUMENTS)
-        translated = self.translated(Lines(_texts("lines", lines)), source, [target], self.decoder(decoding))
+        translated = self.translated(
+            Lines(_texts("lines", lines)), source, [target], self.decoder(decoding)
+        )
         return [best.text for best, *_ in translated[target]]
 
     def translated(
@@ -116,18 +128,23 @@ class TextTranslator:
         translated = {}
         for target in targets:
             numbers = range(len(lines.lines))
-            translated[target] = [_best_of_line(parts.get((target, line), {}), decoder) for line in numbers]
+            parts_of_lines = [parts.get((target, line), {}) for line in numbers]
+            translated[target] = [_best_of_line(each, decoder) for each in parts_of_lines]
         return translated
 
-    def score(self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str) -> list[float]:
+    def score(
+        self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str
+    ) -> list[float]:
         """Return the log-probability of each target, given its source: forced decoding.
 
-        It is the natural logarithm, summed over all tokens that the decoder writes: a language token if the model has
-        one, the target's pieces, and the end. An ensemble's probability of a token is the mean of its models'. Two
-        empty lines score 0.0, as the empty line translates to itself.
+        It is the natural logarithm, summed over all tokens that the decoder writes: a language
+        token if the model has one, the target's pieces, and the end. An ensemble's probability of a
+        token is the mean of its models'. Two empty lines score 0.0, as the empty line translates to
+        itself.
 
         Raises:
-            UserError: a language is unknown, there are not as many targets as sources, or a line is too long.
+            UserError: a language is unknown, there are not as many targets as sources, or a line is
+                too long.
         """
         lines = self.score_tokens(sources, targets, source=source, target=target)
         return [sum((value for _, value in tokens), start=0.0) for tokens in lines]
@@ -147,13 +164,16 @@ class TextTranslator:
         symbols = self._task.target_dictionary
         return [[(symbols[token], value) for token, value in tokens] for tokens in pairs.finished()]
 
-    def forced(self, source: str, target: str, names: tuple[str, str] = ("--from", "--to")) -> Forced:
+    def forced(
+        self, source: str, target: str, names: tuple[str, str] = ("--from", "--to")
+    ) -> Forced:
         """Return a maker of batches of pairs (UserError: a language is unknown).
 
         names: of the arguments, for errors.
         """
         self.forms.check(source, [target], names)
-        return Forced(self.forms, source, target, min(model.max_decoder_positions() for model in self._models))
+        longest = min(model.max_decoder_positions() for model in self._models)
+        return Forced(self.forms, source, target, longest)
 
     def score_batch(self, batch: Sequence[Given]) -> list[list[float]]:
         """Return the log-probability of each token of a batch's translations.
@@ -169,10 +189,15 @@ class TextTranslator:
 
     def _texts(self, target: str, hypotheses: Sequence[Hypothesis]) -> list[Translated]:
         spell = self._spellers(target)
-        return [Translated(spell(best.tokens), bits(best.score), len(best.tokens), best.is_cut) for best in hypotheses]
+        texts = []
+        for best in hypotheses:
+            text, score = spell(best.tokens), bits(best.score)
+            texts.append(Translated(text, score, len(best.tokens), best.is_cut))
+        return texts
 
     def _speller(self, target: str) -> Spelled:
-        return self.forms.target(target).speller([self._task.target_dictionary.eos(), *self.forms.language_tokens])
+        ignored = [self._task.target_dictionary.eos(), *self.forms.language_tokens]
+        return self.forms.target(target).speller(ignored)
 
     def _load(self, states: list[dict[str, Any]], paths: Sequence[str]) -> None:
         while states:  # free each: it is as large as its model
@@ -196,8 +221,10 @@ def _best_of_line(parts: Mapping[int, Sequence[Translated]], decoder: Decoder) -
 
 def _texts(name: str, lines: Iterable[str]) -> list[str]:
     """Return the lines (UserError: one string, or a line that is no string)."""
-    texts = [] if isinstance(lines, str) else list(lines)
-    wrong = [lines] if isinstance(lines, str) else [line for line in texts if not isinstance(line, str)]
-    if wrong:
-        raise_invalid(name, "a list of strings", wrong[0])
+    if isinstance(lines, str):
+        raise_invalid(name, "a list of strings", lines)
+    texts = list(lines)
+    for line in texts:
+        if not isinstance(line, str):
+            raise_invalid(name, "a list of strings", line)
     return texts

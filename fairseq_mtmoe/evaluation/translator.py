@@ -1,7 +1,7 @@
 """A model that translates any language pair of its data directory.
 
-Hypotheses are those of fairseq-generate, but that `--max-len-a` counts each sentence's own source; fairseq-generate
-counts the longest of a batch.
+Hypotheses are those of fairseq-generate, but that `--max-len-a` counts each sentence's own source;
+fairseq-generate counts the longest of a batch.
 """
 
 import copy
@@ -20,10 +20,18 @@ from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.decode import Decoder, Decoding, Direction, Row, ready
-from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
+from fairseq_mtmoe.evaluation.test_sets import (
+    FAIRSEQ,
+    TEXT,
+    References,
+    Speller,
+    load_references,
+    load_sources,
+)
 from fairseq_mtmoe.protocols import ChecksVocabulary, NamesTasks
 
-# An unknown word of a hypothesis. Parts of `<unk>` would match references, above all their `<<unk>>`.
+# An unknown word of a hypothesis. Parts of `<unk>` would match references, above all their
+# `<<unk>>`.
 UNKNOWN = "⁇"
 TOGETHER = 10_000  # sentences whose pairs are translated together: enough for full batches of similar lengths
 COLLATED = 1000  # sentences whose sources are read at a time
@@ -72,14 +80,17 @@ class PairData:
         for start in range(0, len(self.fitting), COLLATED):
             items = [self.dataset[number] for number in self.fitting[start : start + COLLATED]]
             batch = self.dataset.collater(items)
-            for number, tokens in zip(batch["id"].tolist(), batch["net_input"]["src_tokens"], strict=True):
+            sources = zip(batch["id"].tolist(), batch["net_input"]["src_tokens"], strict=True)
+            for number, tokens in sources:
                 rows.append(Row((self.pair, number), direction, tokens[tokens != padding].tolist()))
         return rows
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return a hypothesis as text."""
-        is_fairseqs = self.compares == FAIRSEQ
-        return self.spell(tokens, str(self.task.target_dictionary.unk_string()) if is_fairseqs else UNKNOWN)
+        unknown = UNKNOWN
+        if self.compares == FAIRSEQ:
+            unknown = str(self.task.target_dictionary.unk_string())
+        return self.spell(tokens, unknown)
 
     def translation(self, hypotheses: dict[int, str]) -> Translation:
         """Return the translation to compare, from hypotheses of all sentences that fit."""
@@ -92,7 +103,9 @@ class PairData:
             references.file,
             references.altered,
             untranslated=len(self.dataset) - len(hypotheses),
-            more_references=tuple([lines[number] for number in numbers] for lines in references.more),
+            more_references=tuple(
+                [lines[number] for number in numbers] for lines in references.more
+            ),
             numbers=list(numbers),
         )
 
@@ -105,8 +118,8 @@ class Translator:
         checkpoints: the models' files.
         decoding: the search's options.
         post_process: how fairseq joins words; None: found out from the data.
-        references: `text`; or `fairseq`: as in fairseq-generate, binarized references, `<unk>` in hypotheses, and
-            without the sentences that it leaves out.
+        references: `text`; or `fairseq`: as in fairseq-generate, binarized references, `<unk>` in
+            hypotheses, and without the sentences that it leaves out.
     """
 
     def __init__(
@@ -142,7 +155,10 @@ class Translator:
         return translation
 
     def translations(
-        self, pairs: Sequence[str], subset: str, advance: Callable[[int], object] = lambda count: None
+        self,
+        pairs: Sequence[str],
+        subset: str,
+        advance: Callable[[int], object] = lambda count: None,
     ) -> Iterator[Translation]:
         """Yield the pairs' translations; pairs share batches.
 
@@ -155,8 +171,11 @@ class Translator:
                 yield from self._translated(together, advance)
                 together = []
 
-    def _translated(self, together: Sequence[PairData], advance: Callable[[int], object]) -> Iterator[Translation]:
-        decoder = Decoder(together[0].task, self.models, self.decoding)  # all share a target dictionary
+    def _translated(
+        self, together: Sequence[PairData], advance: Callable[[int], object]
+    ) -> Iterator[Translation]:
+        # All tasks share a target dictionary.
+        decoder = Decoder(together[0].task, self.models, self.decoding)
         spellers = {data.pair: data.text for data in together}
         hypotheses: dict[str, dict[int, str]] = {data.pair: {} for data in together}
         for batch in decoder.batches(row for data in together for row in data.rows()):
@@ -176,17 +195,23 @@ class Translator:
         if not stored.check_pair(folder, subset, pair, (task.source_dictionary, dictionary)):
             raise UserError(f"`{folder}` must have both sides of {subset}.{pair}, but lacks one.")
         task.load_dataset(subset)
-        references = load_references(self.data, subset, pair, self._speller(dictionary), self.references)
-        ignored = task.build_generator(self.models, self.decoding.generation).symbols_to_strip_from_output
+        references = load_references(
+            self.data, subset, pair, self._speller(dictionary), self.references
+        )
+        generator = task.build_generator(self.models, self.decoding.generation)
+        ignored = generator.symbols_to_strip_from_output
         spell, dataset = self._speller(dictionary, ignored), task.dataset(subset)
-        return PairData(pair, task, dataset, self._fitting(task, dataset), references, spell, self.references)
+        return PairData(
+            pair, task, dataset, self._fitting(task, dataset), references, spell, self.references
+        )
 
     def _fitting(self, task: Any, dataset: Any) -> np.ndarray:
         """Return the numbers of the sentences that fit the models.
 
         Prefetch them if needed.
         """
-        limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in self.models])
+        positions = [model.max_positions() for model in self.models]
+        limits = utils.resolve_max_positions(task.max_positions(), *positions)
         numbers: np.ndarray = task.filter_indices_by_size(
             np.arange(len(dataset)), dataset, limits, ignore_invalid_inputs=True
         )
@@ -202,10 +227,13 @@ class Translator:
 
     def sources(self, pair: str, subset: str) -> list[str]:
         """Return the source text of a pair's test set."""
-        return load_sources(self.data, subset, pair, self._speller(self._task(pair).source_dictionary))
+        spell = self._speller(self._task(pair).source_dictionary)
+        return load_sources(self.data, subset, pair, spell)
 
     def _speller(self, dictionary: Dictionary, ignored: Sequence[int] = ()) -> Speller:
-        joining = joining_of(self.data, dictionary) if self.post_process is None else self.post_process
+        joining = self.post_process
+        if joining is None:
+            joining = joining_of(self.data, dictionary)
         return Speller(dictionary, None if joining == "none" else joining, ignored)
 
     def _task(self, pair: str) -> Any:
