@@ -11,10 +11,9 @@ import click
 from rich.console import Console
 
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, of_precision, progress_bar, quiet_fairseq, say
+from fairseq_mtmoe.errors import shortened
 from fairseq_mtmoe.io.files import new_folder
 from fairseq_mtmoe.io.tables import Table
-
-MOST_NAMES = 4  # tasks left out that are named
 
 
 @click.command("predict")
@@ -72,5 +71,4 @@ def command(
     left_out = {"the model has no head for": choice.headless, f"GLUE_DIR has no {subset} data of": choice.absent}
     for what, names in left_out.items():
         if names:
-            more = f" and {len(names) - MOST_NAMES} others" if len(names) > MOST_NAMES else ""
-            click.echo(f"Left out: {what} {', '.join(names[:MOST_NAMES])}{more}.", err=True)
+            click.echo(f"Left out: {what} {shortened(names)}.", err=True)

@@ -34,7 +34,6 @@ from fairseq_mtmoe.io.files import text_lines
 
 TASKS = ("translation_heated", "translation_multi_simple_epoch")
 HEATED, BY_PIECES = TASKS[0], "a task that translates by SentencePiece's pieces"
-SHOWN = 4  # directions that a warning lists
 
 logger = logging.getLogger(__name__)
 
@@ -296,8 +295,7 @@ class Forms:
 def _warn_of_untrained(path: str, direction: str, trained: tuple[str, ...]) -> None:
     """Log a warning, once for each direction that a checkpoint does not name."""
     if trained:
-        more = f" and {len(trained) - SHOWN} more" if len(trained) > SHOWN else ""
-        shown = visible(", ".join(trained[:SHOWN])) + more
+        shown = visible(shortened(trained, direction))
         logger.warning(
             f"{path} was last trained on {shown}, not on {direction}: its output may be poor"
         )

@@ -27,7 +27,6 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.decode import Decoder, Decoding
 from fairseq_mtmoe.evaluation.lines import Lines
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from tests.helpers.browser import NAMES, find_browser, running_browser
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import save_sparse_model, texts
 
@@ -357,19 +356,3 @@ def test_a_request_that_is_half_sent_ends(monkeypatch):
 def test_a_port_that_is_taken_is_said(translator):
     with served(translator) as address, refused("--port"):
         _web.serve([translator], ["model"], urllib.parse.urlsplit(address).port)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_browser() is None, reason=f"no browser on PATH: none of {', '.join(NAMES)}")
-def test_a_browser_shows_the_translation(translator, tmp_path):
-    with served(translator) as address, running_browser(find_browser(), tmp_path / "profile") as browser:
-        browser.open(address)
-        for name, value in (("text", "bo da\\nki"), ("from", "en"), ("to", "aa")):
-            browser.run(f"document.querySelector('[name={name}]').value = '{value}'")
-        browser.events.clear()
-        browser.run("document.querySelector('button').click()")
-        browser.wait_for("Page.loadEventFired")
-        lines = browser.run("[...document.querySelectorAll('section p:not([class])')].map(p => p.textContent)")
-        assert lines == translator.translate(["bo da", "ki"], source="en", target="aa")
-        assert set(browser.requests()) <= {address, f"{address}favicon.ico"} and not browser.told("Log.entryAdded")
-        assert all(ratio >= 4.5 for ratio in browser.contrasts(["h1", "label", "section p", ".soft"]))
