@@ -61,7 +61,10 @@ class System:
     def spreads(self) -> dict[str, Spread]:
         """Return the spread of each task and each average over the runs."""
         figures = [self.figures(run) for run in self.runs]
-        return {name: spread([run_figures[name] for run_figures in figures]) for name in self.names}
+        spreads = {}
+        for name in self.names:
+            spreads[name] = spread([run_figures[name] for run_figures in figures])
+        return spreads
 
     def by_seed(self) -> dict[int, dict[str, float]]:
         """Return the figures of runs whose seed is known."""
@@ -205,7 +208,7 @@ def _titles(system: System) -> list[str]:
 
 
 def _listed(seeds: Iterable[int | None]) -> str:
-    return ", ".join("?" if seed is None else str(seed) for seed in seeds)
+    return ", ".join(str(seed).replace("None", "?") for seed in seeds)
 
 
 def notes(systems: Sequence[System]) -> list[str]:

@@ -1,8 +1,9 @@
 """Folders of `mtmoe evaluate` with their texts, checked to be comparable.
 
-Beside `scores.json` each pair has `en-de.hyp` and `en-de.ref`. With several references per sentence there are
-`en-de.ref1`, `en-de.ref2`, …, with an empty line if a sentence has no further one. Metrics that are means over
-sentences and not sacreBLEU's, such as COMET, have a number per sentence in `en-de.comet`.
+Beside `scores.json` each pair has `en-de.hyp` and `en-de.ref`. With several references per sentence
+there are `en-de.ref1`, `en-de.ref2`, …, with an empty line if a sentence has no further one.
+Metrics that are means over sentences and not sacreBLEU's, such as COMET, have a number per sentence
+in `en-de.comet`.
 """
 
 import math
@@ -97,9 +98,9 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the metrics that every pair of every evaluation has."""
-    figures = [
-        score.figures for evaluation in evaluations for score in evaluation.scores.pairs.values()
-    ]
+    figures = []
+    for evaluation in evaluations:
+        figures += [score.figures for score in evaluation.scores.pairs.values()]
     return [name for name in figures[0] if all(name in pair_figures for pair_figures in figures)]
 
 

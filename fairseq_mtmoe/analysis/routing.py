@@ -1,4 +1,6 @@
-"""Figures of routing that charts, warnings and training share: use of experts, movement of gates."""
+"""Figures of routing that charts, warnings and training share: use of experts, movement of
+gates.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +23,8 @@ LEAST_BLEND = 0.01
 def entropies(counts_TN: Values) -> Values:
     """(T,) Return −Σ p log p / log N over each task's shares p of N experts.
 
-    It is 0 if one expert gets all tokens and 1 if all get equally many; NaN without tokens, and for a single expert.
+    It is 0 if one expert gets all tokens and 1 if all get equally many; NaN without tokens, and for
+    a single expert.
     """
     totals_T = counts_TN.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -63,8 +66,11 @@ def _largest(
     validations: Sequence[Mapping[str, Mapping[str, float | None]]], layer: str, name: str
 ) -> float:
     """Return the largest size of a gate's figure; infinity where one is unknown."""
-    values = [validation.get(layer, {}).get(name) for validation in validations]
-    return max(math.inf if value is None else abs(value) for value in values)
+    sizes = []
+    for validation in validations:
+        value = validation.get(layer, {}).get(name)
+        sizes.append(math.inf if value is None else abs(value))
+    return max(sizes)
 
 
 def fixed_layers(run: Run) -> set[str]:

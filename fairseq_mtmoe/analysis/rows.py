@@ -1,6 +1,7 @@
 """Rows, the one form of a figure over moments, and their reader for run logs.
 
-docs/reference/run_log.md lists the groups of rows and their metrics. With several validation subsets, the first counts.
+docs/reference/run_log.md lists the groups of rows and their metrics. With several validation
+subsets, the first counts.
 """
 
 from __future__ import annotations
@@ -186,7 +187,8 @@ def of_first_subset(events: Iterable[Event], kind: str) -> list[Event]:
 def data_shares(events: Iterable[Event]) -> dict[str, float]:
     """Return each task's share of training sentences; empty if the log has no sizes.
 
-    If sizes are of language pairs, a pair's task is its target language, or as the run's `task_ids` says.
+    If sizes are of language pairs, a pair's task is its target language, or as the run's `task_ids`
+    says.
     """
     sized = [event for event in of_kind(events, "run") if event.get("sizes")]
     if not sized:

@@ -20,8 +20,20 @@ FILE_NAME = "mtmoe.jsonl"
 ROOT = Path(__file__).parents[2]
 LARGEST_COUNT = 2**53  # a float holds every whole number up to it
 LARGEST_AMOUNT = 1e30
-TRAINED_AMOUNTS = ("lr", "gnorm", "wps", "ups", "wpb", "bsz", "clip", "loss_scale", "gb_free", "padding", "skipped",
-                   "expert_comm_ms")  # fmt: skip
+TRAINED_AMOUNTS = (
+    "lr",
+    "gnorm",
+    "wps",
+    "ups",
+    "wpb",
+    "bsz",
+    "clip",
+    "loss_scale",
+    "gb_free",
+    "padding",
+    "skipped",
+    "expert_comm_ms",
+)
 """Fields of the event `train` beside losses, as far as fairseq knows them."""
 
 Event = dict[str, Any]
@@ -64,38 +76,70 @@ _TOLD = dict.fromkeys(
 
 FIELDS: dict[str, dict[str, Any]] = {
     "run": {
-        "sizes": dict[Text, Count], "task_ids": Text, "task_names": list[Text], "tiers": dict[Text, Text],
+        "sizes": dict[Text, Count],
+        "task_ids": Text,
+        "task_names": list[Text],
+        "tiers": dict[Text, Text],
         "synthetic": dict[Text, Amount],
-        "options": dict[Text, Plain], "versions": dict[Text, Text], "seed": Count | None, **_SIZE, **_TOLD,
+        "options": dict[Text, Plain],
+        "versions": dict[Text, Text],
+        "seed": Count | None,
+        **_SIZE,
+        **_TOLD,
     },
     "sampling": {
-        "epoch": Required[Count], "temperature": Amount, "part": Count, "updates_before": Count,
-        "probabilities": dict[Text, Amount], "of_candidates": bool,
+        "epoch": Required[Count],
+        "temperature": Amount,
+        "part": Count,
+        "updates_before": Count,
+        "probabilities": dict[Text, Amount],
+        "of_candidates": bool,
     },
     "train": {
-        "update": Required[Count], "loss": Figure, "nll_loss": Figure,
+        "update": Required[Count],
+        "loss": Figure,
+        "nll_loss": Figure,
         **dict.fromkeys(("minutes", "tokens", *TRAINED_AMOUNTS), Amount),
     },
     "valid": {
-        "update": Required[Count], "epoch": Count, "minutes": Amount, "tokens": Amount, "subset": Text,
-        "pairs": dict[Text, Perplexity], "tiers": dict[Text, Perplexity], "all": Perplexity,
-        "tasks": dict[Text, Figures], "groups": dict[Text, Figures],
+        "update": Required[Count],
+        "epoch": Count,
+        "minutes": Amount,
+        "tokens": Amount,
+        "subset": Text,
+        "pairs": dict[Text, Perplexity],
+        "tiers": dict[Text, Perplexity],
+        "all": Perplexity,
+        "tasks": dict[Text, Figures],
+        "groups": dict[Text, Figures],
     },
     "experts": {
-        "update": Required[Count], "subset": Text, "task_names": list[Text], "layers": dict[Text, list[list[Count]]],
+        "update": Required[Count],
+        "subset": Text,
+        "task_names": list[Text],
+        "layers": dict[Text, list[list[Count]]],
     },
     "gates": {"update": Required[Count], "subset": Text, "layers": dict[Text, Figures]},
-    "expert_comm": {"update": Required[Count], "updates": Count, "layers": dict[Text, dict[Text, Amount]]},
+    "expert_comm": {
+        "update": Required[Count],
+        "updates": Count,
+        "layers": dict[Text, dict[Text, Amount]],
+    },
     "sparsified": {"update": Required[Count], "num_experts": Count, **_SIZE},
     "selection": {
-        "update": Required[Count], "trained": dict[Text, Count], "relative_entropy": dict[Text, Amount],
+        "update": Required[Count],
+        "trained": dict[Text, Count],
+        "relative_entropy": dict[Text, Amount],
         "share_of_data": Amount,
     },
     "sources": {
-        "update": Required[Count], "subset": Text, "target": Text, "sources": list[Text],
+        "update": Required[Count],
+        "subset": Text,
+        "target": Text,
+        "sources": list[Text],
         "layers": dict[Text, list[Amount]],
     },
-}  # fmt: skip
+}
 """Types of the fields that charts use; other fields and kinds of events are free."""
 _EVENTS = {kind: mapping(fields) for kind, fields in FIELDS.items()}
 
@@ -133,10 +177,11 @@ class RunLog:
 def read(path: str | Path) -> list[Event]:
     """Return the events of a run log or a run's folder, oldest first.
 
-    A run that is interrupted and resumed repeats the events since its last checkpoint. So an event removes earlier
-    lines of its kind (and validation subset) about the same or a later update. Events without `update` are ordered by
-    `epoch`, then `part`; one with neither replaces the earlier one. The first `started` of a run is kept. Lines that an
-    interruption cut off are skipped. Raises `UserError` if no event is left, or one is invalid.
+    A run that is interrupted and resumed repeats the events since its last checkpoint. So an event
+    removes earlier lines of its kind (and validation subset) about the same or a later update.
+    Events without `update` are ordered by `epoch`, then `part`; one with neither replaces the
+    earlier one. The first `started` of a run is kept. Lines that an interruption cut off are
+    skipped. Raises `UserError` if no event is left, or one is invalid.
     """
     file = Path(path) / FILE_NAME if os.path.isdir(path) else Path(path)
     if not os.path.lexists(file):

@@ -1,7 +1,7 @@
 """Files of scores as rows: pairs (`mtmoe evaluate`) or tasks (`fairseq-validate`).
 
-docs/reference/run_log.md lists the groups of rows. Rows of the run `majority` are scores of one label for every
-example.
+docs/reference/run_log.md lists the groups of rows. Rows of the run `majority` are scores of one
+label for every example.
 """
 
 from __future__ import annotations
@@ -37,11 +37,17 @@ _SETTINGS = Required[
     mapping({"checkpoint": Text, "subset": Text, "seed": int | None, "updates": int | None})
 ]
 _Percent = Annotated[float, between(-100.001, 100.001)]  # tolerance: scores were rounded
-_SET: Any = mapping({
-    "examples": Required[Count], "score": Required[_Percent], "standard_error": Required[_Percent | None],
-    "data_sha256": Required[Text], "also": dict[Text, Annotated[tuple[_Percent, _Percent | None], OR_LIST]],
-    "majority": dict[Text, _Percent], "constant": Text,
-})  # fmt: skip
+_SET: Any = mapping(
+    {
+        "examples": Required[Count],
+        "score": Required[_Percent],
+        "standard_error": Required[_Percent | None],
+        "data_sha256": Required[Text],
+        "also": dict[Text, Annotated[tuple[_Percent, _Percent | None], OR_LIST]],
+        "majority": dict[Text, _Percent],
+        "constant": Text,
+    }
+)
 
 
 def _have_same_metrics(sets: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -49,10 +55,15 @@ def _have_same_metrics(sets: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 _SAME_METRICS = Rule("sets of data with the same metrics", _have_same_metrics)
-_TASK: Any = mapping({
-    "title": Required[Text], "metric": Required[Text], "small": Required[bool], "group": Text,
-    "sets": Required[Annotated[dict[Name, _SET], _SAME_METRICS]],
-})  # fmt: skip
+_TASK: Any = mapping(
+    {
+        "title": Required[Text],
+        "metric": Required[Text],
+        "small": Required[bool],
+        "group": Text,
+        "sets": Required[Annotated[dict[Name, _SET], _SAME_METRICS]],
+    }
+)
 _TASKS = Annotated[dict[Name, _TASK], Rule("one task or more", lambda tasks: len(tasks) > 0)]
 _PAIRS: Any = mapping(
     {
@@ -158,7 +169,7 @@ class Scores:
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks: the rule of tiers, missing sentences, and sets with one label for all predictions."""
+        """Remarks on tiers, missing sentences, and sets whose predictions are one label."""
         remarks = [TIER_RULE] if self.has_tiers else []
         for pair, score in self.pairs.items():
             remarks += [f"{pair}: {remark}" for remark in score.remarks]

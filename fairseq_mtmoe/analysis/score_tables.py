@@ -84,7 +84,9 @@ def _task_table(scores: Scores) -> Table:
         means.append([title, counted("task", row.n), "", with_error(row.figure, row.stderr), ""])
     columns = ["task", "metric", "examples", "score", MAJORITY]
     if not majority:
-        columns, rows, means = columns[:-1], [row[:-1] for row in rows], [row[:-1] for row in means]
+        del columns[-1]
+        for cells in (*rows, *means):
+            del cells[-1]
     return Table(columns, rows, means, texts=2)
 
 

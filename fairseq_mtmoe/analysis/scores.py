@@ -1,6 +1,7 @@
 """BLEU, chrF++, spBLEU and others of a language pair, with sacreBLEU's signatures.
 
-spBLEU is BLEU over the pieces of a SentencePiece model (Goyal et al. 2022, "The Flores-101 evaluation benchmark").
+spBLEU is BLEU over the pieces of a SentencePiece model (Goyal et al. 2022, "The Flores-101
+evaluation benchmark").
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 from fairseq_mtmoe.io.typed import Name, Text, between, fault, mapping_of
 
-# Languages that BLEU's default tokeniser cannot split: the tokeniser to use, and the modules it needs.
+# Languages that BLEU's default tokeniser cannot split: the tokeniser, and the modules it needs.
 _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "zh": ("zh", ()),
     "ja": ("ja-mecab", ("MeCab", "ipadic")),
@@ -27,8 +28,10 @@ _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
 _THREE_LETTERS = {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"}
 SPBLEU = "spBLEU"
 FIELDS = {
-    "BLEU": ("bleu", "bleu_signature"), "chrF++": ("chrf", "chrf_signature"), SPBLEU: ("spbleu", "spbleu_signature"),
-}  # fmt: skip
+    "BLEU": ("bleu", "bleu_signature"),
+    "chrF++": ("chrf", "chrf_signature"),
+    SPBLEU: ("spbleu", "spbleu_signature"),
+}
 """Fields with the score and the signature of each of sacreBLEU's metrics."""
 OPTIONAL = (
     *("more_references", "hypotheses_sha256", "spbleu", "spbleu_signature"),
@@ -162,13 +165,17 @@ class PieceBleu:
 
 
 def score_pair(
-    pair: str, hypotheses: Sequence[str], references: Sequence[str], tier: str = "",
-    more_references: Sequence[Sequence[str]] = (), pieces: PieceBleu | None = None,
-) -> PairScore:  # fmt: skip
+    pair: str,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    tier: str = "",
+    more_references: Sequence[Sequence[str]] = (),
+    pieces: PieceBleu | None = None,
+) -> PairScore:
     """Score a pair's detokenised sentences: BLEU, chrF++; spBLEU with `pieces`.
 
-    BLEU equals that of `fairseq-generate --scoring sacrebleu --sacrebleu-tokenizer T` with this language's T.
-    `more_references` are further lists; "" where a sentence has no further reference.
+    BLEU equals that of `fairseq-generate --scoring sacrebleu --sacrebleu-tokenizer T` with this
+    language's T. `more_references` are further lists; "" where a sentence has no further reference.
     """
     if not references:
         raise UserError(

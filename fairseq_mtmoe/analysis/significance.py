@@ -1,9 +1,9 @@
 """Significance tests of two systems on a test set, by sacreBLEU.
 
-The tests (`sacrebleu.significance`) are the paired bootstrap (Koehn 2004, "Statistical Significance Tests for Machine
-Translation Evaluation") and approximate randomisation (Riezler and Maxwell 2005). A stand-in for the metric records the
-scores of resamples and trials. So a tier is tested on the same draws: its resample (trial) i is the mean over its
-pairs' scores in resample (trial) i.
+The tests (`sacrebleu.significance`) are the paired bootstrap (Koehn 2004, "Statistical Significance
+Tests for Machine Translation Evaluation") and approximate randomisation (Riezler and Maxwell 2005).
+A stand-in for the metric records the scores of resamples and trials. So a tier is tested on the
+same draws: its resample (trial) i is the mean over its pairs' scores in resample (trial) i.
 """
 
 import math
@@ -43,10 +43,11 @@ class Comparison:
     """A system's difference from the first one.
 
     Attributes:
-        first_error, other_error: half the width of the scores' 95% confidence intervals, by the bootstrap.
+        first_error, other_error: half the width of the scores' 95% confidence intervals, by the
+            bootstrap.
         interval: the middle 95% of the differences over bootstrap resamples.
-        p_bootstrap, p_randomisation: two-sided probability of such a difference by chance; 1 without a difference (for
-            which sacreBLEU gives the smallest p) or a test.
+        p_bootstrap, p_randomisation: two-sided probability of such a difference by chance; 1
+            without a difference (for which sacreBLEU gives the smallest p) or a test.
     """
 
     first: float
@@ -133,7 +134,8 @@ def draw(
 def comparison_of(draws: Sequence[Draws], floor: float = -math.inf) -> Comparison:
     """Compare two systems by draws of one test set, or by their mean over several.
 
-    All have the same number of draws, and each test set counts the same. Two scores below `floor` are not tested.
+    All have the same number of draws, and each test set counts the same. Two scores below `floor`
+    are not tested.
     """
     scores = np.mean([drawn.scores for drawn in draws], axis=0)
     resamples = np.mean([drawn.resamples for drawn in draws], axis=0)

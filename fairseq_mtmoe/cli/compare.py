@@ -23,13 +23,19 @@ LATEX_FILE, PICTURE_FILE = "comparison.tex", "comparison.png"
 @click.command("compare")
 @click.argument("systems", nargs=-1, required=True, metavar="RESULTS… | NAME=RUN,…")
 @click.option("--out", type=PATH, help="Folder for the tables as files, and for a chart.")
-@click.option("--seed", type=click.IntRange(0), help=f"Seed for resampling sentences; by default {SEED}.")
+@click.option(
+    "--seed", type=click.IntRange(0), help=f"Seed for resampling sentences; by default {SEED}."
+)
 @click.option("--samples", type=click.IntRange(1), metavar="N",
               help=f"Draws per test; by default {SAMPLES:,} bootstrap resamples and {TRIALS:,} trials.")  # fmt: skip
 @click.option("--spm", type=PATH, metavar="FILE",
               help="SentencePiece model of mtmoe evaluate --spm; without it spBLEU is left out.")  # fmt: skip
 def command(
-    systems: tuple[str, ...], out: Path | None, seed: int | None, samples: int | None, spm: Path | None
+    systems: tuple[str, ...],
+    out: Path | None,
+    seed: int | None,
+    samples: int | None,
+    spm: Path | None,
 ) -> None:
     """Compare evaluations of the same test sets, or systems over several seeds.
 
@@ -73,7 +79,7 @@ def command(
 def compare_evaluations(
     folders: Sequence[Path], out: Path | None, sampling: Sampling, pieces: PieceBleu | None
 ) -> None:
-    """Print differences to the first evaluation with their significance, and write them to `out`, if given."""
+    """Print differences to the first evaluation with their significance; write them to `out`."""
     from fairseq_mtmoe.analysis.charts import models, save
 
     evaluations = read_evaluations(folders)
@@ -104,7 +110,9 @@ def read_systems(arguments: Sequence[str]) -> list[comparison.System]:
         patterns = [folder for folder in folders.split(",") if folder]
         if not (name and sign and patterns):
             rule = "a name, an equals sign and folders separated by commas"
-            raise_invalid("NAME=RUN,…", f"{rule}, or one of several folders of mtmoe evaluate", argument)
+            raise_invalid(
+                "NAME=RUN,…", f"{rule}, or one of several folders of mtmoe evaluate", argument
+            )
         if name in systems:
             raise_invalid("NAME=RUN,…", "given once for each name", argument)
         systems[name] = []

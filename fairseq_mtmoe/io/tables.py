@@ -28,8 +28,11 @@ class Table:
     @property
     def sides(self) -> list[str]:
         """The side to which each column is aligned: texts `left`, numbers `right`."""
-        text_columns = range(self.texts) if isinstance(self.texts, int) else self.texts
-        return ["left" if index in text_columns else "right" for index in range(len(self.columns))]
+        indices = range(self.texts) if isinstance(self.texts, int) else self.texts
+        sides = ["right"] * len(self.columns)
+        for index in indices:
+            sides[index] = "left"
+        return sides
 
     def on_screen(self, title: str = "") -> ScreenTable:
         """Return the table for rich's console."""
@@ -71,9 +74,13 @@ class Table:
         return text + "\n"
 
     def _marked(self, start: str, end: str) -> list[list[str]]:
-        if not self.bold:
-            return [list(row) for row in self.below]
-        return [[f"{start}{cell}{end}" if cell else cell for cell in row] for row in self.below]
+        rows = []
+        for row in self.below:
+            cells = list(row)
+            if self.bold:
+                cells = [f"{start}{cell}{end}" * bool(cell) for cell in row]
+            rows.append(cells)
+        return rows
 
 
 def markdown_table(

@@ -1,7 +1,8 @@
 """Shapes, palette and files that all charts share. Sizes are in pixels.
 
-A chart's points are mappings with `x`, `y`, `line` (the line's name), `panel` (the panel's name) and other fields.
-Colours are Okabe and Ito's, or viridis for many lines: both palettes are safe for every kind of colour vision.
+A chart's points are mappings with `x`, `y`, `line` (the line's name), `panel` (the panel's name)
+and other fields. Colours are Okabe and Ito's, or viridis for many lines: both palettes are safe for
+every kind of colour vision.
 """
 
 import math
@@ -154,8 +155,8 @@ def heat(
 ) -> Chart:
     """Draw a heat map of `value` over `column` and `row`, in a panel per `panel`.
 
-    Cells are `step` pixels wide and high. The scheme's middle colour is at `middle`. With `written`, cells show
-    their values in d3's format `axis`.
+    Cells are `step` pixels wide and high. The scheme's middle colour is at `middle`. With
+    `written`, cells show their values in d3's format `axis`.
     """
     scale = alt.Scale(
         scheme=scheme,

@@ -55,7 +55,8 @@ def task_names(state: Mapping[str, Any]) -> list[str]:
 def gate_similarities(weight_TNH: Array) -> Matrix:
     """(T, T) Return cosines between T tasks' gates; NaN for a gate of zeros.
 
-    The mean over a gate's rows, which adds the same to the scores of all experts, is subtracted first.
+    The mean over a gate's rows, which adds the same to the scores of all experts, is subtracted
+    first.
     """
     weights = weight_TNH.astype(np.float64)
     rows = (weights - weights.mean(axis=1, keepdims=True)).reshape(len(weights), -1)
@@ -68,7 +69,8 @@ def gate_similarities(weight_TNH: Array) -> Matrix:
 def gates(states: Mapping[str, Mapping[str, Any]]) -> Chart | None:
     """Draw cosines between tasks' gates in checkpoints, by the runs' names.
 
-    One run has a panel for the mean and for each layer; several runs have one panel each, with the mean.
+    One run has a panel for the mean and for each layer; several runs have one panel each, with the
+    mean.
     """
     panels: dict[str, tuple[list[str], Matrix]] = {}
     for name, state in states.items():
@@ -149,8 +151,8 @@ def embeddings(states: Mapping[str, Mapping[str, Any]]) -> Chart | None:
 def differences(comparisons: Sequence[Differences]) -> Chart:
     """Draw differences from the first system with their intervals.
 
-    There is a panel per metric, a row per pair and tier, and a dot per system, which is filled where the difference is
-    significant.
+    There is a panel per metric, a row per pair and tier, and a dot per system, which is filled
+    where the difference is significant.
     """
     points: list[Point] = []
     for compared in comparisons:

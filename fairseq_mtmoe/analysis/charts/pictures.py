@@ -63,7 +63,9 @@ PICTURES = {
 
 
 def pictures_of(shown: Sequence[Run], states: Mapping[str, Mapping[str, Any]]) -> dict[str, Chart]:
-    """Return the charts of runs and of their checkpoints (`states`, by run), where there is data."""
+    """Return the charts of runs and of their checkpoints (`states`, by run), where there is
+    data.
+    """
     most = max(2, min(MOST_MOMENTS, MOST_OF_ALL // len(shown)))
     thinned = [run.thinned(most) for run in shown]
     charts: dict[str, Chart | None] = {}

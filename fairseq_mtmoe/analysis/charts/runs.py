@@ -1,7 +1,8 @@
 """Charts of run logs.
 
-Figures 1 to 4 of "Tricks for Training Sparse Translation Models", a benchmark's metrics, examples chosen by uncertainty
-sampling (CA-MTL, figures 5 and 8), weights of sources (PEMT, figure 4) and the gates' distance from their start.
+Figures 1 to 4 of "Tricks for Training Sparse Translation Models", a benchmark's metrics, examples
+chosen by uncertainty sampling (CA-MTL, figures 5 and 8), weights of sources (PEMT, figure 4) and
+the gates' distance from their start.
 """
 
 import math
@@ -151,7 +152,8 @@ def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
 def _range_without_start(points: Sequence[Point], runs: int) -> tuple[float, float]:
     """Return the range of perplexities after the steep start of long lines.
 
-    The first perplexities are hundreds of times the last ones: long lines may leave the panel at its top.
+    The first perplexities are hundreds of times the last ones: long lines may leave the panel at
+    its top.
     """
     positions = {point["x"] for point in points}
     start = min(positions, default=0.0)

@@ -57,9 +57,8 @@ def read_shown(paths: Sequence[Path], score_folders: Sequence[Path] = ()) -> Sho
     """
     names = run_names(paths)
     shown = Shown([read_run(path, name) for path, name in zip(paths, names, strict=True)])
-    folders = score_folders or [path if path.is_dir() else path / "none" for path in paths]
-    for name, folder in zip(names, folders, strict=True):
-        files = score_files(folder)
+    for name, folder in zip(names, score_folders or paths, strict=True):
+        files = score_files(folder) if folder.is_dir() or score_folders else []
         if len(files) == 1 or score_folders:
             shown.scores[name] = read_scores(folder)
         elif files:
@@ -80,9 +79,9 @@ def _compare(shown: Shown) -> None:
     if len(folders) > 1:
         stamps = [(Path(folder) / JSON_FILE).stat().st_mtime_ns for folder in folders.values()]
         shown.differences = _differences(tuple(folders.items()), tuple(stamps))
-    of_tasks = {name: [scores] for name, scores in shown.scores.items() if scores.tasks}
-    if len(of_tasks) > 1:
-        shown.systems = comparison.systems_of(of_tasks)
+    benchmarks = {name: [scores] for name, scores in shown.scores.items() if scores.tasks}
+    if len(benchmarks) > 1:
+        shown.systems = comparison.systems_of(benchmarks)
 
 
 @lru_cache(maxsize=1)

@@ -22,7 +22,7 @@ LEAST_TOKENS = 20
 FEW_EFFECTIVE, LEAST_EFFECTIVE = 0.25, 1.5
 """Share and number of experts: with fewer effective experts, routing has collapsed."""
 NOISE_TIMES, LEAST_RISE = 4.0, 0.01
-"""Over many validations, the best one is below its neighbours by chance: hence 4 times the noise."""
+"""Over many validations, the best is below its neighbours by chance: hence 4 times the noise."""
 MANY_SKIPPED = 0.01
 MOST_NAMES = 8
 
@@ -163,9 +163,9 @@ class _Rise:
 def _rise_of(row: Row) -> _Rise | None:
     """Return the rise since the best three validations.
 
-    None if noise explains the rise, or if there are too few validations. Noise comes from second differences: they
-    cancel a slope and have 6 times its variance. Their median is robust to single jumps, as when a dense model becomes
-    sparse.
+    None if noise explains the rise, or if there are too few validations. Noise comes from second
+    differences: they cancel a slope and have 6 times its variance. Their median is robust to single
+    jumps, as when a dense model becomes sparse.
     """
     if len(row.value) < 3 * LAST or not (row.value > 0).all():
         return None

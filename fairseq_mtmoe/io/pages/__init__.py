@@ -1,6 +1,7 @@
 """HTML pages: one file with texts, tables and charts, which needs no server and no network.
 
-`write_page` makes a page of sections. `templates` is for pages of another form. The style of both is `basics.css`.
+`write_page` makes a page of sections. `templates` is for pages of another form. The style of both
+is `basics.css`.
 """
 
 import base64
@@ -31,8 +32,9 @@ _SPELLED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 class Section:
     """A part of a page with a title, whose parts stand below each other.
 
-    A part is a text (a paragraph; between backticks is code), a list of texts (its points), a table, or a chart (a
-    Vega-Lite specification with its points, such as Altair's `chart.to_dict()`). A reader unfolds a `folded` section.
+    A part is a text (a paragraph; between backticks is code), a list of texts (its points), a
+    table, or a chart (a Vega-Lite specification with its points, such as Altair's
+    `chart.to_dict()`). A reader unfolds a `folded` section.
     """
 
     title: str
@@ -41,16 +43,23 @@ class Section:
 
 
 def write_page(
-    path: str | Path, title: str, sections: Sequence[Section], about: str = "", refresh: float | None = None
-) -> None:  # fmt: skip
+    path: str | Path,
+    title: str,
+    sections: Sequence[Section],
+    about: str = "",
+    refresh: float | None = None,
+) -> None:
     """Write a page of sections; `about` stands below its title.
 
-    An open page with `refresh` loads itself again after this number of seconds. Texts and cells are data, never markup.
+    An open page with `refresh` loads itself again after this number of seconds. Texts and cells are
+    data, never markup.
     """
     write_text(path, page_of(title, sections, about, refresh))
 
 
-def page_of(title: str, sections: Sequence[Section], about: str = "", refresh: float | None = None) -> str:
+def page_of(
+    title: str, sections: Sequence[Section], about: str = "", refresh: float | None = None
+) -> str:
     """Return the page that `write_page` writes."""
     look = templates(HERE)
     shown = []
@@ -96,7 +105,8 @@ def _vega() -> str:
 def templates(folder: Path) -> Environment:
     """Return a folder's templates, which escape values and may include `basics.css`.
 
-    Filters: `visible`, `coded` for sentences with code between backticks, `policy_hash`, and `n` for whole numbers.
+    Filters: `visible`, `coded` for sentences with code between backticks, `policy_hash`, and `n`
+    for whole numbers.
     """
     environment = Environment(
         loader=FileSystemLoader([folder, HERE]),

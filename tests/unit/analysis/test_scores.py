@@ -91,11 +91,6 @@ def test_what_holds_no_scores_is_a_value_error(content):
         scores_in({"settings": {}, **content} if content and content != 3 else content)
 
 
-def test_scores_of_0_1_0_are_read():
-    found = scores_in({"settings": {}, "pairs": {"en-de": OLD}}).pairs
-    assert found == {"en-de": PairScore("en-de", "low", 10, 30.25, 50.0, "a", "b")}
-
-
 def test_markdown_has_the_table_the_settings_the_signatures_and_remarks():
     zh = PairScore("en-zh", "low", 300, 10.0, 20.0, "tok:zh", "nw:2", altered_references=107, untranslated=2)
     lines = unpadded(to_markdown(scores_of_pairs([score("en-de", "high", 30.256, 50.0), zh], {"beam": 5}))).splitlines()
