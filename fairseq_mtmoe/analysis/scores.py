@@ -4,7 +4,6 @@ spBLEU is BLEU over the pieces of a SentencePiece model (Goyal et al. 2022, "The
 evaluation benchmark").
 """
 
-import hashlib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sentencepiece import SentencePieceProcessor
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.digest import digest_of
 from fairseq_mtmoe.io.files import read_bytes
 from fairseq_mtmoe.io.typed import Name, Text, between, fault, mapping_of
 
@@ -144,7 +144,7 @@ class PieceBleu:
             self._model.load_from_serialized_proto(content)
         except RuntimeError as error:
             raise UserError(f"`{path}` must be a SentencePiece model, but is not one.") from error
-        self.name = f"spm-{path.name}-{hashlib.sha256(content).hexdigest()[:8]}"
+        self.name = f"spm-{path.name}-{digest_of(content)[:8]}"
 
     def cut(self, lines: Sequence[str | None]) -> list[Any]:
         """Return sentences as pieces joined by spaces; None stays None."""

@@ -28,6 +28,7 @@ from fairseq_mtmoe.data.corpora.recipes.codes import plain_code
 from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE, read_tiers
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.digest import digest_of
 from fairseq_mtmoe.io.files import check_writable, read_bytes, read_json, write_text
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class ScoreFolder:
         ]
         if not all(path.is_file() for path in files):
             return False
-        return score.hypotheses_sha256 == hashlib.sha256(read_bytes(files[0])).hexdigest()
+        return score.hypotheses_sha256 == digest_of(read_bytes(files[0]))
 
     def write_scores(self, results: Sequence[PairScore]) -> Scores:
         """Write the scores of all pairs; remove the texts of pairs without scores."""
@@ -240,7 +241,7 @@ class Measures:
             references=text.reference_file,
             altered_references=text.altered,
             untranslated=text.untranslated,
-            hypotheses_sha256=hashlib.sha256(as_file(text.hypotheses).encode()).hexdigest(),
+            hypotheses_sha256=digest_of(as_file(text.hypotheses)),
         )
         by_sentence = {}
         if self.comet is not None:
@@ -326,7 +327,7 @@ class NamedTiers:
             raise UserError(
                 f"`--tiers` must be a recipe or a file with tiers, but {name} has none."
             )
-        self.identity = f"{name} {hashlib.sha256(read_bytes(path)).hexdigest()[:8]}"
+        self.identity = f"{name} {digest_of(read_bytes(path))[:8]}"
         self._tiers = {
             self._plain(member): tier for tier, members in tiers.items() for member in members
         }

@@ -1,6 +1,5 @@
 """COMET (Rei et al. 2020), by unbabel-comet and a local model; no downloads."""
 
-import hashlib
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import torch
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.digest import digest_of_file
 from fairseq_mtmoe.io.files import regular_file
 
 
@@ -40,8 +40,7 @@ class Comet:
 
 def signature_of(path: Path) -> str:
     """Return a model's signature, to quote with its scores (UserError: no such file)."""
-    with open(regular_file(path, "a checkpoint of COMET"), "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = digest_of_file(regular_file(path, "a checkpoint of COMET"))
     try:
         package = version("unbabel-comet")
     except PackageNotFoundError:

@@ -1,7 +1,6 @@
 """Output directories that are complete or absent, made only once, and replaced only on request."""
 
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.digest import digest_of_file
 from fairseq_mtmoe.io.files import read_json
 
 logger = logging.getLogger(__name__)
@@ -28,12 +28,6 @@ _DISK_ERRORS = (
 )
 
 
-def file_hash(path: Path, name: str = "sha256") -> str:
-    """Return the hash of a file's content in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, name).hexdigest()
-
-
 def _versions() -> dict[str, object]:
     return {"sentencepiece": version("sentencepiece"), "unicode": unicodedata.unidata_version}
 
@@ -41,7 +35,7 @@ def _versions() -> dict[str, object]:
 def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
     """Write the hashes of all files of a complete data directory, and those of its raw files."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    content = {"raw": raw, "files": _hashes(folder, names, file_hash)}
+    content = {"raw": raw, "files": _hashes(folder, names, digest_of_file)}
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8", newline="\n")
 
@@ -60,7 +54,7 @@ def written_once(
     key: str,
     options: Mapping[str, object],
     overwrite: bool = False,
-    digest: Callable[[Path], str] = file_hash,
+    digest: Callable[[Path], str] = digest_of_file,
     overwriting: str = "to replace it",
 ) -> Iterator[Path | None]:
     """Yield an empty folder that becomes `out`; None if `out` is complete and has this `key`.

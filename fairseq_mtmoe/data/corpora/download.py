@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 from collections import defaultdict, deque
@@ -19,6 +18,7 @@ from fairseq_mtmoe import __version__
 from fairseq_mtmoe.data.corpora.raw_files import Item, is_there, mismatch, record_path, write_record
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import move_into_place, open_in_place, read_json, write_text
+from fairseq_mtmoe.io.locked import lock
 
 # Seconds before each try without progress; after the last one the file fails.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -149,12 +149,11 @@ class _Part:
     def __enter__(self) -> _Part:
         self.file = open_in_place(self.path, "ab", buffering=0)
         try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            name = self.path.with_suffix("")
+            lock(self.file, f"`{name}` is being downloaded by another run; wait for its end.")
+        except UserError:
             self.file.close()
-            raise UserError(
-                f"`{self.path.with_suffix('')}` is being downloaded by another run; wait for its end."
-            ) from error
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -10,11 +10,11 @@ from itertools import zip_longest
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fairseq_mtmoe.data.corpora.data_dir import file_hash
 from fairseq_mtmoe.data.corpora.engine.workers import Progress
 from fairseq_mtmoe.data.corpora.readers.unpacking import split_member
 from fairseq_mtmoe.data.corpora.recipes.schema import ARCHIVE, Corpus
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.digest import digest_of_file
 from fairseq_mtmoe.io.files import read_json, regular_file, write_text
 
 MEGABYTE = 1e6
@@ -99,7 +99,7 @@ def is_there(file: Path, item: Item) -> bool:
     return True
 
 
-def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = file_hash) -> str:
+def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = digest_of_file) -> str:
     """Return a file's SHA-256 (UserError: the file differs from the published or recorded one)."""
     sha256, wrong = mismatch(file, item, file, digest)
     if wrong:
@@ -110,7 +110,9 @@ def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = file
     return sha256
 
 
-def mismatch(content: Path, item: Item, file: Path, digest: Callable[[Path, str], str] = file_hash) -> tuple[str, str]:
+def mismatch(
+    content: Path, item: Item, file: Path, digest: Callable[[Path, str], str] = digest_of_file
+) -> tuple[str, str]:
     """Return the SHA-256 of `content`, and its difference from the expected `file`; empty if there is none."""
     size = content.stat().st_size
     sums = {name: digest(content, name) for name in ("sha256", *(["md5"] if item.md5 else []))}
@@ -159,7 +161,7 @@ class Digests:
             self._known[str(path.resolve())] = {**_about(path)}
         hashes = self._known[str(path.resolve())]
         if name not in hashes:
-            hashes[name] = file_hash(path, name)
+            hashes[name] = digest_of_file(path, name)
         return str(hashes[name])
 
     def _is_known(self, path: Path) -> bool:

@@ -1,6 +1,5 @@
 """Cache of tokenized splits on disk; a split is tokenized again if its files, row or tokenizer change."""
 
-import hashlib
 import json
 import logging
 import os
@@ -20,6 +19,7 @@ from fairseq_mtmoe.data.nlu.token_runs import Strings
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 from fairseq_mtmoe.data.nlu.windows import Passages, longest_question, tokenize_windows
 from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.io.digest import digest_of
 from fairseq_mtmoe.io.files import replacing
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def stored_arrays(
     """Return a split's arrays from the cache; remake them if file sizes or times, row, `form` or `parts` change."""
     files = source_files(root, row, split)
     states = [(os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    key = hashlib.sha256(json.dumps([states, [form, asdict(row), split, *parts]], default=str).encode()).hexdigest()
+    key = digest_of(json.dumps([states, [form, asdict(row), split, *parts]], default=str))
     path = cache / f"{name}.{split.replace('/', '.')}.{kind}{key[:16]}.npz"
     stored = _load(path, arrays)
     if stored is not None:

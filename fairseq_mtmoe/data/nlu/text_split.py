@@ -1,6 +1,5 @@
 """Tasks as text to text, by the rows' `text_form`: tokens, datasets and batches for T5."""
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from fairseq_mtmoe.data.nlu.reading import Example, read_split
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, TextForm
 from fairseq_mtmoe.data.nlu.token_runs import TokenRuns, whole_characters
 from fairseq_mtmoe.errors import UserError, first_line
+from fairseq_mtmoe.io.digest import digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Pieces:
                 f"`spiece.model` must have {PADDING}, {END} and {UNKNOWN} as pieces 0, 1 and 2, like T5, but has them "
                 f"as {', '.join(map(str, special_ids))}."
             )
-        self.fingerprint = hashlib.sha256(model).hexdigest()
+        self.fingerprint = digest_of(model)
 
     def __len__(self) -> int:
         return int(self._model.get_piece_size())

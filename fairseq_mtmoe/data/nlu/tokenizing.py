@@ -1,6 +1,5 @@
 """Tokenization of examples with an encoder's own tokenizer."""
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.token_runs import Strings, TokenRuns, ends, lengths_of, whole_characters
 from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, load_tokenizer
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.digest import digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class TextTokenizer:
             raise UserError(f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has none.")
         self.padding = padding_ids[0]
         self.max_length = max_length
-        self.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
+        self.fingerprint = digest_of(serialized)
 
     def numbers(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without special tokens."""

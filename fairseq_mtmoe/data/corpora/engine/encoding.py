@@ -15,7 +15,6 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, write_dictionary
-from fairseq_mtmoe.data.corpora.data_dir import file_hash
 from fairseq_mtmoe.data.corpora.engine.state import (
     SIDES,
     CorpusState,
@@ -35,6 +34,7 @@ from fairseq_mtmoe.data.corpora.vocabulary.pieces import (
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import load as load_pieces
 from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS, sample_lines, train
 from fairseq_mtmoe.data.translation.file_names import TAG
+from fairseq_mtmoe.io.digest import digest_of_file
 from fairseq_mtmoe.io.files import read_bytes, read_text
 
 MODEL, IDS, DICTIONARY = "spm.model", "ids.npy", "dict.txt"
@@ -127,7 +127,7 @@ def make_vocabulary(
         symbols = max(symbols, others)
     if recipe.vocabulary.size is None and not given_files:
         tools.progress.note(f"Vocabulary: {symbols:,} pieces by default: {SIZE_RULE}")
-    digest = hash_of([file_hash(path) for path in sorted(folder.iterdir())])
+    digest = hash_of([digest_of_file(path) for path in sorted(folder.iterdir())])
     return Vocabulary(folder, symbols, wanted, digest, has_sources)
 
 

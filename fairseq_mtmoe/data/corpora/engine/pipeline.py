@@ -1,6 +1,5 @@
 """All stages, one after the other: from a recipe and raw files to a data directory."""
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +24,7 @@ from fairseq_mtmoe.data.corpora.raw_files import Digests, check_file, items_of
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import expect_tag
+from fairseq_mtmoe.io.digest import digest_of
 from fairseq_mtmoe.io.files import read_json, regular_file
 
 # Raised whenever the same input would give other training or evaluation data: a directory made
@@ -106,7 +106,7 @@ def _summary(files: CorpusFiles) -> str:
         files.digests,
         *order,
     ]
-    return hashlib.sha256(repr(about).encode()).hexdigest()[:12]
+    return digest_of(repr(about))[:12]
 
 
 def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool = False) -> Inputs:

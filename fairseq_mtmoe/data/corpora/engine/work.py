@@ -1,7 +1,5 @@
 """The folder of work: results of finished stages, and files between stages."""
 
-import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -19,7 +17,9 @@ from pydantic import TypeAdapter
 
 from fairseq_mtmoe.data.corpora.data_dir import disk_errors_of
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.digest import digest_of
 from fairseq_mtmoe.io.files import read_json, write_text
+from fairseq_mtmoe.io.locked import lock
 
 FORMAT = (
     6  # raised whenever the same input would give other files of a stage, which are then made anew
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 def hash_of(values: object) -> str:
     """Return a hash of values that JSON can hold, in hexadecimal."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
+    return digest_of(json.dumps(values, sort_keys=True))[:32]
 
 
 def plain(value: Any) -> Any:
@@ -64,12 +64,7 @@ class WorkFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"`{self.out}` is being prepared by another run; wait for its end."
-                ) from error
+            lock(descriptor, f"`{self.out}` is being prepared by another run; wait for its end.")
             yield
         finally:
             os.close(descriptor)

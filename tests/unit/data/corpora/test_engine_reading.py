@@ -6,10 +6,10 @@ import tarfile
 from dataclasses import dataclass, field
 
 from fairseq_mtmoe.data.corpora import blocks, raw_files
-from fairseq_mtmoe.data.corpora.data_dir import file_hash
 from fairseq_mtmoe.data.corpora.engine import cleaning
 from fairseq_mtmoe.data.corpora.raw_files import Digests
 from fairseq_mtmoe.data.corpora.readers import parts_of
+from fairseq_mtmoe.io.digest import digest_of_file
 from tests.helpers.raw_corpora import Counting, change, digests, entries, prepare_small, sentences
 
 
@@ -93,7 +93,7 @@ def test_large_files_are_hashed_once(tmp_path, monkeypatch, capsys):
     paths = [tmp_path / name for name in ("a", "b!inside", "c")]
     Digests(tmp_path / "known.json").learn(paths)
     assert "Hashing: 12 of 12 MB" in capsys.readouterr().err
-    first, second, third = (file_hash(tmp_path / name) for name in "abc")
+    first, second, third = (digest_of_file(tmp_path / name) for name in "abc")
     expected = [first, f"{second}!inside", third]
-    monkeypatch.setattr(raw_files, "file_hash", None)  # all is known
+    monkeypatch.setattr(raw_files, "digest_of_file", None)  # all is known
     assert Digests(tmp_path / "known.json").of(paths) == expected
