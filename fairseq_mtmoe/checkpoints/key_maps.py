@@ -1,4 +1,4 @@
-"""Names in checkpoints as tables: of sparse models, dense models, older versions.
+"""Names in checkpoints as tables: of sparse models and dense models.
 
 A dense block's feed-forward layer becomes its experts' stacked parameters. All other names stay, and gates start
 afresh. A checkpoint may lack the running prices of BASE gates.
@@ -37,16 +37,6 @@ OF_BEST = (BEST, BEST_MEASURE, PATIENCE, "val_loss")
 # name in a block of the dense model -> name in the experts of the sparse block
 DENSE_TO_EXPERTS = {name: name.replace(".", "_") for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")}
 FIRST_WEIGHT = EXPERTS + DENSE_TO_EXPERTS["fc1.weight"]  # of all experts of a block, (N, F, H)
-
-# criterion's class in the optimizer's history: in 0.1.0 -> since then
-CRITERIONS = {"MoELabelSmoothedCrossEntropyCriterion": "LabelSmoothedCrossEntropyCriterion"}
-
-
-def rename_criterions(state: dict[str, Any]) -> None:
-    """Rename criterions of older versions in a checkpoint, in place."""
-    for entry in state.get("optimizer_history", ()):
-        name = entry.get("criterion_name")
-        entry["criterion_name"] = CRITERIONS.get(name, name)
 
 
 def without(named: dict[str, Any], *marks: str) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from torch import distributed as dist
 from fairseq_mtmoe.checkpoints import assemble, file_io, mismatch, rebuild
 from fairseq_mtmoe.checkpoints.file_io import readable
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, rename_criterions
-from fairseq_mtmoe.checkpoints.sharding import PARTS
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, GATE_RATE
+from fairseq_mtmoe.checkpoints.sharding import PARTS, has_experts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.gates import base_gates
@@ -76,22 +76,25 @@ def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: b
         parts = ("model", *AVERAGES) if are_whole() else PARTS  # only training needs moments
         local = _local(path, on_all_ranks)
         state = _whole_state(path, lambda: _upgraded(path, file_io.load(local), context, overrides), parts)
-    rename_criterions(state)
-    _keep_options_with_position(state)
+    _refuse_earlier_versions(path, state)
     context.loaded.append((mismatch.origin_of(path, state), state))
     if context.receive is not None:
         context.receive(path, state)
     return state
 
 
-def _keep_options_with_position(state: dict[str, Any]) -> None:
-    """Add the task's options to a data position of version 0.1.0, which has no plan."""
-    position, cfg = (state.get("extra_state") or {}).get("train_iterator"), state.get("cfg")
-    if cfg is None or not isinstance(position, dict) or "sampling" in position or "batches_in_epoch" not in position:
-        return
-    from omegaconf import OmegaConf
-
-    position["options"] = OmegaConf.to_container(cfg.task) if OmegaConf.is_config(cfg.get("task")) else {}
+def _refuse_earlier_versions(path: str, state: dict[str, Any]) -> None:
+    """Raise a `UserError` for a checkpoint of 0.1, whose experts or position in the data lack entries."""
+    extra_state = state.get("extra_state") or {}
+    position = extra_state.get("train_iterator") or {}
+    plan = position.get("sampling", {})
+    has_old_experts = has_experts(state) and GATE_RATE not in extra_state
+    has_old_plan = "batches_in_epoch" in position and plan is not None and "parts" not in plan.get("place", {})
+    if has_old_experts or has_old_plan:
+        raise UserError(
+            f"`{path}` must be written by fairseq_mtmoe 0.2 or later, but was written by 0.1; continue its run with "
+            "0.2 for one update, which writes a checkpoint in the current form."
+        )
 
 
 def _local(path: str, load_on_all_ranks: bool) -> str:

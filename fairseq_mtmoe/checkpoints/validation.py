@@ -24,8 +24,6 @@ _GROWTH = 8  # times the file's size: tied weights are three tensors over one st
 _SMALL = 1 << 20  # bytes that are always accepted
 # Options that fairseq evaluates when it builds a file's model or task; `encoder_` may precede the name.
 _EVALUATED = ("xformers_att_config", "adaptive_softmax_cutoff", "left_pad_source", "left_pad_target")
-# `mtmoe upcycle` of 0.1.0 wrote such defaults, which refer to another option.
-_FOLLOWING = re.compile(r"\$\{model\.(encoder|decoder)[._](ffn_)?embed_dim\}")
 # fairseq looks for a file with the name in one of these options.
 _REGISTRIES = ("scoring", "tokenizer", "bpe", "optimizer", "lr_scheduler", "criterion", "simul_type")
 _NAME = re.compile(r"[\w-]*")
@@ -81,7 +79,7 @@ Extra: Any = mapping({
     "best_measure": dict[str, Text | bool | list[Text]],
     "patience": mapping({"best": Required[Number], "num_runs": Required[Count]}),
     "plateau": mapping({"lr": Amount, "num_bad_epochs": Count}),
-    "gate_rate": mapping({"factor": Amount, "with_blend": bool}) | None,
+    "gate_rate": mapping({"factor": Amount}) | None,
     "TranslationHeatedTask": Trained, "GlueTask": Trained, "TextToTextTask": Trained,
 })  # fmt: skip
 History: Any = mapping({
@@ -206,7 +204,7 @@ def _check_options(path: str | Path, state: dict[str, Any]) -> None:
             continue
         for kind, is_wrong in {
             "name": name in _REGISTRIES and not _NAME.fullmatch(value),
-            "plain value": "${" in value and not _FOLLOWING.fullmatch(value),
+            "plain value": "${" in value,
             "literal, since fairseq executes it": name.endswith(_EVALUATED) and not _is_literal(value),
         }.items():
             if is_wrong:

@@ -99,8 +99,8 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
             drawn = self._frozen_batches
             self._go_to(state_dict["epoch"])
             self._frozen_batches = self._frozen_batches if self._redraws else drawn
-        draws = isinstance(self.dataset, ResumesDraws) and "batches_in_epoch" in state_dict
-        if draws and state_dict.get("sampling", {}) is not None and not self._resume_drawing(state_dict, earlier, seen):
+        draws = isinstance(self.dataset, ResumesDraws) and state_dict.get("sampling") is not None
+        if draws and not self._resume_drawing(state_dict, earlier, seen):
             seen, earlier = 0, []
         if seen and self._has_other_limits(state_dict):
             earlier.append({name: state_dict[name] for name in _SEEN})

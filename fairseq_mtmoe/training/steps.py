@@ -70,7 +70,7 @@ class NonfiniteUpdates:
         return {"total": self.total, "in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Restore a checkpoint's state; it is empty before 0.1.1."""
+        """Restore a checkpoint's state; fairseq's own has none."""
         self.total, self.in_a_row = state.get("total", 0), state.get("in_a_row", 0)
 
 
@@ -284,7 +284,6 @@ class GateRate:
     def __init__(self, asked: float | None, usual: float, layers: Callable[[], list[MoELayer]]) -> None:
         self._asked = asked
         self._factor = usual if asked is None else asked
-        self._with_blend = True
         self._layers = layers
         self._before: list[Tensor] = []
 
@@ -307,14 +306,12 @@ class GateRate:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {"factor": self._factor, "with_blend": self._with_blend}
+        return {"factor": self._factor}
 
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restore a checkpoint's rate; {} is of new gates, None of a run before 0.1.12."""
-        found = {"factor": 1.0, "with_blend": False} if state is None else state
-        self._with_blend = bool(found.get("with_blend", True))
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a checkpoint's rate; {} is of new gates."""
         if self._asked is None:
-            self._factor = float(found.get("factor", self._factor))
+            self._factor = float(state.get("factor", self._factor))
 
     def _values(self, optimizer: Any) -> Iterator[Tensor]:
         """Yield the gates' parameters that the optimizer changes, or their float32 copies."""
@@ -337,4 +334,6 @@ class GateRate:
         """Return a layer's parameters that have the gates' rate."""
         if not layer.gate.is_learned:
             return []
-        return [layer.gate.weight, *([layer.blend] if self._with_blend and layer.blend is not None else [])]
+        if layer.blend is None:
+            return [layer.gate.weight]
+        return [layer.gate.weight, layer.blend]

@@ -368,7 +368,7 @@ class SparseTrainer(Trainer):
                 if self._nonfinite is not None and not reset_meters:
                     self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
                 if not reset_optimizer:
-                    self._gate_rate.load_state_dict(extra_state.get(GATE_RATE, {} if self._awaits_experts else None))
+                    self._gate_rate.load_state_dict(extra_state.get(GATE_RATE, {}))
                     _, state = context.loaded[-1]
                     extra_state = resuming.take_up(self, state, reset_lr_scheduler, reset_meters)
                 begin = "starts from the weights" if reset_optimizer else f"continues after update {self._num_updates}"

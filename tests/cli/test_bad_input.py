@@ -6,7 +6,7 @@ import shutil
 import torch
 
 from fairseq_mtmoe.checkpoints import file_io
-from tests.golden.old_runs import OLD, RUNS
+from tests.golden.runs import FROZEN, RUNS
 from tests.helpers.commands import PLUGIN, REPOSITORY, run, train
 from tests.helpers.invoked import mtmoe
 from tests.helpers.training import train_here
@@ -38,13 +38,13 @@ def test_wrong_options_also_in_a_configuration_and_data_that_is_not_whole(digits
 
 def test_an_unknown_language_and_checkpoints_that_are_damaged_or_would_execute(tmp_path):
     """What a file's options say is not done; see tests/unit/checkpoints/test_untrusted_files.py for more of it."""
-    last, broken, evil = OLD / "dense" / "checkpoint_last.pt", tmp_path / "broken.pt", tmp_path / "evil.pt"
+    last, broken, evil = FROZEN / "dense" / "checkpoint_last.pt", tmp_path / "broken.pt", tmp_path / "evil.pt"
     broken.write_bytes(last.read_bytes()[:-1000])
     state = file_io.load(str(last))
     made = f"__import__('os').mkdir('{tmp_path / 'executed'}') or [(8, 3, 1)]"
     state["cfg"]["model"] = {"_name": "wav2vec2", "conv_feature_layers": made}
     torch.save(state, evil)
-    options = ("fairseq-generate", OLD / "data", *PLUGIN, "--task", "translation_heated", "-s", "en", "--cpu")
+    options = ("fairseq-generate", FROZEN / "data", *PLUGIN, "--task", "translation_heated", "-s", "en", "--cpu")
     for path, language, words in (
         (last, "zz", "zz"), (broken, "aa", "truncated or damaged"),
         (evil, "aa", "has 'wav2vec2'; if you trust the file's author, set the environment"),
@@ -54,14 +54,14 @@ def test_an_unknown_language_and_checkpoints_that_are_damaged_or_would_execute(t
 
 
 def test_a_run_goes_on_from_no_damaged_checkpoint_and_from_none_of_other_experts(tmp_path):
-    last = shutil.copytree(OLD / "sparse", tmp_path / "run") / "checkpoint_last.pt"
+    last = shutil.copytree(FROZEN / "sparse", tmp_path / "run") / "checkpoint_last.pt"
     whole = last.read_bytes()
     for content, options, words in (
         (whole, ("--num-experts", 8), "`--num-experts` must be 4 as in the checkpoint's"),
         (whole[:-1000], (), "truncated or damaged; use an older one"),
     ):
         last.write_bytes(content)
-        assert words in sentence_of(train(OLD / "data", last.parent, *RUNS["sparse"], *options, check=False))
+        assert words in sentence_of(train(FROZEN / "data", last.parent, *RUNS["sparse"], *options, check=False))
         assert last.read_bytes() == content
 
 

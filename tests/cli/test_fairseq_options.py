@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part
-from tests.golden.old_runs import OLD
+from tests.golden.runs import FROZEN
 from tests.helpers.benchmark import save_before_training
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY, generate, training_arguments
 from tests.helpers.digits import digit_fixture
@@ -89,7 +89,7 @@ cli_main()
 def test_a_sparse_model_trains_where_extensions_do_not_load(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(BROKEN)
     environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
-    arguments = training_arguments(OLD / "data", tmp_path / "run", "--num-experts", 2, "--max-update", 2)
+    arguments = training_arguments(FROZEN / "data", tmp_path / "run", "--num-experts", 2, "--max-update", 2)
     command = [BIN / "python", "-c", TRAIN, *map(str, arguments)]
     run = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
     assert run.returncode == 0 and run.stdout.startswith("undefined symbol"), run.stderr[-3000:]

@@ -15,7 +15,7 @@ from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.checkpoints import assemble, file_io
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import failures
-from tests.golden.old_runs import OLD, RUNS
+from tests.golden.runs import FROZEN, RUNS
 from tests.helpers.commands import PLUGIN, generate, run, run_joined
 from tests.helpers.processes import run_processes
 from tests.helpers.training import train_here
@@ -160,8 +160,8 @@ def refusal(rank, data, options):
 
 
 def test_a_whole_checkpoint_of_another_size_is_named_where_each_process_takes_its_share(tmp_path):
-    path = str(OLD / "sparse" / "checkpoint_last.pt")
+    path = str(FROZEN / "sparse" / "checkpoint_last.pt")
     options = (tmp_path, *RUNS["sparse"], "--restore-file", path, "--encoder-embed-dim", 16)
     right = "`--encoder-embed-dim` must be 8 and `--decoder-embed-dim` 8"
     sentence = f"{right} to load `{path}`, but they are 16 and 16 instead."
-    assert run_processes(refusal, 2, OLD / "data", options) == [sentence, sentence]
+    assert run_processes(refusal, 2, FROZEN / "data", options) == [sentence, sentence]

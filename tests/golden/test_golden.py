@@ -1,4 +1,4 @@
-"""Frozen results (see freeze.py), and files of 0.1.0, with which later versions go on (see old_runs.py)."""
+"""Frozen results (see freeze.py), and runs of 0.2.0, which later versions resume (see runs.py)."""
 
 import json
 import shutil
@@ -6,11 +6,10 @@ import shutil
 import pytest
 
 from fairseq_mtmoe.checkpoints import file_io
-from tests.golden.freeze import TRAJECTORY, TRANSLATIONS, losses, translations
-from tests.golden.old_runs import END, OLD, RUNS, SAVED
+from tests.golden.freeze import TRAJECTORY, TRANSLATIONS, losses, train_as, translations
+from tests.golden.runs import END, FROZEN, PROCESSES, RUNS, SAVED
 from tests.helpers.invoked import mtmoe
 from tests.helpers.processes import run_processes
-from tests.helpers.training import train_here
 
 
 def test_a_run_follows_its_frozen_losses(digits, tmp_path):
@@ -23,26 +22,21 @@ def test_an_old_checkpoint_translates_as_it_did(digits):
     assert translations(digits) == json.loads(TRANSLATIONS.read_text())
 
 
-def train_as(rank, *arguments):
-    return train_here(*arguments)
-
-
-@pytest.mark.parametrize(("name", "processes"), [("sparse", 1), ("parts", 2), ("dense", 1)])
-def test_a_run_goes_on_as_it_would_have(name, processes, tmp_path):
-    frozen = json.loads((OLD / "results.json").read_text())[name]
-    shutil.copytree(OLD / name, tmp_path / "run")
-    options = () if name == "dense" else ("--base-evaluation", "greedy")  # as it was the only way
-    found = run_processes(train_as, processes, OLD / "data", tmp_path / "run", *RUNS[name], *options)[0]
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_goes_on_as_it_would_have(name, tmp_path):
+    frozen = json.loads((FROZEN / "results.json").read_text())[name]
+    shutil.copytree(FROZEN / name, tmp_path / "run")
+    found = run_processes(train_as, PROCESSES[name], FROZEN / "data", tmp_path / "run", *RUNS[name])[0]
     assert len(found["norms"]) == END - SAVED
     assert found["norms"] == pytest.approx(frozen["norms"], rel=1e-4)
     assert found["validations"][-1][0] == pytest.approx(frozen["validation"], abs=2e-3)
 
 
 def test_checkpoints_of_both_kinds_are_evaluated_and_become_others(tmp_path):
-    folders = (shutil.copytree(OLD / name, tmp_path / name) for name in ("sparse", "parts"))
+    folders = (shutil.copytree(FROZEN / name, tmp_path / name) for name in ("sparse", "parts"))
     sparse, parts = (folder / "checkpoint_last.pt" for folder in folders)
     for path in (sparse, parts):
-        shown = mtmoe("evaluate", OLD / "data", "--path", path, "--cpu", "--out", path.parent / "scores")
+        shown = mtmoe("evaluate", FROZEN / "data", "--path", path, "--cpu", "--out", path.parent / "scores")
         assert shown.count("en-") >= 3
     mtmoe("reshard", parts, tmp_path / "whole.pt", "--single-file")
     mtmoe("average", "--inputs", sparse, "--output", tmp_path / "average.pt")
@@ -51,7 +45,7 @@ def test_checkpoints_of_both_kinds_are_evaluated_and_become_others(tmp_path):
 
 
 def test_a_run_log_is_drawn(tmp_path):
-    shutil.copytree(OLD / "sparse", tmp_path / "run")
+    shutil.copytree(FROZEN / "sparse", tmp_path / "run")
     mtmoe("report", tmp_path / "run", "--png", tmp_path / "plots")
     drawn = {path.name for path in (tmp_path / "plots").iterdir()}
     # It has a gate for each language.

@@ -41,7 +41,7 @@ def test_a_second_call_adds_nothing_and_hydra_says_nothing_for_its_own_debugging
 
 @pytest.mark.slow
 def test_our_commands_show_none(tmp_path):
-    dense = REPOSITORY / "tests" / "golden" / "v0_1_0" / "dense" / "checkpoint_last.pt"
+    dense = REPOSITORY / "tests" / "golden" / "v0_2_0" / "dense" / "checkpoint_last.pt"
     command = [BIN / "mtmoe", "upcycle", dense, tmp_path / "sparse.pt", "--num-experts", "2"]
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=REPOSITORY)
     assert "2 experts per layer" in result.stdout and "Warning" not in result.stderr

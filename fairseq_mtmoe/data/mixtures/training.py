@@ -15,7 +15,7 @@ from fairseq_mtmoe.data.sampling.draw import Draw
 from fairseq_mtmoe.data.sampling.order import Order, batch_ends, order_by_length
 from fairseq_mtmoe.data.sampling.permutation import derive_key
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, restored_plan_0_1_0, saved_plan
+from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, saved_plan
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +80,8 @@ class TrainingMixture(MixtureDataset):
         return saved_plan(self.plan, epoch)
 
     def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
-        """Resume as `ResumesDraws` says; log changes. A state of 0.1.0 has the task's `options`, no `sampling`."""
-        epoch, saved = state["epoch"], state.get("sampling")
-        if saved is not None:
-            before = restored_plan(saved)
-        else:
-            before = restored_plan_0_1_0(state.get("options", {}), self.plan, epoch, self.updates)
+        """Resume as `ResumesDraws` says; log changes."""
+        epoch, before = state["epoch"], restored_plan(state["sampling"])
         goes_on = self.plan.follow(before, has_begun, self.updates)
         for change in changes(before, self.plan):
             logger.warning(f"from epoch {self.plan.epoch + (goes_on and has_begun)} on: {change}")

@@ -1,10 +1,7 @@
 """The sampling plan in checkpoints, as plain containers: the schedule and the position in the data."""
 
-import ast
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from copy import copy
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from typing import Any
 
 from fairseq_mtmoe.data.sampling.plan import EpochStart, Part, SamplingPlan
@@ -59,26 +56,6 @@ def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
         raise UserError(f"The checkpoint's position in the data {rule}, or {how}.") from error
 
 
-def restored_plan_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: int, update: int) -> SamplingPlan:
-    """Return the plan of a run of version 0.1.0 by its saved options; without these, by the schedule of `plan`."""
-    with suppress(KeyError, TypeError, ValueError, SyntaxError, AssertionError):
-        weights = options["sampling_weights"]
-        assert not options["sampling_weights_from_file"]
-        known = {**options, "heating_updates": None, "exceeds_pass": True}
-        known["sampling_weights"] = ast.literal_eval(weights) if isinstance(weights, str) else None
-        known["heating_epochs"] = options["heating_epochs"] or options["max_epoch"]
-        return _begun(plan, _schedule_of(known, plan.names), int(options["seed"]), epoch, update)
-    return _begun(plan, plan.schedule, plan.seed, epoch, update)
-
-
-def _begun(plan: SamplingPlan, schedule: Schedule, seed: int, epoch: int, update: int) -> SamplingPlan:
-    before = copy(plan)
-    before.schedule, before.seed = replace(schedule, exceeds_pass=True), seed
-    before.begin(0)
-    before.start_of(epoch, update)
-    return before
-
-
 def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
     names, start = saved["names"], saved["place"]
     schedule, of_epoch = (_schedule_of(options, names) for options in (saved["rules"], start["rules"]))
@@ -91,7 +68,7 @@ def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
     most = _MOST_DRAWN + _MOST_PASSES * sum(plan.sizes)
     for known in (schedule, of_epoch):
         assert max(known.virtual_epoch_size or 0, known.virtual_data_size or 0) <= most
-    parts = tuple(Part(int(size), int(before)) for size, before in start.get("parts", ()))  # 0.1.11 and older had one
+    parts = tuple(Part(int(size), int(before)) for size, before in start["parts"])
     size = plan.epoch_size(of_epoch, shard_epoch)
     assert len(parts) <= _MOST_PARTS and sum(part.size for part in parts) in (size, 0)
     assert all(part.size >= 1 and part.update >= update for part in parts)
@@ -101,7 +78,10 @@ def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
 
 
 def _schedule_of(options: Mapping[str, Any], names: Sequence[str]) -> Schedule:
-    weights, known = options["sampling_weights"], {"natural_from_epoch": None, **options}  # 0.1.4 and older lack it
-    known["sampling_weights"] = tuple(weights[name] for name in names) if weights else None
-    known["exceeds_pass"] = bool(known["exceeds_pass"])
-    return Schedule(**{one.name: known[one.name] for one in fields(Schedule)})
+    values = {field.name: options[field.name] for field in fields(Schedule)}
+    weights = values["sampling_weights"]
+    if weights:
+        values["sampling_weights"] = tuple(weights[name] for name in names)
+    else:
+        values["sampling_weights"] = None
+    return Schedule(**values)

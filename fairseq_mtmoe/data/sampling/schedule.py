@@ -64,7 +64,6 @@ class Schedule:
         sampling_weights: (L,) fixed shares, instead of the method's.
         virtual_epoch_size: examples in an epoch, at most a pass; None: a pass over the current shards.
         virtual_data_size: examples in a pass; None: fairseq's rule, or for candidates the size of the largest task.
-        exceeds_pass: whether an epoch may be longer than a pass, as in runs started with version 0.1.0.
     """
 
     sampling_method: str = "concat"
@@ -76,7 +75,6 @@ class Schedule:
     sampling_weights: tuple[float, ...] | None = None
     virtual_epoch_size: int | None = None
     virtual_data_size: int | None = None
-    exceeds_pass: bool = False
 
     def __post_init__(self) -> None:
         weights, method, k = self.sampling_weights, self.sampling_method, self.heating_coefficient
@@ -181,12 +179,11 @@ class Schedule:
         size, pass_size = self.virtual_epoch_size, self.pass_size(sizes, whole_sizes)
         if size is None:
             return pass_size
-        return size if self.exceeds_pass else min(size, pass_size)
+        return min(size, pass_size)
 
     def following(self, before: Schedule, given_duration: bool) -> Schedule:
         """Return this schedule for a run resumed from `before`, whose C is kept unless a duration is given."""
         epochs, updates = self.heating_epochs, self.heating_updates
         if not given_duration and self.heating_coefficient > 0 < before.heating_coefficient:
             epochs, updates = before.heating_epochs, before.heating_updates
-        exceeds = before.exceeds_pass and self.virtual_epoch_size == before.virtual_epoch_size
-        return replace(self, heating_epochs=epochs, heating_updates=updates, exceeds_pass=exceeds)
+        return replace(self, heating_epochs=epochs, heating_updates=updates)

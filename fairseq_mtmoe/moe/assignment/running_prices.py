@@ -102,8 +102,6 @@ class RunningPrices(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         names = ("total", "weight")
-        if not any(prefix + name in state_dict for name in names):  # a checkpoint before 0.1.2
-            state_dict |= {prefix + name: torch.zeros_like(getattr(self, name)) for name in names}
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._known = self._pending = None
         loaded = [state_dict.get(prefix + name) for name in names]

@@ -69,7 +69,7 @@ def announce(
     if about["options"].get("fix_batches_to_gpus"):
         logger.warning("--fix-batches-to-gpus has no effect: any number of processes can resume a shuffled epoch")
     options = options_of(schedule, names)
-    del options["exceeds_pass"], options["virtual_data_size"], options["sampling_weights"]
+    del options["virtual_data_size"], options["sampling_weights"]
     run_log.write("run", sizes=dict(zip(names, plan.sizes, strict=True)), **about, **options, seed=plan.seed)
 
 

@@ -254,10 +254,9 @@ class GateMovement:
         """Return the state for a checkpoint."""
         return {"since": self.since, "start": {path: weight.cpu() for path, weight in self._start.items()}}
 
-    def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Restore a checkpoint's state; there is none before 0.1.12."""
-        kept = state or {"since": None, "start": {}}
-        self.since, self._start = kept["since"], dict(kept["start"])
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a checkpoint's state."""
+        self.since, self._start = state["since"], dict(state["start"])
 
 
 def _learned(model: nn.Module) -> dict[str, MoELayer]:

@@ -9,13 +9,13 @@ from fairseq_mtmoe.checkpoints import file_io, rewriting
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
 from fairseq_mtmoe.errors import UserError
-from tests.golden.old_runs import OLD
+from tests.golden.runs import FROZEN
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
 from tests.helpers.states import assert_same, files_of, trained, write_in_parts
 
 reshard, average, upcycle = (partial(mtmoe, name) for name in ("reshard", "average", "upcycle"))
-DENSE = OLD / "dense" / "checkpoint_last.pt"
+DENSE = FROZEN / "dense" / "checkpoint_last.pt"
 
 
 # ---- experts in other files ----

@@ -14,7 +14,7 @@ from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.evaluation.predictor import Predictor, choose_sets
 from fairseq_mtmoe.evaluation.stored import Inference
 from fairseq_mtmoe.task_types import task_type_of
-from tests.golden.old_runs import OLD
+from tests.golden.runs import FROZEN
 from tests.helpers.benchmark import make_encoder, save_untrained
 from tests.helpers.refused import refused
 from tests.helpers.text_to_text import make_t5, save_untrained_text
@@ -215,7 +215,7 @@ def test_weights_that_are_not_finite(data, tmp_path):
 def test_nothing_to_predict_and_a_checkpoint_of_another_task_or_a_pretrained_encoder(data):
     with refused(data.name):
         predictor(data).choose("valid")
-    for path in (OLD / "sparse" / "checkpoint_last.pt", data / "encoder.pt"):
+    for path in (FROZEN / "sparse" / "checkpoint_last.pt", data / "encoder.pt"):
         with refused(path.name):
             predictor(data, path)
 

@@ -16,7 +16,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.fairseq_patches import patch as patches
 from fairseq_mtmoe.fairseq_patches.patch import Patch, apply_to_commands, instead
 from fairseq_mtmoe.fairseq_patches.table import PATCHES
-from tests.golden.old_runs import OLD
+from tests.golden.runs import FROZEN
 from tests.helpers.refused import refused
 
 PACKAGE = Path(fairseq_mtmoe.__file__).parent
@@ -155,11 +155,11 @@ def test_a_class_is_told_by_the_signature_of_its_constructor():
 
 def parsed(*arguments):
     register()
-    return options.parse_args_and_arch(options.get_validation_parser(), [str(OLD / "data"), *arguments])
+    return options.parse_args_and_arch(options.get_validation_parser(), [str(FROZEN / "data"), *arguments])
 
 
 def test_a_validation_takes_the_task_of_its_checkpoint():
-    path = str(OLD / "sparse" / "checkpoint_last.pt")
+    path = str(FROZEN / "sparse" / "checkpoint_last.pt")
     assert parsed("--path", path).task == "translation_heated"
     assert parsed("--path", path, "--task", "translation_multi_simple_epoch").task == "translation_multi_simple_epoch"
     with refused("--path"):

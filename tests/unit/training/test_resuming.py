@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from fairseq_mtmoe.checkpoints.rewriting import average
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import resuming, stopping
 from fairseq_mtmoe.training.resuming import adapt_epoch_position, drawn_in_epoch, with_epoch_position
-from tests.golden.old_runs import OLD, RUNS
+from tests.golden.runs import FROZEN, RUNS
 from tests.helpers.benchmark import task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import digit_task
@@ -28,11 +29,11 @@ from tests.helpers.text_to_text import make_t5, text_arguments
 from tests.helpers.trainers import groups_of, state_of, take, trainer_here
 from tests.helpers.training import run_here, train_here
 
-SPARSE, DENSE = (str(OLD / name / "checkpoint_last.pt") for name in ("sparse", "dense"))
+SPARSE, DENSE = (str(FROZEN / name / "checkpoint_last.pt") for name in ("sparse", "dense"))
 
 
-def go_on(tmp_path, name, *options, data=OLD / "data", prepare=None, **changes):
-    """The trainer of a run of 0.1.0 with other options, after it has loaded what they name."""
+def go_on(tmp_path, name, *options, data=FROZEN / "data", prepare=None, **changes):
+    """The trainer of a frozen run with other options, after it has loaded what they name."""
     trainer = trainer_here(data, tmp_path / "run", *RUNS[name], "--max-update", 100, *options, **changes)
     if prepare is not None:
         prepare(trainer)
@@ -61,10 +62,21 @@ def test_fine_tuning_begins_with_the_first_epoch_whenever_the_other_run_drew_its
     drawn, state = str(tmp_path / "drawn.pt"), file_io.load(SPARSE)
     state["extra_state"]["train_iterator"][resuming.DRAWN] = 7
     file_io.save(state, drawn)
-    trainer = trainer_here(OLD / "data", tmp_path / "run", *RUNS["sparse"], "--finetune-from-model", drawn)
+    trainer = trainer_here(FROZEN / "data", tmp_path / "run", *RUNS["sparse"], "--finetune-from-model", drawn)
     with caplog.at_level("INFO"):
         assert checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)[1].next_epoch_idx == 1
     assert f"starts from the weights of {drawn}" in caplog.messages and "continues" not in caplog.text
+
+
+def test_a_checkpoint_of_0_1_is_named(tmp_path):
+    for path, change in ((SPARSE, lambda extra: extra.pop("gate_rate")),
+                         (DENSE, lambda extra: extra["train_iterator"].pop("sampling"))):  # fmt: skip
+        state, old = file_io.load(path), str(tmp_path / "old.pt")
+        change(state["extra_state"])
+        file_io.save(state, old)
+        with refused("old.pt") as caught:
+            go_on(tmp_path, Path(path).parent.name, "--restore-file", old)
+        assert "was written by 0.1" in str(caught.value)
 
 
 def digit_arguments(data, folder, pairs):
@@ -205,7 +217,7 @@ def test_the_number_of_positions_is_a_size(tmp_path):
 
 
 def test_another_dictionary_is_said_with_both_sizes(tmp_path):
-    data = shutil.copytree(OLD / "data", tmp_path / "data")
+    data = shutil.copytree(FROZEN / "data", tmp_path / "data")
     for path in data.glob("dict.*.txt"):
         path.write_text(f"{path.read_text()}more 1\n")
     with pytest.raises(UserError, match=r"18 entries \(with tokens for 4 languages\), but has one of 19"):
@@ -213,11 +225,9 @@ def test_another_dictionary_is_said_with_both_sizes(tmp_path):
 
 
 def test_the_same_loss_goes_on_with_the_same_moments(tmp_path):
-    """Ours is fairseq's: a run may change between the two, also one of 0.1.0, whose files name ours otherwise."""
+    """Ours is fairseq's: a run may change between the two."""
     found = {}
     for path, name in ((SPARSE, "sparse"), (DENSE, "dense")):
-        saved = file_io.load(path)["optimizer_history"][-1]["criterion_name"]
-        assert saved.startswith("MoE") == (name == "sparse")
         for criterion in ("label_smoothed_cross_entropy", "moe_label_smoothed_cross_entropy"):
             trainer = go_on(tmp_path, name, "--restore-file", path, "--criterion", criterion)
             assert trainer.get_num_updates() == 8
@@ -225,8 +235,6 @@ def test_the_same_loss_goes_on_with_the_same_moments(tmp_path):
         moments = found[name, "label_smoothed_cross_entropy"]
         assert moments["0.exp_avg"].any()
         torch.testing.assert_close(found[name, criterion], moments, rtol=0, atol=0)
-    path = save(trainer, tmp_path / "saved.pt")
-    assert file_io.load(str(path))["optimizer_history"][-1]["criterion_name"] == "LabelSmoothedCrossEntropyCriterion"
 
 
 def take_another_loss(trainer):
@@ -261,7 +269,7 @@ def test_another_optimizer_in_half_precision_is_named(precision, tmp_path, monke
     """fairseq compares the wrapper's name alone."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     half = {precision: True}
-    begun = trainer_here(OLD / "data", tmp_path / "run", *RUNS["dense"], "--max-update", 100, **half)
+    begun = trainer_here(FROZEN / "data", tmp_path / "run", *RUNS["dense"], "--max-update", 100, **half)
     take(begun, groups_of(begun, 1))
     path = save(begun, tmp_path / "half.pt")
     assert go_on(tmp_path, "dense", "--restore-file", path, **half).get_num_updates() == 1
@@ -341,18 +349,11 @@ def temperatures(folder):
 def test_a_finished_run_goes_on_without_cooling_down(corpus, tmp_path):
     """`--heating-epochs` is the `--max-epoch` that the run began with, and not the one that it goes on with."""
     train_here(corpus, tmp_path / "longer", *HEATED, "--max-epoch", 2)
-    shutil.copytree(tmp_path / "longer", tmp_path / "of 0.1.0")
-    last = str(tmp_path / "of 0.1.0" / "checkpoint_last.pt")
-    state = file_io.load(last)
-    del state["extra_state"]["train_iterator"]["sampling"]
-    file_io.save(state, last)
     longer = train_here(corpus, tmp_path / "longer", *HEATED, "--max-epoch", 4)
     whole = train_here(corpus, tmp_path / "whole", *HEATED, "--max-epoch", 4, "--heating-epochs", 2)
     assert temperatures(tmp_path / "longer") == temperatures(tmp_path / "whole")
     assert temperatures(tmp_path / "longer") == pytest.approx([1.5, 1.5 * np.sqrt(2.5), 3.0, 3.0])
     np.testing.assert_equal(longer["parameters"], whole["parameters"])
-    train_here(corpus, tmp_path / "of 0.1.0", *HEATED, "--max-epoch", 3)
-    assert temperatures(tmp_path / "of 0.1.0") == temperatures(tmp_path / "whole")[:3]
 
 
 LONG = (*HEATED[:2], "--max-tokens", 120, "--disable-validation")  # one epoch, in parts

@@ -149,21 +149,6 @@ def test_gates_of_mt_tag_have_a_rate_of_their_own_and_go_on_with_it(benchmark, t
     assert {"gate.weight", "blend"} <= different(mt_tag(benchmark, tmp_path / "one", 4, "--gate-lr-factor", 1), asked)
 
 
-def test_a_run_of_before_goes_on_at_the_rate_that_it_had(benchmark, tmp_path, monkeypatch):
-    with monkeypatch.context() as before:
-        # Then there were no rate of the system and none of `blend`.
-        before.setattr(MTTaGModel, "gate_lr_factor", 1.0)
-        before.setattr(GateRate, "_parameters", lambda self, layer: [layer.gate.weight])
-        whole = mt_tag(benchmark, tmp_path / "whole", 6)
-        mt_tag(benchmark, tmp_path / "run", 2)
-    path = str(tmp_path / "run" / "checkpoint_last.pt")
-    state = file_io.load(path)
-    del state["extra_state"]["gate_rate"], state["extra_state"]["GlueTask"]["gates"]
-    file_io.save(state, path)
-    mt_tag(benchmark, tmp_path / "run", 4)
-    assert not different(mt_tag(benchmark, tmp_path / "run", 6), whole)  # resumed twice
-
-
 def test_gates_that_follow_a_dense_run_have_the_rate_of_new_ones(corpus, tmp_path):
     dense = trainer_here(corpus, tmp_path, "--arch", "base_dense_tiny", "--max-tokens", 100)
     take(dense, groups_of(dense, 1))
@@ -171,7 +156,7 @@ def test_gates_that_follow_a_dense_run_have_the_rate_of_new_ones(corpus, tmp_pat
     path = dense.save_checkpoint(str(tmp_path / "dense.pt"), {"train_iterator": {"epoch": 1, "iterations_in_epoch": 1}})
     sparse = trainer_here(corpus, tmp_path, *OPTIONS, "--dense-updates", 2, "--gate-lr-factor", 5)
     sparse.load_checkpoint(path)
-    assert sparse._gate_rate.state_dict() == {"factor": 5, "with_blend": True}
+    assert sparse._gate_rate.state_dict() == {"factor": 5}
 
 
 def test_a_composite_optimizer_stretches_the_gates_of_each_of_its_parts():

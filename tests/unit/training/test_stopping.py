@@ -22,7 +22,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import saving, stopping
 from fairseq_mtmoe.training.resuming import _read_share
 from fairseq_mtmoe.training.saving import LOCK_NAME, lock
-from tests.golden.old_runs import OLD, RUNS
+from tests.golden.runs import FROZEN, RUNS
 from tests.helpers.opened import opened_from_now
 from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
@@ -30,7 +30,7 @@ from tests.helpers.trainers import trainer_here
 from tests.helpers.training import interrupted, train_here, wait_for
 from tests.kill.runs import Outcome, compare
 
-SPARSE = OLD / "sparse" / "checkpoint_last.pt"
+SPARSE = FROZEN / "sparse" / "checkpoint_last.pt"
 FORK = multiprocessing.get_context("fork")
 
 
@@ -74,7 +74,7 @@ ONCE = {
 @pytest.mark.parametrize(("options", "words"), ONCE.items())
 def test_options_that_are_for_once_are_named(options, words, tmp_path, capfd):
     with interrupted(signal.SIGTERM, "train_step", 1):
-        train_here(OLD / "data", tmp_path, *RUNS["sparse"], *options, "--max-update", 100, "--num-workers", 0)
+        train_here(FROZEN / "data", tmp_path, *RUNS["sparse"], *options, "--max-update", 100, "--num-workers", 0)
     assert words in capfd.readouterr().err
 
 
@@ -192,11 +192,11 @@ def test_a_process_opens_each_file_once_and_none_to_say_what_differs(tmp_path):
     """Of a checkpoint of four experts in two shards."""
     path = tmp_path / "checkpoint_last.pt"
     write_in_parts(SPARSE, path, 2)
-    trainer = trainer_here(OLD / "data", tmp_path, *RUNS["sparse"])
+    trainer = trainer_here(FROZEN / "data", tmp_path, *RUNS["sparse"])
     opened = opened_from_now()
     assert _read_share(trainer, str(path))["model"]
     assert opened() == ["checkpoint_last.pt", "0-1.pt", "2-3.pt"]
-    trainer = trainer_here(OLD / "data", tmp_path, *RUNS["sparse"], "--num-experts", 2, "--encoder-embed-dim", 16)
+    trainer = trainer_here(FROZEN / "data", tmp_path, *RUNS["sparse"], "--num-experts", 2, "--encoder-embed-dim", 16)
     opened = opened_from_now()
     with refused("--encoder-embed-dim", "checkpoint_last.pt"):
         _read_share(trainer, str(path))

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, restored_plan_0_1_0, saved_plan
+from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, saved_plan
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.draws import counts, same, times_drawn
+from tests.helpers.draws import same, times_drawn
 from tests.helpers.refused import refused
 
 
@@ -144,22 +144,6 @@ def test_pairs_whose_data_is_as_it_was_go_on_when_others_changed(has_begun):
     again = resumed(new, 30, plan(sizes=[[9], [6]], names=["en-xx", "en-dd"]))
     assert spread([later[3] + times_drawn([again.draw(epoch) for epoch in range(30, 40)], (9, 6))[1]]) <= 1
     assert again.numbers == [4, 3]
-
-
-def test_an_epoch_is_at_most_a_pass_but_in_runs_of_0_1_0():
-    """fairseq's rule; runs that began without it keep their epochs, until they are given another size."""
-
-    def new(size=1000):
-        return plan(Schedule(), size=size)
-
-    assert counts(new().draw(1)) == [40, 9, 15]
-    old = restored_plan_0_1_0({}, new(), 3, 0)
-    assert old.epoch == 3 and sum(counts(old.draw(3))) == 1000
-    kept = new()
-    assert kept.follow(old, True, 0) and same(kept.draw(3), old.draw(3)) and sum(counts(kept.draw(9))) == 1000
-    assert sum(counts(resumed(kept, 9, new()).draw(20))) == 1000
-    assert sum(counts(resumed(kept, 9, new(900)).draw(20))) == 64
-    assert same(restored_plan_0_1_0({}, new(20), 5, 0).draw(5), new(20).draw(5))
 
 
 DAMAGE = {
