@@ -34,13 +34,11 @@ def register() -> None:
     from fairseq_mtmoe.fairseq_patches import table
     from fairseq_mtmoe.known_warnings import filter_known
     from fairseq_mtmoe.models import systems
-    from fairseq_mtmoe.training import launch
 
     filter_known()
     # fairseq's checkpoints store options in a Namespace, a plain container that is safe to unpickle.
     torch.serialization.add_safe_globals([argparse.Namespace])
     table.apply()
-    launch.register = register
     for name in ("optim.fused_adam", "tasks", *(f"models.{system}" for system in systems())):
         importlib.import_module(f"{__name__}.{name}")
 

@@ -17,11 +17,9 @@ KNOWN: tuple[tuple[type[Warning], str, str], ...] = (  # category, how the text 
     (UserWarning, r"\nThe strict flag in the compose API is deprecated", r"hydra\..*"),
     (FutureWarning, r".broadcast_buffers. is deprecated", r"fairseq_mtmoe\..*|fairseq\..*"),
     (UserWarning, r"'pin_memory' argument is set as true but no accelerator", r"torch\.utils\.data\..*"),
-    (UserWarning, r"Distributed is already initialized", r"fairseq\..*"),  # by `training/rendezvous.py`
+    (UserWarning, r"Distributed is already initialized", r"fairseq\..*"),  # by `training/launch.py`
     (UserWarning, r"Support for mismatched key_padding_mask and attn_mask", r"torch\.nn\..*"),
 )
-# For PYTHONWARNINGS: the warning that a spawned process prints before it imports the plugin.
-IN_SPAWNED = "ignore::FutureWarning:fairscale.experimental.nn.offload"
 
 
 def filter_known() -> None:

@@ -75,7 +75,6 @@ Extra: Any = mapping({
     "metrics": dict[str, list[Meter]] | None, "previous_training_time": Amount, "train_iterator": Position | None,
     "epoch": Epoch, "batch_offset": Count, "val_loss": Number | None, "best": Number | None, "ema": Tensors | None,
     "ema_fp32_params": Tensors | None, "nonfinite": mapping({"total": Count, "in_a_row": Count}),
-    "owed_validation": mapping({"epoch": Required[Epoch], "end_of_epoch": Required[bool]}) | None,
     "best_measure": dict[str, Text | bool | list[Text]],
     "patience": mapping({"best": Required[Number], "num_runs": Required[Count]}),
     "plateau": mapping({"lr": Amount, "num_bad_epochs": Count}),

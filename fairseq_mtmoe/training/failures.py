@@ -1,7 +1,6 @@
-"""A failure of one process ends the whole run, soon and with one sentence.
+"""A process's last words: one sentence, also if it lost another process; and the groups' time limits.
 
-gloo and NCCL raise unclear errors, and wait for a failed process until their timeout. Therefore the first process that
-fails writes its sentence to the rendezvous store, and a thread in each other process polls it.
+gloo and NCCL raise unclear errors when another process is gone. A launcher ends the remaining processes.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ import atexit
 import json
 import os
 import re
-import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +19,7 @@ from typing import Any
 
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 from fairseq_mtmoe.errors import UserError, chain_of, find_user_error, first_line
 
@@ -31,13 +29,8 @@ _LOST = re.compile(
     r"|TCPStore|Application timeout|NCCL (error|communicator)|ncclRemoteError|ncclSystemError"
     r"|collective operation timeout"
 )
-_KEY = "first error"
-_PAUSE = 0.5  # seconds between two polls
-_GRACE = 1.0  # seconds in which a process may end by itself, with its own message
-
 _seconds: float | None = None  # the last value of `set_timeout`
 _between_hosts: dict[Any, Any] = {}  # the group of `between_hosts`, by the group of all processes
-_broadcast: ErrorBroadcast | None = None
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
@@ -85,77 +78,28 @@ def between_hosts(make: bool = True) -> Any:
     return _between_hosts.get(world, world)
 
 
-# ---- broadcast of the first error ----
+# ---- the end of a command ----
 
 
-class ErrorBroadcast:
-    """Shares the first error through a store; a thread then ends this process.
+def lost_process(error: BaseException) -> UserError | None:
+    """Return the sentence of a lost process if a library's message means one, else None."""
+    for link in chain_of(error):
+        if isinstance(link, RuntimeError) and (isinstance(link, dist.DistNetworkError) or _LOST.search(str(link))):
+            within = "in time" if _seconds is None else f"within {_seconds:g} seconds (`--distributed-timeout`)"
+            who = f"Process {dist.get_rank()} of {dist.get_world_size()}" if dist.is_initialized() else "This process"
+            return UserError(
+                f"{who} lost another process, which failed, was killed or did not answer {within}; see the first "
+                f"message of the other processes, and continue from checkpoint_last.pt. ({first_line(link)})"
+            )
+    return None
 
-    report: called with the error's sentence before this process ends.
-    """
 
-    def __init__(self, store: Any, rank: int, world_size: int, report: Callable[[str], None]) -> None:
-        self.rank, self._who, self._report = rank, f"Process {rank} of {world_size}", report
-        self._line: socket.socket | None = None  # shows that a store is gone; asking it would print torch's stack
-        with suppress(AttributeError, OSError):  # a store in a file has no address
-            self._line = socket.create_connection((store.host, store.port), timeout=_GRACE)
-            self._line.setblocking(False)  # with a timeout, even MSG_DONTWAIT would wait
-        with suppress(AttributeError, RuntimeError, NotImplementedError):
-            store = store.clone()  # a connection of its own, since other threads may wait in theirs
-        self._store = dist.PrefixStore("fairseq_mtmoe errors", store)  # type: ignore[attr-defined]
-        self._heard: UserError | None = None  # kept, because the store may go
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="first error", daemon=True)
-        self._thread.start()
-
-    def tell(self, error: BaseException) -> None:
-        """Send this process's error to all others, unless another process failed first."""
-        sentence = find_user_error(error)
-        words = str(sentence or f"process {self.rank}: {type(error).__name__}: {first_line(error)}")
-        with suppress(RuntimeError):  # the store is gone, and with it rank 0
-            self._store.compare_set(_KEY, "", json.dumps([sentence is not None, words]))
-        self.heard()  # keeps the error, even if it is its own
-
-    def heard(self) -> UserError | None:
-        """Return the first error of any process as a `UserError`, or None."""
-        if self._heard is None:
-            with suppress(RuntimeError):
-                if self._is_there() and self._store.check([_KEY]):
-                    is_sentence, words = json.loads(self._store.get(_KEY))
-                    self._heard = UserError(words) if is_sentence else self.lost(words)
-        return self._heard
-
-    def lost(self, words: str) -> UserError:
-        """Return the error of a lost process; `words` are the known reason."""
-        within = "in time" if _seconds is None else f"within {_seconds:g} seconds (`--distributed-timeout`)"
-        return UserError(
-            f"{self._who} lost another process, which failed, was killed or did not answer {within}; see the first "
-            f"message of the other processes, and continue from checkpoint_last.pt. ({words})"
-        )
-
-    def _is_there(self) -> bool:
-        try:
-            return self._line is None or self._line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
-        except BlockingIOError:
-            return True  # open, but without data
-        except OSError:
-            return False
-
-    def stop(self) -> None:
-        """Stop the thread: Python may crash if it ends while the thread runs."""
-        self._stopped.set()
-        self._thread.join(timeout=_GRACE)
-        if self._heard is not None:
-            time.sleep(2.5 * _PAUSE)  # the store may end with this process; the others need time to poll it
-        if self._line is not None:
-            self._line.close()
-
-    def _listen(self) -> None:
-        while not self._stopped.wait(_PAUSE):
-            sentence = self.heard()
-            if sentence is not None and not self._stopped.wait(_GRACE):
-                self._report(str(sentence))
-                _leave()
+def spawned_error(error: BaseException) -> UserError | None:
+    """Return the `UserError` of a process that fairseq spawned, from the last line of torch's report."""
+    if not isinstance(error, ProcessRaisedException):
+        return None
+    kind, _, sentence = str(error).strip().rpartition("\n")[2].partition(": ")
+    return UserError(sentence) if kind.endswith(UserError.__name__) else None
 
 
 def print_error(sentence: str) -> None:
@@ -163,58 +107,11 @@ def print_error(sentence: str) -> None:
     print(f"error: {sentence}", file=sys.stderr, flush=True)
 
 
-def start(store: Any, rank: int, world_size: int, report: Callable[[str], None] = print_error) -> None:
-    """Start to end this process after an error of another one at the same store."""
-    global _broadcast
-    _broadcast = ErrorBroadcast(store, rank, world_size, report)
-
-
-def stop() -> None:
-    """Stop to watch for errors of other processes."""
-    global _broadcast
-    if _broadcast is not None:
-        _broadcast.stop()
-    _broadcast = None
-
-
-def heard() -> UserError | None:
-    """Return the first error of any process, or None."""
-    return None if _broadcast is None else _broadcast.heard()
-
-
-def tell(error: BaseException) -> None:
-    """Send this process's error to all others, unless it follows from theirs."""
-    if _broadcast is not None and words_of_loss(error) is None:
-        _broadcast.tell(error)
-
-
-def reason_of(error: BaseException) -> BaseException:
-    """Return the first process's error if `error` is a lost process, else `error`."""
-    words = words_of_loss(error)
-    if _broadcast is None or words is None:
-        return error
-    time.sleep(_PAUSE / 5)  # a process closes its connections one after the other when it ends
-    return _broadcast.heard() or _broadcast.lost(words)
-
-
-def words_of_loss(error: BaseException) -> str | None:
-    """Return a library's message that another process was lost; None for other errors."""
-    if find_user_error(error) is not None:
-        return None
-    for link in chain_of(error):
-        if isinstance(link, RuntimeError) and (isinstance(link, dist.DistNetworkError) or _LOST.search(str(link))):
-            return first_line(link)
-    return None
-
-
-# ---- the end of a command ----
-
-
 def showing_sentences(previous: Hook) -> Hook:
     """Return a `sys.excepthook` that prints a `UserError`'s sentence without traceback."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        sentence = find_user_error(error)
+        sentence = find_user_error(error) or lost_process(error) or spawned_error(error)
         if sentence is None:
             previous(kind, error, trace)
         else:

@@ -1,13 +1,8 @@
-"""Checks of a run's options: equal on all ranks, different from the defaults, and unsupported.
-
-Ranks take the same steps in the same order, on parts of the same batches. With different options they would wait for
-each other, or train different models.
-"""
+"""Checks of a run's options: those that differ from the defaults, and unsupported ones."""
 
 import dataclasses
 import logging
 import math
-import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +17,6 @@ from omegaconf import OmegaConf, open_dict
 from torch import nn
 
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
-from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.protocols import BecomesSparse
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
@@ -32,82 +26,7 @@ logger = logging.getLogger(__name__)
 Options = dict[str, Any]  # plain values by name, as on the command line
 
 BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
-# In the order in which ranks compare them.
-_SHARED_GROUPS = (
-    "distributed_training", "model", "task", "criterion", "optimizer", "lr_scheduler", "optimization", "common",
-    "dataset", "ema", "bmuf", "checkpoint",
-)  # fmt: skip
 _NOT_OF_TRAINING = ("interactive", "generation", "eval_lm", "common_eval", "scoring")
-# Options that may differ between processes or machines, and options that only rank 0 uses.
-_OWN = {
-    "distributed_rank", "device_id", "distributed_init_method", "distributed_port", "distributed_num_procs",
-    "distributed_no_spawn", "nprocs_per_node", "user_dir", "data", "save_dir", "num_workers", "num_workers_valid",
-    "data_buffer_size", "dataset_impl", "plasma_path", "use_plasma_view", "log_format", "log_interval", "log_file",
-    "log_nvtx", "aim_repo", "aim_run_hash", "tensorboard_logdir", "wandb_project", "azureml_logging", "no_progress_bar",
-    "profile", "suppress_crashes", "reset_logging", "empty_cache_freq", "all_gather_list_size", "no_epoch_checkpoints",
-    "no_last_checkpoints", "keep_interval_updates", "keep_interval_updates_pattern", "keep_last_epochs",
-    "keep_best_checkpoints", "write_checkpoints_asynchronously", "log_expert_comm",
-}  # fmt: skip
-
-
-# ---- options that all ranks must share ----
-
-
-def shared_options(cfg: Any) -> Options:
-    """Return the options that must be equal on all ranks.
-
-    They say whether this rank finds the checkpoint to continue from. Paths are reduced to their last part, because
-    machines can have the same folder at different paths.
-    """
-    found: Options = {}
-    for group in _SHARED_GROUPS:
-        for name, value in _options_of(group, getattr(cfg, group, None)):
-            if name not in _OWN:
-                is_plain = value is None or isinstance(value, int | float)
-                found.setdefault(flag(name), value if is_plain else str(value).rsplit(os.sep, 1)[-1])
-    checkpoint = getattr(cfg, "checkpoint", None)
-    return found if checkpoint is None else found | _restored(checkpoint)
-
-
-def expect_same(first: Options, other: Options, rank: int) -> None:
-    """Raise a `UserError` for the first option that differs between ranks 0 and `rank`."""
-    for name in [*first, *other]:
-        one, two = first.get(name), other.get(name)
-        if one != two:
-            found = f"{one!r} in process 0 and {two!r} in process {rank}"
-            raise UserError(f"`{name}` must be the same in all processes, but is {found}.")
-
-
-def _restored(options: Any) -> Options:
-    """Return whether this rank can read the checkpoint to continue from, by option."""
-    name, path = "--restore-file", options.restore_file
-    if path == "checkpoint_last.pt":
-        name, path = "--save-dir", os.path.join(options.save_dir, path)
-    try:
-        with open(regular_file(path), "rb"):  # opening makes a network file system ask its server
-            return {name: f"a folder with {os.path.basename(path)}"}
-    except (UserError, OSError):
-        return {name: f"a folder without {os.path.basename(path)}"}
-
-
-def _options_of(group: str, options: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a group's choice and options, as plain values; nested names have dots."""
-    if OmegaConf.is_config(options):
-        options = OmegaConf.to_container(options, resolve=True, enum_to_str=True)
-    values = vars(options) if isinstance(options, Namespace) else options if isinstance(options, Mapping) else {}
-    if "_name" in values:
-        yield "arch" if group == "model" else group, values["_name"]
-    yield from _leaves({name: value for name, value in values.items() if name != "_name"})
-
-
-def _leaves(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{at}{name}.")
-        else:
-            yield at + name, value
-
-
 # ---- options that are not the default ----
 
 
@@ -116,15 +35,36 @@ def changed_options(cfg: Any) -> dict[str, Any]:
 
     Options set by an architecture are among them. A default that refers to another option counts as that option's.
     """
-    found: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for group in (name for name in cfg if name not in _NOT_OF_TRAINING):
-        known = _defaults(group, getattr(cfg[group], "_name", None))
-        for name, value in _options_of(group, cfg[group]):
-            default = known.get(name)
+        chosen = getattr(cfg[group], "_name", None)
+        if chosen is not None:
+            changed.setdefault("arch" if group == "model" else group, chosen)
+        defaults = _defaults(group, chosen)
+        for name, value in _options_of(cfg[group]):
+            default = defaults.get(name)
             refers = isinstance(default, str) and default.startswith("${")
             if value is not None and not refers and value != default and str(value) != str(default):
-                found.setdefault(name, _plain(value))
-    return found
+                changed.setdefault(name, _plain(value))
+    return changed
+
+
+def _options_of(options: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a group's options as plain values; nested names have dots."""
+    if OmegaConf.is_config(options):
+        options = OmegaConf.to_container(options, resolve=True, enum_to_str=True)
+    if isinstance(options, Namespace):
+        options = vars(options)
+    if isinstance(options, Mapping):
+        yield from _leaves({name: value for name, value in options.items() if name != "_name"})
+
+
+def _leaves(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{at}{name}.")
+        else:
+            yield at + name, value
 
 
 def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
@@ -186,8 +126,8 @@ def check_options(cfg: Any, model: nn.Module) -> None:
 
 def _expect_finite_options(cfg: Any) -> None:
     """Refuse numbers that are NaN or infinite: `float` reads both, and no later check sees NaN."""
-    for group in _SHARED_GROUPS:
-        for name, value in _options_of(group, getattr(cfg, group, None)):
+    for group in (name for name in cfg if name not in _NOT_OF_TRAINING):
+        for name, value in _options_of(cfg[group]):
             numbers = value if isinstance(value, list) else [value]
             if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
                 raise_invalid(flag(name), "a finite number", value)
@@ -262,6 +202,8 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
 
 def _refuse_with_exchange(cfg: Any) -> None:
     where, distributed = "with experts in several processes", cfg.distributed_training
+    if distributed.zero_sharding != "none":
+        raise_invalid("--zero-sharding", f"none {where}", distributed.zero_sharding)
     if distributed.ddp_backend not in BACKENDS:
         raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
     for name in ("encoder_layerdrop", "decoder_layerdrop"):

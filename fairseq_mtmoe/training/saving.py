@@ -102,7 +102,6 @@ def _lead(save: Callable[[], Any]) -> Any:
     try:
         saved = save()
     except Exception as error:  # in any case, the other ranks must not wait for more
-        failures.tell(error)  # they may wait in another call
         with suppress(RuntimeError):
             _tell(("failed", _words(error), ""))
         raise

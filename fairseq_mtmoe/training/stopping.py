@@ -2,8 +2,6 @@
 
 Python runs signal handlers between its own instructions, but not while the process waits for others in C++ code.
 Therefore a thread reads the signals from a socket, to which Python writes them as they arrive.
-
-A validation that a signal ends is pending: the checkpoint records it, and the resumed run makes it first.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.context import SpawnProcess
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from fairseq import checkpoint_utils
@@ -36,7 +33,6 @@ from fairseq_mtmoe.training import failures
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 AS_ONE = 1.0  # seconds in which signals count as one: `timeout` and torchrun may send the same signal twice
-PENDING = "owed_validation"  # in a checkpoint's extra state
 
 _RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 _watch: _Watch | None = None
@@ -257,9 +253,6 @@ def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
             saves_from_now_on()
             try:
                 return original(cfg, trainer, task, epoch_itr)
-            except Exception as error:
-                failures.tell(error)  # before ending the workers, for which other ranks would wait
-                raise
             finally:
                 trainer.end_loading()
 
@@ -276,20 +269,17 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
         cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
     ) -> Result:
         number = trainer.stopped_by
-        pending: dict[str, Any] | None = None
         result: Result = [None], False
         try:
             if end_of_epoch or not trainer.left_out:
                 result = original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
         except Stopped:
-            pending = {"epoch": epoch_itr.epoch, "end_of_epoch": end_of_epoch}
             number = trainer.stopped_by
         if number is None or result[1]:
             is_last = end_of_epoch and epoch_itr.next_epoch_idx > (cfg.optimization.max_epoch or math.inf)
             if (result[1] or is_last) and isinstance(task, RunObserver):
                 task.ended()
             return result
-        trainer.pending_validation = pending
         _save_and_end(cfg.checkpoint, trainer, epoch_itr, number)
 
     return validate_and_save
@@ -315,31 +305,3 @@ def _how_to_go_on(cfg: Any, suffix: str) -> str:
         once.insert(0, "`--restore-file`")
     command = f"the same command without {', '.join(once)}" if once else "the same command"
     return f"{command} continues from `{cfg.save_dir}/checkpoint_last{suffix}.pt`"
-
-
-# ---- a validation that a signal ended ----
-
-
-def pending_of(extra_state: dict[str, Any] | None) -> Any:
-    """Return a pending validation's position, as an iterator for fairseq, or None."""
-    pending = (extra_state or {}).get(PENDING)
-    if extra_state is None or not pending:
-        return None
-    return SimpleNamespace(
-        epoch=pending["epoch"],
-        end_of_epoch=lambda: pending["end_of_epoch"],
-        state_dict=lambda: extra_state["train_iterator"],
-    )
-
-
-def run_pending(position: Any, trainer: Any) -> None:
-    """Make a pending validation, and save; the run may then be over."""
-    if _validate_and_save is None:
-        return
-    cfg, is_end = trainer.cfg, position.end_of_epoch()
-    subsets = cfg.dataset.valid_subset.split(",")
-    losses, is_over = _validate_and_save(cfg, trainer, trainer.task, position, subsets, is_end)
-    if is_end:
-        trainer.lr_step(position.epoch, losses[0])
-    if is_over:
-        cfg.optimization.max_epoch = -1  # no epoch is begun

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from fairseq import utils
 from fairseq.logging import metrics
-from fairseq.optim import lr_scheduler
 from fairseq.trainer import Trainer
 from torch import Tensor
 
@@ -26,7 +25,7 @@ from fairseq_mtmoe.protocols import FollowsUpdates, RunObserver
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
-from fairseq_mtmoe.training import averages, best, failures, resuming, saving, screen, steps, stopping, zero_sharding
+from fairseq_mtmoe.training import averages, best, failures, resuming, saving, screen, steps, stopping
 from fairseq_mtmoe.training.metrics import ExpertCommLog, summed, tell_figures
 from fairseq_mtmoe.training.option_check import (
     changed_options,
@@ -57,8 +56,6 @@ class SparseTrainer(Trainer):
         super().__init__(cfg, task, model, criterion, quantizer)
         self._is_locked = False  # whether rank 0 has locked the folder
         self._lock: Any = None
-        self.pending_validation: dict[str, Any] | None = None  # a validation that a signal ended, to be saved
-        self._pending: Any = None  # position of the pending validation in the loaded checkpoint
         self._drawn: int | None = None  # the epoch for which batches were drawn, see `resuming.py`
         self._restored_draw: int | None = None
         self.left_out = False  # whether the last step made no update
@@ -135,15 +132,11 @@ class SparseTrainer(Trainer):
         return super().criterion
 
     def _build_optimizer(self) -> None:
-        """Build the optimizer, with our `--zero-sharding`, checks and rate of gates."""
+        """Build the optimizer, with our checks and rate of gates."""
         distributed = self.cfg.distributed_training
-        spreads = distributed.zero_sharding == "os"
-        with with_option(distributed, "zero_sharding", "none"):
+        sharding = distributed.zero_sharding if self.data_parallel_world_size > 1 else "none"
+        with with_option(distributed, "zero_sharding", sharding):  # a run may continue in one process
             super()._build_optimizer()
-        if spreads:
-            zero_sharding.shard(self._optimizer, self.data_parallel_process_group)
-            self._lr_scheduler = lr_scheduler.build_lr_scheduler(self.cfg.lr_scheduler, self._optimizer)
-            self._lr_scheduler.step_update(0)
         plain: Any = steps.unwrapped_optimizer(self._optimizer)
         for inner in steps.each_optimizer(plain):
             check_when_loading(inner.optimizer, lambda: [name for name, _ in resuming.trained_shapes(self)])
@@ -330,8 +323,6 @@ class SparseTrainer(Trainer):
             more[GATE_RATE] = self._gate_rate.state_dict()
         if self._nonfinite is not None:
             more["nonfinite"] = self._nonfinite.state_dict()
-        if self.pending_validation is not None:
-            more[stopping.PENDING] = self.pending_validation
         extra_state = resuming.with_epoch_position(extra_state, self.data_parallel_world_size, self._drawn)
         return saving.save(self, filename, {**extra_state, **more}, self._exchanges)
 
@@ -376,19 +367,4 @@ class SparseTrainer(Trainer):
         starts_over = resuming.starts_over(self.cfg.checkpoint, reset_optimizer)
         resuming.begin_no_epoch_if_ended(self, extra_state, goes_on=not (reset_optimizer or starts_over))
         self._restored_draw = None if starts_over else resuming.drawn_in_epoch(extra_state)
-        extra_state = resuming.adapt_epoch_position(extra_state, self.data_parallel_world_size)
-        goes_on = not (reset_optimizer or reset_lr_scheduler or reset_meters or starts_over)
-        self._pending = stopping.pending_of(extra_state) if goes_on else None
-        return extra_state
-
-    def lr_step(self, epoch: int, val_loss: float | None = None) -> Any:
-        """Step the learning rate; a resumed run then makes its pending validation.
-
-        fairseq calls this last when it resumes.
-        """
-        lr = super().lr_step(epoch, val_loss)
-        if self._pending is not None:
-            position, self._pending = self._pending, None
-            stopping.run_pending(position, self)
-            lr = self.get_lr()
-        return lr
+        return resuming.adapt_epoch_position(extra_state, self.data_parallel_world_size)

@@ -22,7 +22,6 @@ BFLOAT16 = dict(common__bf16=True)
 AVERAGED = dict(ema__store_ema=True, ema__ema_decay=0.5)
 CLIPPED = dict(optimization__clip_norm=0.1)
 CHECKPOINTED = dict(model__checkpoint_activations=True)
-SPREAD = dict(distributed_training__zero_sharding="os")
 CONDITIONAL = dict(model__conditional="attention,norm,alignment,bottleneck")
 COMBINATIONS = {
     "half precision": HALF,
@@ -30,9 +29,8 @@ COMBINATIONS = {
     "bfloat16": BFLOAT16,
     "averaged in float32": AVERAGED | HALF | dict(ema__ema_fp32=True),
     "clipped in half precision": CLIPPED | HALF,
-    "spread state in half precision": SPREAD | HALF,
     "conditional, checkpointed and in half precision": CONDITIONAL | CHECKPOINTED | HALF,
-    "all together": CHECKPOINTED | AVERAGED | CLIPPED | SPREAD | dict(update_freq=2),
+    "all together": CHECKPOINTED | AVERAGED | CLIPPED | dict(update_freq=2),
     "float32": {},
     "float32 by legacy_ddp": dict(distributed_training__ddp_backend="legacy_ddp"),
 }
@@ -41,8 +39,7 @@ TOLERANCES = {"common__fp16": 5e-3, "common__bf16": 1e-2}  # their numbers have 
 RUNS = {
     "translation": (
         "legacy_ddp",
-        ["half precision", "memory-efficient half precision", "averaged in float32", "spread state in half precision",
-         "all together"],
+        ["half precision", "memory-efficient half precision", "averaged in float32", "all together"],
     ),
     "benchmark": (
         "pytorch_ddp",

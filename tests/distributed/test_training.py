@@ -123,8 +123,7 @@ RESUMED = {
 
 
 def train_until(rank, arguments, world_size, updates):
-    spread = ("--zero-sharding", "os") if world_size == 4 else ()
-    return run_here((*arguments, "--max-update", updates, "--update-freq", 4 // world_size, *spread))
+    return run_here((*arguments, "--max-update", updates, "--update-freq", 4 // world_size))
 
 
 @pytest.mark.parametrize("kind", rarely(RESUMED, "benchmark", "dense", "stock"))

@@ -17,7 +17,7 @@ from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rewriting import average
 from fairseq_mtmoe.errors import UserError, find_user_error
-from fairseq_mtmoe.training import resuming, stopping
+from fairseq_mtmoe.training import resuming
 from fairseq_mtmoe.training.resuming import adapt_epoch_position, drawn_in_epoch, with_epoch_position
 from tests.golden.runs import FROZEN, RUNS
 from tests.helpers.benchmark import task_arguments
@@ -165,21 +165,6 @@ def test_the_last_checkpoint_of_the_run_comes_before_the_one_to_begin_with(tmp_p
     assert go_on(tmp_path, "sparse", "--continue-once", SPARSE).get_num_updates() == 8
     os.symlink(SPARSE, last)
     assert go_on(tmp_path, "sparse", "--continue-once", tmp_path / "missing.pt").get_num_updates() == 8
-
-
-def test_a_validation_is_made_up_for_by_a_run_that_goes_on_and_by_no_other(tmp_path, monkeypatch):
-    made_up = []
-    monkeypatch.setattr(stopping, "run_pending", lambda position, trainer: made_up.append(position))
-    trainer = go_on(tmp_path, "sparse", "--restore-file", SPARSE)
-    trainer.pending_validation = {"epoch": 1, "end_of_epoch": True}
-    path = save(trainer, tmp_path / "owes.pt")
-    again = go_on(tmp_path, "sparse", "--restore-file", path)
-    (made,) = made_up
-    assert (made.epoch, made.end_of_epoch(), made.state_dict()["epoch"]) == (1, True, 1)
-    again.lr_step(2)
-    go_on(tmp_path, "sparse", "--finetune-from-model", path)
-    go_on(tmp_path, "sparse", "--restore-file", path, "--reset-dataloader")
-    assert made_up == [made]
 
 
 WIDTHS = (

@@ -220,6 +220,7 @@ def test_numbers_that_are_not_finite_are_refused(option, value, trainer_on):
 WRONG = [
     (dict(model__encoder_layerdrop=0.1), "--encoder-layerdrop"),
     (dict(distributed_training__ddp_backend="slowmo"), "--ddp-backend"),
+    (dict(distributed_training__zero_sharding="os"), "--zero-sharding"),
     (dict(optimization__use_bmuf=True), "--use-bmuf"),
     (dict(common__amp=True), "--amp"),
     (dict(task__eval_bleu=True), "--eval-bleu"),

@@ -99,16 +99,6 @@ def test_a_duration_that_is_asked_for_counts_and_so_does_one_for_a_heating_that_
     assert begins.temperature(41) == pytest.approx(1.5 * np.sqrt(2))
 
 
-def test_what_0_1_4_and_older_saved_goes_on():
-    """They knew nothing of `natural_from_epoch`."""
-    state = saved(plan(), 3)
-    for rules in (state["rules"], state["place"]["rules"]):
-        assert rules.pop("natural_from_epoch") is None
-    before, new = restored_plan(state), plan()
-    assert new.follow(before, True, 0) and changes(before, new) == []
-    assert all(same(new.draw(epoch), plan().draw(epoch)) for epoch in (3, 4, 9))
-
-
 def test_a_change_is_said_by_the_names_of_the_options():
     new = plan(Schedule(sampling_weights=(1, 2, 3)), size=20)
     said = changes(plan(), resumed(plan(), 3, new))
