@@ -1,75 +1,16 @@
-"""The hooks between packages beyond fairseq's interfaces, each a named Protocol.
+"""The hooks of tasks and models between packages, beyond fairseq's interfaces.
 
-Callers check `isinstance` first, because fairseq's own tasks, models and datasets have no hooks.
+Our tasks and models inherit a base class whose hooks do nothing, and override some. `training_task` and
+`training_model` return an object with all hooks, also for fairseq's own tasks and models.
 """
+
+from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-
-@runtime_checkable
-class RunObserver(Protocol):
-    """A task that keeps a run log, which the trainer notifies.
-
-    Methods:
-        begins: a run begins; `options` are those that differ from the defaults, the model has no wrapper.
-        trained: `figures` are the means that fairseq's progress bars show every `--log-interval` updates.
-        sparsified: the model got this number of experts per layer after this number of updates.
-        ended: the training is over; not called if a signal ends it.
-        expert_comm: each layer's `seconds` and `bytes` of all-to-all in the last `updates` updates before `update`.
-    """
-
-    def begins(self, options: Mapping[str, Any], device: Any, model: Any) -> None: ...
-    def trained(self, update: int, figures: Mapping[str, Any]) -> None: ...
-    def sparsified(self, update: int, num_experts: int, model: Any) -> None: ...
-    def ended(self) -> None: ...
-    def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None: ...
-
-
-@runtime_checkable
-class FollowsUpdates(Protocol):
-    """A task that samples by updates and counts their examples.
-
-    num_updates: number of updates so far, set before each epoch.
-    begin_step: a step begins; if the last step's figures were not reduced, it made no update.
-    gather: a collective call before a rank saves the state of all ranks.
-    """
-
-    num_updates: int
-
-    def begin_step(self) -> None: ...
-    def gather(self) -> None: ...
-
-
-class Named(Protocol):
-    """An object with a name, the prefix of its figures' names."""
-
-    @property
-    def name(self) -> str: ...
-
-
-@runtime_checkable
-class GroupsTasks(Protocol):
-    """A task whose validation averages groups of its tasks, the largest data first."""
-
-    def groups(self) -> Sequence[Named]: ...
-
-
-@runtime_checkable
-class NamesTasks(Protocol):
-    """A task or model whose task ids index these names."""
-
-    task_names: list[str]
-
-
-@runtime_checkable
-class ChecksVocabulary(Protocol):
-    """A task that compares its dictionaries with a checkpoint's `task_state` (UserError: others)."""
-
-    def check_vocabulary(self, state: Mapping[str, Any] | None, path: str) -> None: ...
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -88,133 +29,114 @@ class TaskDescription:
     language_symbols: int = 0
 
 
-@runtime_checkable
-class DescribesTask(Protocol):
-    """A task that can describe its single task (UserError: several)."""
+class TrainingTask:
+    """A task that the trainer notifies, and asks about its tasks and checkpoints.
 
-    def described(self) -> TaskDescription: ...
-
-
-@runtime_checkable
-class ChecksGiven(Protocol):
-    """A task class that checks its options against those given (UserError)."""
-
-    def check_given(self, options: Namespace, given: Mapping[str, Any]) -> None: ...
-
-
-@runtime_checkable
-class GoesOn(Protocol):
-    """A task that knows the checkpoint from which a run continues.
-
-    checkpoint_to_go_on_from: the checkpoint from which a run continues or starts, or None.
-    options_to_go_on_with: the options of that checkpoint's model; empty without a checkpoint.
-    take_up: take over what a run keeps of the checkpoint that it begins with; if it `goes_on` with the optimizer's
-        state, raise a `UserError` if the checkpoint's run had other tasks or another backbone.
-    """
-
-    def checkpoint_to_go_on_from(self) -> str | None: ...
-    def options_to_go_on_with(self) -> Mapping[str, Any]: ...
-    def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None: ...
-
-
-@runtime_checkable
-class LabelsHeads(Protocol):
-    """A task whose model has an output for each label, or writes a text for it.
-
+    num_updates: number of updates so far, set before each epoch.
+    task_names: names of the task ids.
     head_labels: the labels in the order of the head's outputs, by task; or with their texts.
     """
 
-    head_labels: Mapping[str, Sequence[str]]
+    num_updates: int = 0
+    task_names: list[str]
+    head_labels: Mapping[str, Sequence[str]] = {}
+
+    def begins(self, options: Mapping[str, Any], device: Any, model: Any) -> None:
+        """A run begins; `options` are those that differ from the defaults."""
+
+    def trained(self, update: int, figures: Mapping[str, Any]) -> None:
+        """The progress bars show these means, every `--log-interval` updates."""
+
+    def sparsified(self, update: int, num_experts: int, model: Any) -> None:
+        """The model got this number of experts per layer after this number of updates."""
+
+    def ended(self) -> None:
+        """The training is over; not called if a signal ends it."""
+
+    def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
+        """Each layer has these `seconds` and `bytes` of all-to-all in the last `updates` updates."""
+
+    def begin_step(self) -> None:
+        """A step begins; if the last step's figures were not reduced, it made no update."""
+
+    def gather(self) -> None:
+        """Gather state before a rank saves the state of all ranks; a collective call."""
+
+    def groups(self) -> Sequence[Any]:
+        """Return the groups of tasks, with names, that a validation averages, the largest data first."""
+        return ()
+
+    def check_vocabulary(self, state: Mapping[str, Any] | None, path: str) -> None:
+        """Compare the dictionaries with a checkpoint's `task_state` (UserError: others)."""
+
+    def described(self) -> TaskDescription | None:
+        """Return the description of the single task (UserError: several); None if it has none."""
+        return None
+
+    @classmethod
+    def check_given(cls, options: Namespace, given: Mapping[str, Any]) -> None:
+        """Check the task's options against those given (UserError)."""
+
+    def checkpoint_to_go_on_from(self) -> str | None:
+        """Return the checkpoint from which a run continues or starts, or None."""
+        return None
+
+    def options_to_go_on_with(self) -> Mapping[str, Any]:
+        """Return the options of that checkpoint's model; empty without a checkpoint."""
+        return {}
+
+    def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None:
+        """Take over what a run keeps of its first checkpoint; if it `goes_on`, check its tasks (UserError)."""
 
 
-class GivesEncoder(Protocol):
-    """A task whose models are encoders with heads.
+class TrainingModel:
+    """A model that may take task ids, become sparse, or borrow from source tasks.
 
-    pretrained: the encoder that a new model starts from; None if a checkpoint's weights follow.
-    begins_with_checkpoint: whether a new model also gets a checkpoint's weights before training.
+    task_names: names of the task ids; empty without ids.
+    accepts_task_ids: whether the forward pass takes `task_ids` (B,).
+    dense_updates: number of updates before it becomes sparse.
     """
 
-    pretrained: Any
-    begins_with_checkpoint: bool
-
-
-@runtime_checkable
-class ResumesDraws(Protocol):
-    """A dataset of sampled examples, which a resumed run draws in the same way.
-
-    Methods:
-        batch_counts: number of batches in each separately shuffled part of the epoch; empty before they are made.
-        saved_draws: a checkpoint's state to resume in this epoch, or at the beginning of the next.
-        resume: resume a checkpoint's epoch, in its middle if it `has_begun`; return whether the part already trained
-            on is still the same.
-    """
+    task_names: Sequence[str] = ()
+    accepts_task_ids: bool = False
+    dense_updates: int = 0
 
     @property
-    def batch_counts(self) -> Sequence[int]: ...
-    def saved_draws(self, epoch: int) -> dict[str, Any]: ...
-    def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool: ...
-
-
-@runtime_checkable
-class TakesTaskIds(Protocol):
-    """A model whose forward pass takes `task_ids` (B,)."""
-
-    accepts_task_ids: bool
-
-
-@runtime_checkable
-class BecomesSparse(Protocol):
-    """A model that may train dense first.
-
-    sparsify: give it experts, after `dense_updates` or to load sparse weights.
-    """
-
-    dense_updates: int
+    def is_dense(self) -> bool:
+        """Whether the model has experts' places, but no experts yet."""
+        return False
 
     @property
-    def is_dense(self) -> bool: ...
-    def sparsify(self) -> None: ...
-
-
-@runtime_checkable
-class NotesOptions(Protocol):
-    """A model that determines options while it is built; its checkpoints store them."""
+    def gates_event(self) -> tuple[str, dict[str, Any]] | None:
+        """Name of its event in the run log, and fields that name the sources in the order of gate weights."""
+        return None
 
     @property
-    def noted_options(self) -> Mapping[str, str]: ...
-
-
-@runtime_checkable
-class MixesSources(Protocol):
-    """A model that may borrow from source tasks.
-
-    gates_event: name of its event in the run log, and fields that name the sources in the order of gate weights.
-    """
+    def noted_options(self) -> Mapping[str, str]:
+        """Options that it determines while it is built, for its checkpoints."""
+        return {}
 
     @property
-    def gates_event(self) -> tuple[str, dict[str, Any]]: ...
+    def constants(self) -> Set[str]:
+        """Names of values that training does not change; a moving average needs them bit for bit."""
+        return frozenset()
+
+    def sparsify(self) -> None:
+        """Give the model experts, after `dense_updates` or to load sparse weights."""
+
+    def expect_weights(self) -> None:
+        """Raise a `UserError` if the model needs another's weights; called before an epoch."""
+
+    def export_source(self, folder: str) -> Path | None:
+        """Write a source file beside the best checkpoint, or return None."""
+        return None
 
 
-@runtime_checkable
-class NeedsWeights(Protocol):
-    """A model that needs another's weights; called before an epoch (UserError: none)."""
-
-    def expect_weights(self) -> None: ...
+def training_task(task: Any) -> TrainingTask:
+    """Return a task with hooks: itself, or for fairseq's own tasks one without effect."""
+    return task if isinstance(task, TrainingTask) else TrainingTask()
 
 
-@runtime_checkable
-class HasConstants(Protocol):
-    """A model that needs some values of its state bit for bit, also in a moving average.
-
-    constants: their names; training does not change them.
-    """
-
-    @property
-    def constants(self) -> Set[str]: ...
-
-
-@runtime_checkable
-class ExportsSource(Protocol):
-    """A model that writes a source file beside its best checkpoint, or returns None."""
-
-    def export_source(self, folder: str) -> Path | None: ...
+def training_model(model: Any) -> TrainingModel:
+    """Return a model with hooks: itself, or for fairseq's own models one without effect."""
+    return model if isinstance(model, TrainingModel) else TrainingModel()

@@ -29,7 +29,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.moe.parallel.placement import are_whole, whole_models
-from fairseq_mtmoe.protocols import LabelsHeads
+from fairseq_mtmoe.protocols import training_task
 
 logger = logging.getLogger(__name__)
 
@@ -252,8 +252,7 @@ def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[A
             task.load_state_dict(state["task_state"])
         knows = "from_checkpoint" in inspect.signature(task.build_model).parameters
         model = task.build_model(options.model, **({"from_checkpoint": True} if knows else {}))
-    if isinstance(task, LabelsHeads):
-        match_labels(path, state, task.head_labels)
+    match_labels(path, state, training_task(task).head_labels)
     last = (state.get("optimizer_history") or [{}])[-1]
     if "num_updates" in last:
         model.set_num_updates(last["num_updates"])

@@ -14,7 +14,7 @@ from fairseq_mtmoe.checkpoints import key_maps as keys
 from fairseq_mtmoe.checkpoints.rebuild import plain
 from fairseq_mtmoe.errors import MAX_SHOWN, UserError, find_user_error, flag, shortened
 from fairseq_mtmoe.moe.layer import COMBINES
-from fairseq_mtmoe.protocols import NamesTasks
+from fairseq_mtmoe.protocols import training_model
 
 Shapes = Mapping[str, tuple[int, ...]]
 State = Mapping[str, Any]
@@ -225,7 +225,7 @@ def _about_gates(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
 
 def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     tables = [name for name in own if name.endswith((keys.GATE, keys.TASK_EMBEDDINGS))]
-    here = model.task_names if isinstance(model, NamesTasks) else None
+    here = training_model(model).task_names
     there = origin.model.get("task_names")
     if all(own[name] == theirs.get(name) for name in tables) or not here or not there:
         return None

@@ -24,7 +24,7 @@ from fairseq_mtmoe.checkpoints.validation import leaves
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.typed import shown
 from fairseq_mtmoe.moe.parallel.placement import whole_models
-from fairseq_mtmoe.protocols import BecomesSparse
+from fairseq_mtmoe.protocols import training_model
 
 TRUST = "MTMOE_TRUST"  # environment variable with names that a user trusts
 OURS = "fairseq_mtmoe."
@@ -209,6 +209,6 @@ def without_memory(path: Path, state: State, options: Mapping[str, Any], more_sy
     cfg = configuration(MODEL_DATACLASS_REGISTRY[name], options)
     with readable(str(path)), torch.device("meta"), whole_models():
         model: nn.Module = MODEL_REGISTRY[name].build_model(cfg, stand_in_task(state["model"], more_symbols))
-        if has_experts(state) and isinstance(model, BecomesSparse) and model.is_dense:
-            model.sparsify()
+        if has_experts(state) and training_model(model).is_dense:
+            training_model(model).sparsify()
     return model

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from fairseq.data import data_utils, iterators
 
 from fairseq_mtmoe.errors import UserError, flag
-from fairseq_mtmoe.protocols import ResumesDraws
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +18,23 @@ Limits = Mapping[str, int | None]  # of a batch: the options `LIMITS`
 
 LIMITS = ("max_tokens", "batch_size", "required_batch_size_multiple")
 _SEEN = ("batches_in_epoch", "group_size", "batch_limits")  # a position's fields that say which sentences were seen
+
+
+@runtime_checkable
+class ResumesDraws(Protocol):
+    """A dataset of sampled examples, which a resumed run draws in the same way.
+
+    Methods:
+        batch_counts: number of batches in each separately shuffled part of the epoch; empty before they are made.
+        saved_draws: a checkpoint's state to resume in this epoch, or at the beginning of the next.
+        resume: resume a checkpoint's epoch, in its middle if it `has_begun`; return whether the part already trained
+            on is still the same.
+    """
+
+    @property
+    def batch_counts(self) -> Sequence[int]: ...
+    def saved_draws(self, epoch: int) -> dict[str, Any]: ...
+    def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool: ...
 
 
 class SharedEpochIterator(iterators.EpochBatchIterator):

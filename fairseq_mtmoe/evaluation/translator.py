@@ -28,7 +28,7 @@ from fairseq_mtmoe.evaluation.test_sets import (
     load_references,
     load_sources,
 )
-from fairseq_mtmoe.protocols import ChecksVocabulary, NamesTasks
+from fairseq_mtmoe.protocols import training_task
 
 # An unknown word of a hypothesis. Parts of `<unk>` would match references, above all their
 # `<<unk>>`.
@@ -241,8 +241,7 @@ class Translator:
         source, _, target = pair.partition("-")
         stored.change(settings, data=self.data, source_lang=source, target_lang=target)
         task = tasks.setup_task(settings)
-        if isinstance(task, ChecksVocabulary):
-            task.check_vocabulary(self._task_state, self._paths[0])
+        training_task(task).check_vocabulary(self._task_state, self._paths[0])
         if self._task_state:
             task.load_state_dict(self._task_state)
         if self._task_names is not None:
@@ -263,11 +262,10 @@ class Translator:
             return
         models = []
         for state, path in zip(self._states, self._paths, strict=True):
-            if isinstance(task, ChecksVocabulary):
-                task.check_vocabulary(state.get("task_state"), path)
+            training_task(task).check_vocabulary(state.get("task_state"), path)
             models.append(ready(stored.build_model(task, state, path), self.decoding))
         self.models, self._states = models, []
-        self._task_names = task.task_names if isinstance(task, NamesTasks) else None
+        self._task_names = getattr(task, "task_names", None)
 
 
 def joining_of(data: str, dictionary: Dictionary) -> str | None:

@@ -17,7 +17,7 @@ from fairseq.trainer import Trainer
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import flag, raise_invalid
 from fairseq_mtmoe.fairseq_patches.patch import apply_to_commands
-from fairseq_mtmoe.protocols import ChecksGiven
+from fairseq_mtmoe.protocols import TrainingTask
 from fairseq_mtmoe.training import stopping
 from fairseq_mtmoe.training.option_check import refuse_what_cannot_work
 from fairseq_mtmoe.training.screen import NAME, RichProgressBar, is_rich
@@ -76,7 +76,7 @@ def _check_given(parser: argparse.ArgumentParser, given: list[str], options: arg
     from fairseq.tasks import TASK_REGISTRY
 
     task = TASK_REGISTRY.get(getattr(options, "task", None))
-    if isinstance(task, ChecksGiven):
+    if task is not None and issubclass(task, TrainingTask):
         nothing = argparse.Namespace(**dict.fromkeys(vars(options)))  # keeps argparse from setting defaults
         found = vars(parser.parse_known_args(given, nothing)[0])
         task.check_given(options, {name: value for name, value in found.items() if value is not None})

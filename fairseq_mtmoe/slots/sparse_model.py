@@ -11,14 +11,13 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe import AdapterBank, ExpertBank, TaskGate
 from fairseq_mtmoe.moe.mixture import MixtureGate
 from fairseq_mtmoe.options import names_of_tasks
+from fairseq_mtmoe.protocols import TrainingModel
 from fairseq_mtmoe.slots.expert_slot import expert_layers, expert_slots, sparsify
 
 
-class SparseModel(nn.Module):
+class SparseModel(TrainingModel, nn.Module):
     """Mixin of a system's model, which precedes its backbone."""
 
-    task_names: list[str]  # names of the task ids that it was built with; empty without ids
-    dense_updates: int  # number of updates before it becomes sparse
     gate_lr_factor: ClassVar[float] = 1.0  # the default of `--gate-lr-factor`
 
     def remember_options(self, cfg: Any) -> None:

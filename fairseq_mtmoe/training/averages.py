@@ -9,7 +9,7 @@ from torch import nn
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
 from fairseq_mtmoe.checkpoints.loading import are_finite, load_ema
-from fairseq_mtmoe.protocols import HasConstants, LabelsHeads
+from fairseq_mtmoe.protocols import training_model, training_task
 from fairseq_mtmoe.slots.slot import unwrapped
 
 logger = logging.getLogger(__name__)
@@ -17,13 +17,12 @@ logger = logging.getLogger(__name__)
 
 def begin(trainer: Any) -> None:
     """Set up a new average: the values that it copies, and the weights of `--ema-seed-model`."""
-    average, options, task = trainer.ema, trainer.cfg.ema, trainer.task
+    average, options = trainer.ema, trainer.cfg.ema
     average.skip_keys = not_averaged(trainer.get_model())
     if options.ema_seed_model is None:
         return
     state = load_ema(options.ema_seed_model)
-    if isinstance(task, LabelsHeads):
-        match_labels(options.ema_seed_model, state, task.head_labels)
+    match_labels(options.ema_seed_model, state, training_task(trainer.task).head_labels)
     average.get_model().load_state_dict(state["model"], strict=True)
     if options.ema_fp32:
         average.build_fp32_params()
@@ -61,6 +60,5 @@ def not_averaged(model: nn.Module) -> set[str]:
 
 
 def constants_of(model: nn.Module) -> set[str]:
-    """Return the names of a model's constants; see `protocols.HasConstants`."""
-    inner = unwrapped(model)
-    return set(inner.constants) if isinstance(inner, HasConstants) else set()
+    """Return the names of a model's constants."""
+    return set(training_model(unwrapped(model)).constants)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe import MoELayer
-from fairseq_mtmoe.protocols import RunObserver
+from fairseq_mtmoe.protocols import training_task
 from fairseq_mtmoe.slots import ExpertSlot
 
 logger = logging.getLogger(__name__)
@@ -57,8 +57,8 @@ def summed(values: Sequence[Any], device: torch.device, group: Any) -> list[Tens
 def tell_figures(task: Any, updates: int, interval: int) -> None:
     """Pass the progress bars' figures to a task with a run log, every `interval` updates."""
     meters = metrics.get_meters("train_inner")
-    if updates % interval == 0 and meters is not None and isinstance(task, RunObserver):
-        task.trained(updates, meters.get_smoothed_values())
+    if updates % interval == 0 and meters is not None:
+        training_task(task).trained(updates, meters.get_smoothed_values())
 
 
 class ExpertCommLog:
@@ -116,6 +116,6 @@ class ExpertCommLog:
 
     def report(self, task: Any, update: int) -> None:
         """Pass the sums by layer since the last report to a task with a run log."""
-        if self._updates and isinstance(task, RunObserver):
-            task.expert_comm(update=update, updates=self._updates, layers=self._totals)
+        if self._updates:
+            training_task(task).expert_comm(update=update, updates=self._updates, layers=self._totals)
         self._updates, self._totals = 0, {}

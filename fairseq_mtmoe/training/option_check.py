@@ -17,7 +17,7 @@ from omegaconf import OmegaConf, open_dict
 from torch import nn
 
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
-from fairseq_mtmoe.protocols import BecomesSparse
+from fairseq_mtmoe.protocols import training_model
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 
@@ -190,8 +190,7 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
     distributed = cfg.distributed_training
     if distributed.zero_sharding == "os" and is_flat(cfg.common):  # one vector cannot be sharded by parameter
         raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")
-    sparse = unwrapped(model)  # a Protocol does not see through a wrapper's `__getattr__`
-    if isinstance(sparse, BecomesSparse) and sparse.dense_updates:
+    if training_model(unwrapped(model)).dense_updates:
         if distributed.zero_sharding != "none":
             raise_invalid("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
         if distributed.ddp_backend == "fully_sharded":

@@ -28,7 +28,7 @@ from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.state import Parameters, trained_parameters
-from fairseq_mtmoe.protocols import BecomesSparse, FollowsUpdates, GoesOn, LabelsHeads
+from fairseq_mtmoe.protocols import TrainingTask, training_model, training_task
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import best, screen
@@ -119,10 +119,9 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
 
 def _receive(trainer: Any, goes_on: bool, path: str, state: dict[str, Any]) -> None:
     """Hand a checkpoint to the task, and put the outputs of its heads in the task's order."""
-    task = trainer.task
-    if isinstance(task, GoesOn):
-        task.take_up(path, state, goes_on)
-    if isinstance(task, LabelsHeads):
+    task = training_task(trainer.task)
+    task.take_up(path, state, goes_on)
+    if task.head_labels:
         if goes_on:
             _sparsify_like(trainer, state)  # for the names of its parameters
         match_labels(path, state, task.head_labels, trained_shapes(trainer) if goes_on else ())
@@ -130,8 +129,8 @@ def _receive(trainer: Any, goes_on: bool, path: str, state: dict[str, Any]) -> N
 
 def _sparsify_like(trainer: Any, state: dict[str, Any]) -> None:
     """Sparsify a dense model that is about to get a sparse state."""
-    model = unwrapped(trainer.get_model())
-    if isinstance(model, BecomesSparse) and model.is_dense and has_experts(state):
+    model = training_model(unwrapped(trainer.get_model()))
+    if model.is_dense and has_experts(state):
         model.sparsify()
 
 
@@ -261,7 +260,7 @@ def _restore_task(trainer: Any, extra_state: dict[str, Any]) -> None:
 
     fairseq restores a task only together with the position in the data, but the counts of the run go on.
     """
-    state, is_ours = extra_state.get(type(trainer.task).__name__), isinstance(trainer.task, FollowsUpdates)
+    state, is_ours = extra_state.get(type(trainer.task).__name__), isinstance(trainer.task, TrainingTask)
     if state and is_ours and trainer.cfg.checkpoint.reset_dataloader:
         trainer.task.set_checkpoint_dict(state)
 

@@ -31,7 +31,7 @@ from fairseq_mtmoe.checkpoints import assemble, file_io, sharding
 from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts, remove_orphans
 from fairseq_mtmoe.checkpoints.sharding import content_of, split
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
-from fairseq_mtmoe.protocols import ExportsSource
+from fairseq_mtmoe.protocols import training_model
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import failures, screen
 from fairseq_mtmoe.training.resuming import placement_of, trained_shapes
@@ -166,10 +166,8 @@ def _export_source(trainer: Any, extra_state: dict[str, Any]) -> None:
 
     A run that is killed in between writes it again when it resumes.
     """
-    model = unwrapped(trainer.get_model())
-    if not isinstance(model, ExportsSource) or "val_loss" not in extra_state:
-        return
-    if extra_state["val_loss"] == extra_state.get("best"):
+    if "val_loss" in extra_state and extra_state["val_loss"] == extra_state.get("best"):
+        model = training_model(unwrapped(trainer.get_model()))
         path = model.export_source(trainer.cfg.checkpoint.save_dir)
         if path is not None:
             logger.info(f"wrote {path} ({path.stat().st_size / 1e3:,.0f} kB)", extra=screen.FOR_SCREEN)

@@ -24,7 +24,7 @@ from rich.table import Column, Table
 from torch import distributed as dist
 
 from fairseq_mtmoe.io.files import open_in_place
-from fairseq_mtmoe.protocols import GroupsTasks
+from fairseq_mtmoe.protocols import training_task
 
 NAME = "rich"
 LOG_FILE = "train.log"
@@ -139,7 +139,7 @@ class Screen:
         for column in ("loss", "figure", "", "change"):
             table.add_column(column, justify="right")
         task = self.trainer.task if self.trainer is not None else None
-        groups = [group.name for group in reversed(task.groups())] if isinstance(task, GroupsTasks) else []
+        groups = [group.name for group in reversed(training_task(task).groups())]
         for name, loss, figures in _rows(stats, groups):
             if name in (*groups[:1], "all"):
                 table.add_section()

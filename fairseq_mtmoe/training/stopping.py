@@ -28,7 +28,7 @@ from torch import distributed as dist
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from fairseq_mtmoe.errors import flag
-from fairseq_mtmoe.protocols import RunObserver
+from fairseq_mtmoe.protocols import training_task
 from fairseq_mtmoe.training import failures
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -277,8 +277,8 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
             number = trainer.stopped_by
         if number is None or result[1]:
             is_last = end_of_epoch and epoch_itr.next_epoch_idx > (cfg.optimization.max_epoch or math.inf)
-            if (result[1] or is_last) and isinstance(task, RunObserver):
-                task.ended()
+            if result[1] or is_last:
+                training_task(task).ended()
             return result
         _save_and_end(cfg.checkpoint, trainer, epoch_itr, number)
 

@@ -21,7 +21,7 @@ from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, MoELayer, RunningPrices, forget_prices, remember_prices
 from fairseq_mtmoe.optim.state import check_when_loading
-from fairseq_mtmoe.protocols import FollowsUpdates, RunObserver
+from fairseq_mtmoe.protocols import training_task
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
@@ -63,8 +63,8 @@ class SparseTrainer(Trainer):
         self._agreed_signal: signal.Signals | None = None
         resuming.expect_what_is_asked_for(self.cfg.checkpoint, self.checkpoint_suffix)
         screen.follow(self)
-        if isinstance(task, RunObserver):
-            task.begins(changed_options(cfg), self.device, model)
+        self._hooks = training_task(task)
+        self._hooks.begins(changed_options(cfg), self.device, model)
         check_options(self.cfg, model)
         if failures.several_processes() and will_exchange(model, self.data_parallel_world_size):
             failures.between_hosts()
@@ -108,8 +108,7 @@ class SparseTrainer(Trainer):
         self._idle = False
         # The all-to-all dispatcher has made new process groups.
         failures.set_timeout(getattr(self.cfg.model, "distributed_timeout", None))
-        if isinstance(self.task, RunObserver):
-            self.task.sparsified(update, max(layer.gate.num_experts for layer in self._layers), model)
+        self._hooks.sparsified(update, max(layer.gate.num_experts for layer in self._layers), model)
 
     # ---- model, criterion and optimizer ----
 
@@ -159,8 +158,7 @@ class SparseTrainer(Trainer):
             draws_once = not self.cfg.dataset.update_epoch_batch_itr and not self.task.has_sharded_data("train")
             epoch, self._restored_draw = self._restored_draw or epoch, None
             self._drawn = epoch if draws_once else None
-        if isinstance(self.task, FollowsUpdates):
-            self.task.num_updates = self.get_num_updates()
+        self._hooks.num_updates = self.get_num_updates()
         self._train_workers.end()
         make = functools.partial(super().get_train_iterator, epoch, combine, **kwargs)
         self._train_workers.iterator = resuming.resumable(self, make(load_dataset=load_dataset), make)
@@ -197,8 +195,7 @@ class SparseTrainer(Trainer):
         with self._comm_log.update():
             self._dummies.clear()
             self._valid_workers.end()
-            if isinstance(self.task, FollowsUpdates):
-                self.task.begin_step()
+            self._hooks.begin_step()
             self._sparsify_when_due()
             forget_prices(self._running_prices)  # of a skipped update
             self._is_stepping = True
@@ -329,8 +326,8 @@ class SparseTrainer(Trainer):
     def consolidate_optimizer(self) -> None:
         """Gather the states of optimizer and task; called on all ranks before a save."""
         fails = sys.exc_info()[0] is not None  # the other ranks do not take part then
-        if not fails and isinstance(self.task, FollowsUpdates):
-            self.task.gather()
+        if not fails:
+            self._hooks.gather()
         if not fails or not self._exchanges:
             super().consolidate_optimizer()
 

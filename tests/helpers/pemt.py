@@ -8,7 +8,6 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import shifted
 from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.moe.adapters import BOTTLENECK
-from fairseq_mtmoe.protocols import TaskDescription
+from fairseq_mtmoe.protocols import TaskDescription, TrainingTask
 from tests.helpers import bert, encoders
 from tests.helpers.encoders import NO_DROPOUT, all_numbers, task_batch
 from tests.helpers.models import MARIAN, MBART, SIZES, TASKS, batch, dense_model, perturb, stub_task
@@ -43,7 +42,7 @@ def described(name: str, is_source: bool | None = None, language_symbols: int = 
     return TaskDescription(name, f"Say {name}.", DESCRIPTIONS[name], is_source, language_symbols)
 
 
-class OneTask:
+class OneTask(TrainingTask):
     """What models ask of `--task text_to_text`.
 
     Args:
@@ -90,13 +89,24 @@ def pemt_model(seed: int = 1, name: str = TARGET, config: T5Config = TINY, **opt
     return PemtT5Model.build_model(pemt_options(config, **options), task).eval()
 
 
+class DescribedTask(TrainingTask):
+    """A task with a description and other attributes."""
+
+    def __init__(self, about: TaskDescription, **attributes: Any) -> None:
+        self._about = about
+        vars(self).update(attributes)
+
+    def described(self) -> TaskDescription:
+        return self._about
+
+
 def pemt_encoder(
     seed: int = 1, name: str = TARGET, config: EncoderConfig = bert.TINY, state: dict[str, Tensor] | None = None,
     **options: Any,
 ) -> PemtBertModel:  # fmt: skip
     """A new model in evaluation mode, whose encoder is always the same, or of this state."""
     encoder = bert.pretrained(config) if state is None else PretrainedEncoder(config, {}, state)
-    task = SimpleNamespace(pretrained=encoder, begins_with_checkpoint=False, described=lambda: described(name))
+    task = DescribedTask(described(name), pretrained=encoder, begins_with_checkpoint=False)
     torch.manual_seed(seed)
     return PemtBertModel.build_model(bert_options(config, **options), task).eval()
 
@@ -107,7 +117,7 @@ def pemt_translator(
 ) -> PemtTranslationModel:  # fmt: skip
     """A new 2+2-block model in evaluation mode, whose translator is always the same, or of this state."""
     about = described(name, language_symbols=language_symbols)
-    task = SimpleNamespace(**vars(stub_task(symbols)), described=lambda: about)
+    task = DescribedTask(about, **vars(stub_task(symbols)))
     torch.manual_seed(seed)
     model = PemtTranslationModel.build_model(translation_options(**options), task).eval()
     model.load_state_dict(translator(**options).state_dict() if state is None else state)

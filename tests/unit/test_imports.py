@@ -29,22 +29,22 @@ data/corpora: io errors data/sampling {FILES}
 analysis: io errors data/translation/tiers
 checkpoints: protocols errors io moe optim
 options: errors io moe conditioning
-slots: errors moe conditioning checkpoints options
+slots: protocols errors moe conditioning checkpoints options
 backbones/blocks: errors moe conditioning slots
 backbones/hugging_face: errors io checkpoints
-backbones/translation: {LAYERS} options backbones/blocks backbones/sizes
+backbones/translation: protocols {LAYERS} options backbones/blocks backbones/sizes
 backbones/translation/pretrained: errors io checkpoints options backbones/hugging_face backbones/translation {PIECES} \
  {DATA}
 backbones/bert: {LAYERS} io backbones/blocks backbones/hugging_face
 backbones/bert/model: protocols errors conditioning options backbones/bert backbones/blocks backbones/sizes
-backbones/t5: errors io checkpoints slots backbones/translation {BLOCKS} {PIECES}
+backbones/t5: protocols errors io checkpoints slots backbones/translation {BLOCKS} {PIECES}
 task_types: errors backbones/bert data/nlu
 sparsify: errors moe checkpoints slots optim
 models/*: {LAYERS} io options protocols {BLOCKS} {BACKBONES}
 criterions: errors moe slots task_types
 training: protocols errors io known_warnings moe checkpoints slots sparsify optim data
 fairseq_patches: protocols errors checkpoints data training
-data: protocols errors io
+data: errors io
 data/mixtures: errors data/sampling
 data/nlu: errors io data/mixtures data/sampling
 data/translation: errors io data data/mixtures data/sampling {FILES}

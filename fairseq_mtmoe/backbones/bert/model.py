@@ -19,7 +19,7 @@ from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.options import names_of_tasks, value_of
 from fairseq_mtmoe.options.conditional import conditional_parts, has_large_form
 from fairseq_mtmoe.options.transformer import EncoderOptions
-from fairseq_mtmoe.protocols import GivesEncoder
+from fairseq_mtmoe.protocols import TrainingModel
 
 # fairseq's names of the options for an encoder's sizes.
 SIZES = {
@@ -35,7 +35,7 @@ MINILM, BASE, LARGE = (
 )
 
 
-class EncoderModel(BaseFairseqModel):
+class EncoderModel(TrainingModel, BaseFairseqModel):
     """An encoder that all tasks share, and a head per task in order of task ids."""
 
     accepts_task_ids = True
@@ -110,8 +110,8 @@ def encoder_config(cfg: Any) -> EncoderConfig:
     )
 
 
-def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = None) -> BertEncoder:
-    """Return a new model's encoder, with the task's pretrained weights if any.
+def build_encoder(cfg: Any, task: Any, slot_plans: SlotPlans | None = None) -> BertEncoder:
+    """Return a new model's encoder, with the task's `pretrained` weights if any.
 
     Raises `UserError`: wrong options.
     """
@@ -128,7 +128,7 @@ def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = N
     return encoder
 
 
-def pretrained_state(task: GivesEncoder) -> dict[str, Tensor]:
+def pretrained_state(task: Any) -> dict[str, Tensor]:
     """Return the pretrained encoder's weights without a pooler.
 
     Empty if a checkpoint's weights follow.

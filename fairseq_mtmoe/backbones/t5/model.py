@@ -16,6 +16,7 @@ from fairseq_mtmoe.backbones.t5.config import T5_BASE, T5_LARGE, T5_SMALL, T5Con
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
 from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS, OUTPUT
 from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.protocols import TrainingModel
 
 # fairseq's names of the options for a T5's sizes.
 SIZES = {
@@ -30,7 +31,7 @@ PUBLISHED = {
 }
 
 
-class T5Model(FairseqEncoderDecoderModel):
+class T5Model(TrainingModel, FairseqEncoderDecoderModel):
     """A T5 with slots.
 
     With empty slots it computes what Hugging Face's `T5ForConditionalGeneration` computes.

@@ -19,6 +19,7 @@ from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.options.conditional import conditional_parts
 from fairseq_mtmoe.options.transformer import form_of, nested_options
+from fairseq_mtmoe.protocols import TrainingModel
 
 
 def conditions_of(cfg: Any) -> Conditions | None:
@@ -47,7 +48,7 @@ def _with_blocks(state: dict[str, Tensor], start: str, numbers: list[int]) -> di
     return pruned
 
 
-class Transformer(TransformerModelBase):
+class Transformer(TrainingModel, TransformerModelBase):
     """A transformer with slots.
 
     A dense one can exchange checkpoints with `--arch transformer`.

@@ -35,6 +35,7 @@ from fairseq_mtmoe.models.pemt.config import (
 )
 from fairseq_mtmoe.models.pemt.sources import LoadedSources, Made, Metadata, Source, backbone, rows_of_languages
 from fairseq_mtmoe.moe.mixture import layer_similarity
+from fairseq_mtmoe.protocols import TrainingModel
 from fairseq_mtmoe.slots import SPARSITY, AdapterPlan, BatchContext, GateInput, adapter_blocks, task_sparsity_loss
 
 ENCODER, DECODER = "mixture", "decoder_mixture"  # keys of the stacks' gate inputs in an encoder's output
@@ -206,7 +207,7 @@ def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
     return AdapterPlan(cfg.adapter, cfg.adapter_rank, count, cfg.adapter_alpha, width if count else None, target_size)
 
 
-class PemtModel(nn.Module):
+class PemtModel(TrainingModel, nn.Module):
     """Mixin for a backbone's model; its encoder is a `PromptMixin`.
 
     `build_model` calls `load_sources`, builds the backbone with an `adapter_plan` in each block, and calls `begin`.
@@ -252,17 +253,17 @@ class PemtModel(nn.Module):
 
     @property
     def gates_event(self) -> tuple[str, dict[str, Any]]:
-        """Return the event `sources` with the target task; see `protocols.MixesSources`."""
+        """Return the event `sources` with the target task; see `TrainingModel`."""
         return "sources", {"target": self.metadata.task, "sources": self.source_names}
 
     @property
     def noted_options(self) -> dict[str, str]:
-        """Return the options `pemt` and `pemt_sources`; see `protocols.NotesOptions`."""
+        """Return the options `pemt` and `pemt_sources`; see `TrainingModel`."""
         return {"pemt": self.metadata.to_text(), "pemt_sources": self._source_option}
 
     @property
     def constants(self) -> set[str]:
-        """Return the names of backbone, sources and fingerprint; see `protocols.HasConstants`."""
+        """Return the names of backbone, sources and fingerprint; see `TrainingModel`."""
         parameters = self.named_parameters(remove_duplicate=False)  # a state has every name of a shared parameter
         return set(self.state_dict()) - {name for name, parameter in parameters if parameter.requires_grad}
 
@@ -326,7 +327,7 @@ class PemtModel(nn.Module):
             raise UserError(f"`--pemt-sources` must name {rule}, but names {len(self._sources)}.")
 
     def expect_weights(self) -> None:
-        """Raise a `UserError` if the model has no weights; see `protocols.NeedsWeights`."""
+        """Raise a `UserError` if the model has no weights; see `TrainingModel`."""
         if self._lacks_sources:
             raise UserError(
                 "`--pemt-sources` must name existing files, or the run must resume a checkpoint that contains the "
@@ -357,7 +358,7 @@ class PemtModel(nn.Module):
         }
 
     def export_source(self, folder: str) -> Path | None:
-        """Write the source file in stage 1, or return None; see `protocols.ExportsSource`.
+        """Write the source file in stage 1, or return None; see `TrainingModel`.
 
         Raises `UserError` if the file cannot be written.
         """

@@ -24,7 +24,7 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io import typed
 from fairseq_mtmoe.models.pemt.config import SOURCE, check_options, has_prompt, is_added, source_paths
 from fairseq_mtmoe.moe.adapters import LORA
-from fairseq_mtmoe.protocols import DescribesTask, GoesOn
+from fairseq_mtmoe.protocols import training_task
 
 logger = logging.getLogger(__name__)
 
@@ -240,16 +240,17 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
     A checkpoint's model already contains its sources. If only a checkpoint names the sources, set `cfg.pemt_sources`.
     Raises `UserError` if an option, a file or the task is wrong.
     """
-    begins_with = task.options_to_go_on_with() if isinstance(task, GoesOn) and not cfg.pemt else {}
+    begins_with = {} if cfg.pemt else training_task(task).options_to_go_on_with()
     _expect_same_stage(cfg, task, begins_with)
     kept = () if cfg.pemt else _kept_sources(cfg, begins_with)
     check_options(cfg)
     if cfg.pemt:
         return LoadedSources(Metadata.from_text(cfg.pemt), {})
-    if not isinstance(task, DescribesTask):
+    described = training_task(task).described()
+    if described is None:
         raise UserError("`--task` must be one that describes its tasks, such as `--task text_to_text`, but is another.")
     sources = {} if kept else {path: load(path) for path in source_paths(cfg)}
-    described, made = task.described(), Made.by(cfg)
+    made = Made.by(cfg)
     if described.is_source not in (None, cfg.pemt_stage == SOURCE):
         raise_invalid("--pemt-stage", "source with --source-task, and target with --target-task", cfg.pemt_stage)
     paths: dict[str, str] = {}

@@ -54,7 +54,8 @@ class BenchmarkTask(Multitask):
     Attributes:
         table, rows: all known rows, and the rows of this task.
         report: the report of a checkpoint's validation; None in training.
-        pretrained, begins_with_checkpoint: see `protocols.GivesEncoder`.
+        pretrained: the backbone that a new model starts from; None if a checkpoint's weights follow.
+        begins_with_checkpoint: whether a new model also gets a checkpoint's weights before training.
         is_source: whether later tasks borrow from it; None if unknown.
     """
 
@@ -199,7 +200,7 @@ class BenchmarkTask(Multitask):
             ) from error
 
     def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None:
-        """See `protocols.GoesOn`; weights and moments have rows in the order of the tasks."""
+        """See `TrainingTask`; weights and moments have rows in the order of the tasks."""
         if not goes_on:
             return
         try:

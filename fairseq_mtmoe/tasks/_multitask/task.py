@@ -27,7 +27,7 @@ from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
 from fairseq_mtmoe.data.mixtures.training import PADDING, TrainingMixture
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
-from fairseq_mtmoe.protocols import MixesSources, NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
+from fairseq_mtmoe.protocols import TrainingTask, training_model
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.slots.sparse_model import model_size
 from fairseq_mtmoe.tasks._multitask import run_log, selection, validation
@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 LAST = "checkpoint_last.pt"  # default of `--restore-file`: this file in `--save-dir`
 
 
-class Multitask(FairseqTask, ABC):
-    """Mixin before fairseq's task class: a `RunObserver` that `FollowsUpdates`."""
+class Multitask(TrainingTask, FairseqTask, ABC):
+    """Mixin before fairseq's task class, with the trainer's hooks."""
 
     tasks_event_key = "tasks"  # key of the tasks' figures in the run log's event `valid`
     groups_event_key = "groups"  # key of the groups' figures there
@@ -100,10 +100,11 @@ class Multitask(FairseqTask, ABC):
             with open_dict(cfg):
                 cfg.task_names = ",".join(self.task_names)
         model = super().build_model(cfg, from_checkpoint)
-        if not from_checkpoint and isinstance(model, NotesOptions):
+        hooks = training_model(model)
+        if not from_checkpoint and hooks.noted_options:
             with open_dict(cfg):
-                cfg.update(model.noted_options)
-        names = model.task_names if isinstance(model, NamesTasks) else None
+                cfg.update(hooks.noted_options)
+        names = hooks.task_names
         if from_checkpoint and names:
             if self._model_names not in (None, names):
                 raise UserError(
@@ -152,7 +153,7 @@ class Multitask(FairseqTask, ABC):
             return sample
         net_input = dict(sample["net_input"])
         inner = [unwrapped(model) for model in models]
-        if all(isinstance(model, TakesTaskIds) and model.accepts_task_ids for model in inner):
+        if all(training_model(model).accepts_task_ids for model in inner):
             net_input["task_ids"] = sample["task_ids"]
         return {**sample, "net_input": net_input}
 
@@ -204,9 +205,7 @@ class Multitask(FairseqTask, ABC):
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Log the epoch's sampling; called by fairseq before it trains (UserError)."""
-        inner = unwrapped(model)
-        if isinstance(inner, NeedsWeights):
-            inner.expect_weights()
+        training_model(unwrapped(model)).expect_weights()
         dataset: TrainingMixture = self.datasets[self._train_subset]
         announce(self.run_log, dataset, epoch, self._described_run, self.shown_name)
         self._parts_ahead = [(epoch, number, part.update) for number, part in enumerate(dataset.plan.parts(epoch))]
@@ -275,12 +274,12 @@ class Multitask(FairseqTask, ABC):
             self.run_log.write("selection", update=self._update, **event)
 
     def begin_step(self) -> None:
-        """See `FollowsUpdates`."""
+        """See `TrainingTask`."""
         if self._selection is not None:
             self._selection.begin_step()
 
     def gather(self) -> None:
-        """See `FollowsUpdates`; writes the selection to the run log before a save."""
+        """See `TrainingTask`; writes the selection to the run log before a save."""
         self._report_selection()
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
@@ -393,8 +392,8 @@ class Multitask(FairseqTask, ABC):
             stats.update(validation.expert_figures(layers, self.task_names))
         if gates := self.movement.figures(model):
             self.run_log.write("gates", **position, since=self.movement.since, layers=gates)
-        inner, weights = unwrapped(model), validation.mixture_weights(model)
-        if weights and isinstance(inner, MixesSources):
-            event, of_weights = inner.gates_event
-            self.run_log.write(event, **position, **of_weights, layers=weights)
+        weights, event = validation.mixture_weights(model), training_model(unwrapped(model)).gates_event
+        if weights and event is not None:
+            name, sources = event
+            self.run_log.write(name, **position, **sources, layers=weights)
         self._watch_validation(model)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
-from fairseq_mtmoe.protocols import MixesSources
+from fairseq_mtmoe.protocols import training_model
 
 _TABLES = (ENCODER_EMBEDDINGS, 0), (DECODER_EMBEDDINGS, 1), (OUTPUT, 1), (OUTPUT_BIAS, 1)
 
@@ -26,7 +26,7 @@ class NewEmbeddings:
 
     def __init__(self, model: nn.Module, counts: Sequence[int]) -> None:
         """Freeze the model except for the last `counts` rows (source and target symbols)."""
-        if not isinstance(model, MixesSources):  # it has frozen its pretrained part itself
+        if training_model(model).gates_event is None:  # it has frozen its pretrained part itself
             model.requires_grad_(False)
         tables = dict(model.named_parameters(remove_duplicate=False))
         self._old: dict[nn.Parameter, int] = {}

@@ -120,7 +120,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     @classmethod
     def check_given(cls, options: Namespace, given: Mapping[str, Any]) -> None:
-        """See `protocols.ChecksGiven`."""
+        """See `TrainingTask`."""
         check_decoding(options)
         if getattr(options, "init_model", None):  # which `fairseq-validate` leaves out where it is not given
             expect_sizes(options.init_model, given)
@@ -237,7 +237,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             self.datasets[split] = EvaluationMixture(names, loader.load(), ids, PairCollate())
 
     def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None:
-        """See `protocols.GoesOn`; a run may continue with more pairs, or with fewer."""
+        """See `TrainingTask`; a run may continue with more pairs, or with fewer."""
         before, now = options.pairs_of(state), options.all_pairs(self.args)
         if goes_on and before and not (set(before) <= set(now) or set(now) <= set(before)):
             self.refuse_other_tasks("--lang-pairs", path, before, now, ", with more or fewer pairs")
