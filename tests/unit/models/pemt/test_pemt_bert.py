@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from tests.helpers.bert import CONFIGS, TINY, batch, hugging_face_model, in_all_
 from tests.helpers.encoders import all_numbers, tag_model, task_batch
 from tests.helpers.pemt import (
     DESCRIPTIONS,
+    DescribedTask,
     bert_options,
     described,
     pemt_encoder,
@@ -124,9 +124,9 @@ def test_a_description_may_be_longer_than_the_encoder_has_places(monkeypatch):
 
 def going_on(model, **changes):
     """A task that goes on from a model's checkpoint."""
-    return SimpleNamespace(
-        pretrained=None, begins_with_checkpoint=True, described=lambda: described("cc"),
-        checkpoint_to_go_on_from=lambda: "runs/rte/checkpoint_best.pt", take_up=lambda path, state, goes_on: None,
+    return DescribedTask(
+        described("cc"), pretrained=None, begins_with_checkpoint=True,
+        checkpoint_to_go_on_from=lambda: "runs/rte/checkpoint_best.pt",
         options_to_go_on_with=lambda: {**model.noted_options, **changes},
     )  # fmt: skip
 
