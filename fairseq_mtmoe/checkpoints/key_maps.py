@@ -8,8 +8,6 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 # In the names of a sparse model's state, after the block's path:
 MOE = ".moe."  # the layer that replaces the feed-forward layer
 EXPERTS = ".moe.experts."  # its experts, stacked
@@ -46,28 +44,6 @@ def without(named: dict[str, Any], *marks: str) -> dict[str, Any]:
         if any(mark in key for mark in marks):
             del rest[key]
     return rest
-
-
-def prices_of(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the running prices in a model's state."""
-    return {key: value for key, value in named.items() if key.endswith(PRICES)}
-
-
-def without_prices(named: dict[str, Any]) -> dict[str, Any]:
-    """Return a model's state without running prices."""
-    return without(named, *PRICES)
-
-
-def with_prices(named: dict[str, Any], prices: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's state with these prices alone, each behind its gate's weight."""
-    rest, result = without_prices(named), copy.copy(named)
-    result.clear()
-    for key, value in rest.items():
-        result[key] = value
-        if key.endswith(GATE):
-            names = [key.removesuffix(".weight") + name for name in PRICES]
-            result |= {name: prices[name] for name in names if name in prices}
-    return result
 
 
 def without_best(extra_state: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, GATE_RATE
 from fairseq_mtmoe.checkpoints.sharding import PARTS, has_experts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
-from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.moe.parallel.placement import are_whole, whole_models
 from fairseq_mtmoe.protocols import training_task
 
@@ -197,7 +196,6 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
                 context.loaded.clear()  # it is large
                 expect_finite(path, model.parameters())
                 models.append(model)
-                _say_without_prices(path, model)
         return models, options, task
 
     return load_model_ensemble_and_task
@@ -228,16 +226,6 @@ def _files(paths: Sequence[str], suffix: str) -> list[str]:
     return files
 
 
-def _say_without_prices(path: str, model: Any) -> None:
-    """Warn if a model's BASE layers have no prices for evaluation."""
-    gates = [gate for gate in base_gates(model) if gate.routing.evaluation == "prices"]
-    if gates and not any(gate.prices.known for gate in gates):
-        logger.warning(
-            f"`{path}` has no prices for its BASE layers, so they route by scores alone, unlike in training; "
-            "further training adds them."
-        )
-
-
 def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[Any, Any, Any]:
     """Return a checkpoint's model with weights, its options, and the task."""
     from fairseq import tasks
@@ -256,6 +244,7 @@ def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[A
     last = (state.get("optimizer_history") or [{}])[-1]
     if "num_updates" in last:
         model.set_num_updates(last["num_updates"])
+    rebuild.sparsify_like(model, state)
     with mismatch.explained(model, [(mismatch.origin_of(path, state), state)]):
         model.load_state_dict(state["model"], strict=strict, model_cfg=options.model)
     return model, options, task

@@ -76,7 +76,6 @@ def explained(model: Any, read: Sequence[tuple[Origin, State]]) -> Iterator[None
 def refusal(model: Any, state: Mapping[str, Any], origin: Origin = NAMELESS) -> Mismatch | None:
     """Return how another model's state differs from a model; None if it fits."""
     own, theirs = _shapes_of(model.state_dict()), _shapes_of(state)
-    own = {name: own[name] for name in own if name in theirs or not name.endswith(keys.PRICES)}  # prices are optional
     unseen_theirs, unseen_own = _unseen_options(model, origin)
     sentence = (
         _about_architecture(own, theirs, origin)

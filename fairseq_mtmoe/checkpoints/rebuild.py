@@ -194,6 +194,13 @@ def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> Simpl
     )
 
 
+def sparsify_like(model: Any, state: Mapping[str, Any]) -> None:
+    """Give a model experts, if the state that it is about to load has some and the model has none."""
+    hooks = training_model(model)
+    if hooks.is_dense and has_experts(state):
+        hooks.sparsify()
+
+
 def without_memory(path: Path, state: State, options: Mapping[str, Any], more_symbols: int = 0) -> nn.Module:
     """Return a checked checkpoint's model on the meta device, without weights.
 
@@ -209,6 +216,5 @@ def without_memory(path: Path, state: State, options: Mapping[str, Any], more_sy
     cfg = configuration(MODEL_DATACLASS_REGISTRY[name], options)
     with readable(str(path)), torch.device("meta"), whole_models():
         model: nn.Module = MODEL_REGISTRY[name].build_model(cfg, stand_in_task(state["model"], more_symbols))
-        if has_experts(state) and training_model(model).is_dense:
-            training_model(model).sparsify()
+        sparsify_like(model, state)
     return model

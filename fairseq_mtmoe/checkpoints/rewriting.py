@@ -19,7 +19,7 @@ from fairseq_mtmoe.checkpoints import file_io, sharding
 from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_shared_part, whole, write_shard
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, peek
 from fairseq_mtmoe.checkpoints.head_labels import labels_of, match_labels
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, PRICES, VOCABULARY, prices_of, with_prices
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, PRICES, VOCABULARY
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import Content, State
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -197,8 +197,7 @@ def average(paths: Iterable[Path]) -> State:
     """Return the first checkpoint with the mean of all parameters (UserError).
 
     It has no optimizer's state. Half precision is summed in float32. Tensors keep the first checkpoint's type, and
-    share memory as there. Prices are averaged over the checkpoints that have some. It holds the sum and one
-    checkpoint's parameters at a time.
+    share memory as there. It holds the sum and one checkpoint's parameters at a time.
     """
     result: State = {}
     total: dict[str, Tensor] = OrderedDict()
@@ -215,17 +214,13 @@ def average(paths: Iterable[Path]) -> State:
             continue
         match_labels(str(path), state, labels_of(str(first), model_options(result) or {}))
         model = state["model"]
-        new_prices = {key: torch.zeros_like(v) for key, v in prices_of(model).items() if key not in total}
-        if new_prices:
-            total = with_prices(total, prices_of(total) | new_prices)
-        model = {key: torch.zeros_like(value) for key, value in prices_of(total).items()} | model
         _check_same(model, total, path, first)
         _check_rows(state, result, path, first)
         for key, value in model.items():
             total[key] += _summand(value)
     for key, value in total.items():
         _ = value.div_(count) if value.is_floating_point() else value.floor_divide_(count)
-        total[key] = value.to(result["model"].get(key, value).dtype)
+        total[key] = value.to(result["model"][key].dtype)
     _tie_like(result["model"], total)
     return {**result, "model": total}
 

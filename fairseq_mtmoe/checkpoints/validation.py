@@ -20,8 +20,6 @@ from fairseq_mtmoe.checkpoints.checksum import is_archive
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
 
-_GROWTH = 8  # times the file's size: tied weights are three tensors over one storage
-_SMALL = 1 << 20  # bytes that are always accepted
 # Options that fairseq evaluates when it builds a file's model or task; `encoder_` may precede the name.
 _EVALUATED = ("xformers_att_config", "adaptive_softmax_cutoff", "left_pad_source", "left_pad_target")
 # fairseq looks for a file with the name in one of these options.
@@ -142,20 +140,12 @@ def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, An
         mapped: whether tensors are read when they are used.
 
     Raises:
-        UserError: it is no dictionary, is larger than its file allows, or has a forbidden value or option.
+        UserError: it is no dictionary, or has a forbidden value or option.
         Exception: torch's, for a file that is damaged or would execute something.
     """
     state = _loaded(path, file, mapped and is_archive(file))
     if not isinstance(state, dict):
         _refuse(path, "a checkpoint's dictionary", f"a {type(state).__name__}")
-    size = 0
-    for _, value in leaves(state):
-        if isinstance(value, Tensor):
-            if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
-                _refuse(path, "plain dense tensors", "others")
-            size += value.numel() * value.element_size()
-    if size > _GROWTH * os.fstat(file.fileno()).st_size + _SMALL:
-        _refuse(path, "tensors of about its own size", "tensors that take many times as much")
     _check_options(path, state)
     found = fault(state, _form_of(state))
     if found is not None:

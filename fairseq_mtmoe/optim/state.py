@@ -22,9 +22,6 @@ Parameters = Sequence[tuple[str, Sequence[int]]]  # names and shapes, in the opt
 MASTER = "master"  # key of the float32 copy of a half-precision parameter
 _RESET = "`--reset-optimizer` starts without that state."
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
-_NEVER_NEGATIVE = (
-    "step", "exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col", "exp_inf", "square_avg", "acc_delta", "sum"
-)  # fmt: skip
 
 
 def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -212,7 +209,7 @@ def check_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], name
     """Raise a `UserError` if a state does not fit the optimizer's parameters.
 
     Entries must be single numbers, or floating-point tensors of the parameter's shape (in Adafactor: of its rows or
-    columns). All must be finite, and squares not negative. The message names the entry and the parameter.
+    columns). The message names the entry and the parameter.
     """
     from fairseq.optim.adam import Adam
 
@@ -243,14 +240,6 @@ def _check_value(label: str, name: str, value: Any, shape: torch.Size) -> None:
             _refuse(label, name, "of floating-point numbers", str(value.dtype).removeprefix("torch."))
     elif name in _ADAM[1:] or not is_number:
         _refuse(label, name, "a tensor or a number", type(value).__name__)
-    if torch.is_tensor(value):
-        low, high = map(float, value.detach().aminmax()) if value.numel() else (0.0, 0.0)
-    else:
-        low = high = float(value)
-    if not (math.isfinite(low) and math.isfinite(high)):
-        _refuse(label, name, "finite", "not finite")
-    if name in _NEVER_NEGATIVE and low < 0:
-        _refuse(label, name, "nowhere below 0", f"{low:g} somewhere")
 
 
 def _refuse(label: str, name: str, rule: str, found: str) -> NoReturn:

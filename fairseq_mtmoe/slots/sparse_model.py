@@ -42,8 +42,8 @@ class SparseModel(TrainingModel, nn.Module):
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """Load a checkpoint's state, with this rank's experts; see `adapt_to`."""
-        self.adapt_to(state_dict)
+        """Load a checkpoint's state, with this rank's experts; see `expect_same_experts`."""
+        self.expect_same_experts(state_dict)
         placements = {path: layer.experts.placement for path, layer in expert_layers(self).items()}
         state = dict(state_dict)
         for key, value in state_dict.items():
@@ -51,8 +51,8 @@ class SparseModel(TrainingModel, nn.Module):
                 state[key] = placements[key.split(EXPERTS)[0]].local(value)
         return super().load_state_dict(state, strict)
 
-    def adapt_to(self, state_dict: dict[str, Tensor]) -> None:
-        """Become sparse if the checkpoint is (UserError: other experts, or none)."""
+    def expect_same_experts(self, state_dict: dict[str, Tensor]) -> None:
+        """Raise a `UserError` if a state has other experts, or none."""
         slots = expert_slots(self)
         first = {path: path + FIRST_WEIGHT for path in slots}
         saved = {path: len(state_dict[key]) for path, key in first.items() if key in state_dict}
@@ -64,8 +64,6 @@ class SparseModel(TrainingModel, nn.Module):
                     "instead; `mtmoe upcycle` makes it a sparse checkpoint."
                 )
             return
-        if self.is_dense:
-            self.sparsify()
         if elsewhere or len(saved) < len(slots):
             refusal = mismatch.refusal(self, state_dict)
             assert refusal is not None

@@ -9,6 +9,7 @@ from torch import nn
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
 from fairseq_mtmoe.checkpoints.loading import are_finite, load_ema
+from fairseq_mtmoe.checkpoints.rebuild import sparsify_like
 from fairseq_mtmoe.protocols import training_model, training_task
 from fairseq_mtmoe.slots.slot import unwrapped
 
@@ -23,6 +24,7 @@ def begin(trainer: Any) -> None:
         return
     state = load_ema(options.ema_seed_model)
     match_labels(options.ema_seed_model, state, training_task(trainer.task).head_labels)
+    sparsify_like(average.get_model(), state)
     average.get_model().load_state_dict(state["model"], strict=True)
     if options.ema_fp32:
         average.build_fp32_params()

@@ -19,10 +19,10 @@ from fairseq.file_io import PathManager
 from fairseq.optim import OPTIMIZER_REGISTRY
 
 from fairseq_mtmoe.checkpoints import assemble, loading, mismatch
-from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
+from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, peek
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
-from fairseq_mtmoe.checkpoints.rebuild import plain
-from fairseq_mtmoe.checkpoints.sharding import has_experts, is_shared_part
+from fairseq_mtmoe.checkpoints.rebuild import plain, sparsify_like
+from fairseq_mtmoe.checkpoints.sharding import is_shared_part
 from fairseq_mtmoe.data.epochs import LIMITS, Limits, SharedEpochIterator
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
@@ -122,16 +122,14 @@ def _receive(trainer: Any, goes_on: bool, path: str, state: dict[str, Any]) -> N
     task = training_task(trainer.task)
     task.take_up(path, state, goes_on)
     if task.head_labels:
-        if goes_on:
-            _sparsify_like(trainer, state)  # for the names of its parameters
         match_labels(path, state, task.head_labels, trained_shapes(trainer) if goes_on else ())
 
 
-def _sparsify_like(trainer: Any, state: dict[str, Any]) -> None:
-    """Sparsify a dense model that is about to get a sparse state."""
-    model = training_model(unwrapped(trainer.get_model()))
-    if model.is_dense and has_experts(state):
-        model.sparsify()
+def sparsify_for(trainer: Any, path: str) -> None:
+    """Give the model experts before it loads a checkpoint that has some."""
+    model = unwrapped(trainer.get_model())
+    if training_model(model).is_dense and PathManager.isfile(path):
+        sparsify_like(model, peek(PathManager.get_local_path(path)) or {})
 
 
 def _refusal(trainer: Any, path: str) -> UserError | None:
@@ -177,13 +175,10 @@ def _described(class_name: Any, registry: Any) -> str:
 
 
 def _read_share(trainer: Any, path: str) -> dict[str, Any]:
-    """Return this rank's part of a checkpoint; sparsify the model first if it is sparse."""
-    model = trainer.get_model()
+    """Return this rank's part of a checkpoint."""
+    model, placement = trainer.get_model(), placement_of(trainer)
     with CheckpointFile(path) as file:
-        state = file.peek() or {}
-        _sparsify_like(trainer, state)
-        placement = placement_of(trainer)
-        if placement is None or not (placement.is_sharded or is_shared_part(state)):
+        if placement is None or not (placement.is_sharded or is_shared_part(file.peek() or {})):
             return assemble.load_shared_part(path, file)
         try:
             return assemble.load_local(path, placement, trained_shapes(trainer), is_flat(trainer.cfg.common), file)

@@ -346,6 +346,7 @@ class SparseTrainer(Trainer):
         if stopping.is_training_command():
             self.lock_save_dir()
         best.forget()
+        resuming.sparsify_for(self, filename)
         resets = reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
         with resuming.reading(self, filename, goes_on=not reset_optimizer) as context:
             with with_option(self.cfg.ema, "store_ema", False):

@@ -86,6 +86,7 @@ ONE_PROCESS = (
 TWO_PROCESSES = (
     Case("a save", (WRITE,), 2, 2),
     Case("a save", (RENAME,), 2, 1),
+    Case("the copy to checkpoint_last", (COPY_LAST,), 2, 2),
     Case("an epoch", (BACKWARD,), 2, 2, victim=1),
     Case("an epoch", (UPDATE,), 2, 1, victim=1),
     Case("a validation", (VALIDATE,), 2, 2, victim=1),

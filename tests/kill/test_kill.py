@@ -34,6 +34,15 @@ def test_a_killed_run_resumes_to_the_same_parameters(case, references, tmp_path)
     assert references.killed(case, tmp_path / "run") == Outcome(difference=0.0, leftovers=())
 
 
+@pytest.mark.rare
+def test_twelve_kills_of_two_processes_lose_nothing(references, tmp_path):
+    cases = drawn([case for case in ALL if case.processes == 2], 1, references.calls)
+    assert sum(len(case.moments) for case in cases) == 12
+    for number, case in enumerate(cases):
+        outcome = references.killed(case, tmp_path / f"run{number}")
+        assert is_equal(case, outcome), (case, outcome)
+
+
 def checkpoint():
     moments = {"state": {0: {"exp_avg": torch.ones(2), "step": 5}}, "param_groups": [{"params": [0], "lr": 0.5}]}
     position = {"epoch": 2, "iterations_in_epoch": 3, "batches_in_epoch": 6, "shuffle": True}
@@ -94,7 +103,7 @@ def test_one_process_must_be_equal_bit_for_bit():
 def test_a_seed_draws_the_cases():
     cases, again, others = (drawn(ALL, seed, lambda case: dict.fromkeys(PLACES, 9)) for seed in (1, 1, 2))
     moments = [moment for case in cases for moment in case.moments]
-    assert len(cases) == len({(case.data, case.processes, case.moments) for case in cases}) == 40
+    assert len(cases) == len({(case.data, case.processes, case.moments) for case in cases}) == 41
     assert all(1 <= moment.call <= 9 or moment.call in (32, 33, 60) for moment in moments)
     assert cases == again and cases != others
 

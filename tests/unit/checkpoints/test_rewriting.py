@@ -13,7 +13,7 @@ from fairseq.models.ema.ema import EMA
 
 from fairseq_mtmoe.checkpoints import file_io, rewriting
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part
-from fairseq_mtmoe.checkpoints.key_maps import prices_of, with_prices, without_prices
+from fairseq_mtmoe.checkpoints.key_maps import PRICES
 from fairseq_mtmoe.checkpoints.loading import load_ema
 from fairseq_mtmoe.checkpoints.rewriting import EPOCHS, UPDATES, average, copy_with_experts, newest, remove_orphans
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
@@ -257,58 +257,15 @@ def test_the_newest_are_those_with_the_highest_numbers(tmp_path):
 BASE = dict(expert_gates="base")
 
 
-def priced(seed=1):
-    """What a run saves, with the prices of three updates in its model and its average."""
-    model, state = moe_model(seed, num_experts=4, **BASE).train(), unpriced(seed)[0]
-    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))
-    for _ in range(3):
-        model(**batch())
-        remember_prices(running_prices(model))
-        average.step(model)
-    prices = prices_of(average.get_model().state_dict())
-    averages = {name: with_prices(state["extra_state"][name], prices) for name in ("ema", "ema_fp32_params")}
-    state["model"] = with_prices(state["model"], prices_of(model.state_dict()))
-    return {**state, "extra_state": {**state["extra_state"], **averages}}
-
-
-def unpriced(seed=1):
-    """What versions before 0.1.2 saved, and its parameters."""
-    state, parameters = trained(4, seed=seed, **BASE)
-    return without(state), parameters
-
-
-def without(state):
-    state = {**state, "model": without_prices(state["model"]), "extra_state": dict(state["extra_state"])}
-    for name in ("ema", "ema_fp32_params"):
-        state["extra_state"][name] = without_prices(state["extra_state"][name])
-    return state
-
-
-def means(named):
-    totals = {key: value for key, value in named.items() if key.endswith("prices.total")}
-    return {key: value / named[key.replace("total", "weight")] for key, value in totals.items()}
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_those_without_prices_do_not_count_in_an_average(tmp_path, order):
-    states = [priced(1), unpriced(2)[0], unpriced(3)[0]]
-    found = average(save_all(tmp_path, *(states[index] for index in order)))["model"]
-    assert list(found) == list(states[0]["model"])
-    right = means(states[0]["model"])
-    for key, value in means(found).items():
-        torch.testing.assert_close(value, right[key])
-    weight = "encoder.layers.1.moe.gate.weight"
-    torch.testing.assert_close(found[weight], sum(state["model"][weight] for state in states) / 3)
-    assert not prices_of(average(save_all(tmp_path, *states[1:]))["model"])
-
-
-def test_models_in_half_precision_save_them_in_full(tmp_path):
-    state = priced()
-    model = moe_model(num_experts=4, **BASE).bfloat16()
-    model.load_state_dict(state["model"])
+def test_models_in_half_precision_save_prices_in_full(tmp_path):
+    model = moe_model(num_experts=4, **BASE).bfloat16().train()
+    model(**batch())
+    remember_prices(running_prices(model))
     average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))
     average.step(model)
     halves = {"model": model.state_dict(), "extra_state": {"ema": average.get_model().state_dict()}}
     [path] = save_all(tmp_path, halves)
     for named in (file_io.load(str(path))["model"], load_ema(str(path))["model"]):
-        assert_same(prices_of(named), dict(prices_of(state["model"])))
+        prices = {name: value for name, value in named.items() if name.endswith(PRICES)}
+        assert_same(prices, {name: model.state_dict()[name] for name in prices})
+        assert len(prices) == 4 and {value.dtype for value in prices.values()} == {torch.float32}

@@ -65,7 +65,6 @@ def with_optimizer(state):
 @pytest.mark.parametrize(("state", "names"), [
     ([], []),
     (checkpoint(model=[]), ["model"]),
-    (checkpoint(model={"w": torch.eye(3).to_sparse()}), []),
     (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), ["extra_state.train_iterator.epoch"]),
     (with_optimizer(moments({"step": "7"})), ["last_optimizer_state.state.0.step"]),
     (with_optimizer(moments({}, betas=(0.9, 1))), ["last_optimizer_state.param_groups.0.betas.1"]),
@@ -76,21 +75,19 @@ def with_optimizer(state):
     (checkpoint(task_state={"lang_pairs": ["en-de", ()]}), ["task_state.lang_pairs.1"]),
     (checkpoint(extra_state={"metrics": {"train": [(1, "loss", "exit", {})]}}), []),
     (checkpoint(optimizer_history=[]), ["optimizer_history"]),
-    ({"model": {f"w{i}": torch.zeros(300_000)[None].expand(10**6, -1) for i in range(3)}}, []),
-], ids=range(14))  # fmt: skip
+], ids=range(12))  # fmt: skip
 def test_what_a_state_may_not_be(tmp_path, state, names):
     torch.save(state, tmp_path / "a.pt")
     refuses(tmp_path / "a.pt", *names)
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_every_way_in_refuses_what_executes_or_grows_whatever_the_environment_says(tmp_path, monkeypatch, old):
+def test_every_way_in_refuses_what_executes_whatever_the_environment_says(tmp_path, monkeypatch, old):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     touch = type("Touch", (), {"__reduce__": lambda self: (os.mkdir, (str(tmp_path / "executed"),))})()
-    for value, names in ((touch, ["argparse.Namespace"]), (torch.ones(1).expand(2000, 1000), [])):
-        torch.save(checkpoint(model={"w": value}), tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
-        for load in LOADERS:
-            refuses(tmp_path / "a.pt", *names, load=load)
+    torch.save(checkpoint(model={"w": touch}), tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
+    for load in LOADERS:
+        refuses(tmp_path / "a.pt", "argparse.Namespace", load=load)
     assert not (tmp_path / "executed").exists()
 
 

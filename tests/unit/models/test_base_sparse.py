@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fairseq_mtmoe.checkpoints.rebuild import sparsify_like
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate
 from fairseq_mtmoe.slots import expert_layers
@@ -89,6 +90,7 @@ def test_sparse_checkpoint_makes_a_model_that_starts_dense_sparse():
     trained = perturb(moe_model(seed=1))
     fresh = moe_model(seed=2, dense_updates=7)
     assert fresh.is_dense
+    sparsify_like(fresh, {"model": trained.state_dict()})
     fresh.load_state_dict(trained.state_dict())
     assert not fresh.is_dense and torch.equal(fresh(**batch())[0], trained(**batch())[0])
 
