@@ -75,8 +75,8 @@ def _check_given(parser: argparse.ArgumentParser, given: list[str], options: arg
     """
     from fairseq.tasks import TASK_REGISTRY
 
-    task = TASK_REGISTRY.get(getattr(options, "task", None))
-    if task is not None and issubclass(task, TrainingTask):
+    task = TASK_REGISTRY.get(getattr(options, "task", None), object)
+    if issubclass(task, TrainingTask):
         nothing = argparse.Namespace(**dict.fromkeys(vars(options)))  # keeps argparse from setting defaults
         found = vars(parser.parse_known_args(given, nothing)[0])
         task.check_given(options, {name: value for name, value in found.items() if value is not None})

@@ -20,7 +20,7 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rewriting import write_in_parts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import saving, stopping
-from fairseq_mtmoe.training.resuming import _read_share
+from fairseq_mtmoe.training.resuming import _read_share, sparsify_for
 from fairseq_mtmoe.training.saving import LOCK_NAME, lock
 from tests.golden.runs import FROZEN, RUNS
 from tests.helpers.opened import opened_from_now
@@ -190,15 +190,17 @@ def test_processes_agree_on_a_signal():
         assert stopping.decode_signal(sum(stopping.encode_signal(number, 3) for number in got), 3) == agreed
 
 
-def test_a_process_opens_each_file_once_and_none_to_say_what_differs(tmp_path):
+def test_a_process_reads_each_file_once_and_none_to_say_what_differs(tmp_path):
     """Of a checkpoint of four experts in two shards."""
     path = tmp_path / "checkpoint_last.pt"
     write_in_parts(SPARSE, path, 2)
     trainer = trainer_here(FROZEN / "data", tmp_path, *RUNS["sparse"])
+    sparsify_for(trainer, str(path))
     opened = opened_from_now()
     assert _read_share(trainer, str(path))["model"]
     assert opened() == ["checkpoint_last.pt", "0-1.pt", "2-3.pt"]
     trainer = trainer_here(FROZEN / "data", tmp_path, *RUNS["sparse"], "--num-experts", 2, "--encoder-embed-dim", 16)
+    sparsify_for(trainer, str(path))
     opened = opened_from_now()
     with refused("--encoder-embed-dim", "checkpoint_last.pt"):
         _read_share(trainer, str(path))
