@@ -57,13 +57,18 @@ def _read_index(prefix: str, impl: str | None, least: int) -> _Index | None:
         return None
     if os.path.lexists(prefix) and not os.path.lexists(f"{prefix}.idx"):
         raise_invalid("--dataset-impl", f"raw, the format of {prefix}", impl)
-    path, data = regular_file(f"{prefix}.idx", "an index"), regular_file(f"{prefix}.bin", "binarized data")
+    path, data = (
+        regular_file(f"{prefix}.idx", "an index"),
+        regular_file(f"{prefix}.bin", "binarized data"),
+    )
     content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
     magic = next((magic for magic in _FORMATS if content[: len(magic)].tobytes() == magic), None)
     if magic is None:
         raise _damaged(path)
     if impl not in (None, *_FORMATS[magic]):
-        raise_invalid("--dataset-impl", f"{' or '.join(_FORMATS[magic])}, the format of {path}", impl)
+        raise_invalid(
+            "--dataset-impl", f"{' or '.join(_FORMATS[magic])}, the format of {path}", impl
+        )
     if magic == _HUFFMAN:
         return None
     try:
@@ -108,4 +113,6 @@ def _check_size(content: np.ndarray, size: int) -> None:
 
 
 def _damaged(path: object) -> UserError:
-    return UserError(f"`{path}` must be a whole file, but is truncated or damaged; preprocess or copy it again.")
+    return UserError(
+        f"`{path}` must be a whole file, but is truncated or damaged; preprocess or copy it again."
+    )

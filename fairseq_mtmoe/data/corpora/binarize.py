@@ -32,7 +32,9 @@ def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
 
 
 @contextmanager
-def writer(prefix: Path, symbols: int) -> Iterator[Callable[[NDArray[Any], NDArray[np.int32]], None]]:
+def writer(
+    prefix: Path, symbols: int
+) -> Iterator[Callable[[NDArray[Any], NDArray[np.int32]], None]]:
     """Write `.bin` and `.idx` like fairseq's `MMapIndexedDatasetBuilder`; both are complete at the end.
 
     Yields a function that adds sentences, given their concatenated ids and their lengths. `symbols` decides the ids'
@@ -56,13 +58,17 @@ def writer(prefix: Path, symbols: int) -> Iterator[Callable[[NDArray[Any], NDArr
 def _write_index(index: Path, lengths: Path, dtype: type[np.uint16] | type[np.uint32]) -> None:
     """Write `magic version(8) type(1) count(8) lengths(4·n) addresses(8·n)`, addresses in bytes."""
     with open(index, "wb") as out, open(lengths, "rb") as file:
-        out.write(_MAGIC + struct.pack("<QBQ", _VERSION, _CODES[dtype], lengths.stat().st_size // 4))
+        out.write(
+            _MAGIC + struct.pack("<QBQ", _VERSION, _CODES[dtype], lengths.stat().st_size // 4)
+        )
         while part := file.read(4 * _LENGTHS_AT_ONCE):
             out.write(part)
         file.seek(0)
         address = 0
         while part := file.read(4 * _LENGTHS_AT_ONCE):
-            ends = np.cumsum(np.frombuffer(part, np.int32), dtype=np.int64) * np.dtype(dtype).itemsize
+            ends = (
+                np.cumsum(np.frombuffer(part, np.int32), dtype=np.int64) * np.dtype(dtype).itemsize
+            )
             starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) + address
             out.write(starts.tobytes())
             address += int(ends[-1])

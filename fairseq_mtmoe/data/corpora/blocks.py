@@ -22,7 +22,9 @@ class Block:
     source: Sequence[str]  # as read: not normalised
     target: Sequence[str]
     lines: NDArray[np.int64]  # line or segment (TMX, SGM, .po) of each pair in its file, from 1
-    references: tuple[Sequence[str], ...] = ()  # further references of evaluation data, each as long as `target`
+    references: tuple[
+        Sequence[str], ...
+    ] = ()  # further references of evaluation data, each as long as `target`
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class CorpusFiles:
     source_lang: str
     target_lang: str
     format: str = "auto"  # one of `readers.FORMATS`
-    fields: Mapping[str, str | int] = field(default_factory=dict)  # columns of TSV, keys of JSON lines; else by content
+    fields: Mapping[str, str | int] = field(
+        default_factory=dict
+    )  # columns of TSV, keys of JSON lines; else by content
     allow_unequal: bool = False  # surplus lines of one of two files are left out
     pair: str = ""  # language pair that it belongs to, in plain codes
     role: Role = Role.train
@@ -115,9 +119,13 @@ BAD_REASONS = {
 
 # Reasons that end a file, with an unknown loss.
 OF_FILES = frozenset({"line ends", "markup", "charset", "truncated", "damaged"})
-HARMLESS = frozenset({"untranslated"})  # not an error, as catalogs and translation memories are rarely complete
+HARMLESS = frozenset(
+    {"untranslated"}
+)  # not an error, as catalogs and translation memories are rarely complete
 
-OnBadLine = Literal["stop", "drop", "salvage"]  # handling of bad lines, the strictest first: see `check`
+OnBadLine = Literal[
+    "stop", "drop", "salvage"
+]  # handling of bad lines, the strictest first: see `check`
 
 
 class Fault(Exception):
@@ -137,12 +145,13 @@ def check_whole(content: Content, lost: int = 0) -> None:
 def excerpt_of(text: str | bytes) -> str:
     """Return a printable beginning of a line."""
     text = text[:320].decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
-    shown = "".join(character if character.isprintable() else "\ufffd" for character in text[:80])
+    hidden = {ord(sign): "\ufffd" for sign in text[:80] if not sign.isprintable()}
+    shown = text[:80].translate(hidden)
     return shown if len(text) <= 80 else f"{shown}…"
 
 
 def text_fault(text: str) -> str | None:
-    """Return why a text from a structured file (JSON, XML, …) is unusable, a key of `BAD_REASONS`; else None."""
+    """Return why a text from a structured file is unusable, by `BAD_REASONS`; else None."""
     if not text.strip():
         return "empty"
     if len(text) > MAX_LINE:
@@ -157,17 +166,19 @@ def text_fault(text: str) -> str | None:
 
 
 def said_of_unequal(bad_samples: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield a sentence for each pair of files of unequal length; samples are file, line, reason and excerpt."""
+    """Yield a sentence for each pair of files of unequal length."""
     for name, line, reason, excerpt in bad_samples:
         if reason == "unequal":
-            yield f"{name} has {excerpt}, its translation {line - 1}; only the first {line - 1} of both are used."
+            sizes = f"{name} has {excerpt}, its translation {line - 1}"
+            yield f"{sizes}; only the first {line - 1} of both are used."
 
 
 def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
     """Raise `UserError` if a bad line ends the run; otherwise it is left out.
 
-    `HARMLESS` ones never end a run. In validation and test sets all others do. In training text unequal lengths do
-    without `files.allow_unequal`, reasons that end a file without `salvage`, and any other bad line with `stop`.
+    `HARMLESS` ones never end a run. In validation and test sets all others do. In training text
+    unequal lengths do without `files.allow_unequal`, reasons that end a file without `salvage`, and
+    any other bad line with `stop`.
     """
     is_end, is_unequal = bad.reason in OF_FILES, bad.reason == "unequal"
     if bad.reason in HARMLESS:
@@ -188,7 +199,11 @@ def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
         rule, begins = f"have as many lines as `{other}` ({bad.line - 1})", f"has {bad.excerpt}"
     else:
         what = BAD_REASONS[bad.reason] + (f" ({bad.excerpt})" if bad.excerpt else "")
-        where = f"from line or unit {bad.line} on it is not" if is_end else f"line or unit {bad.line} cannot be used"
+        where = (
+            f"from line or unit {bad.line} on it is not"
+            if is_end
+            else f"line or unit {bad.line} cannot be used"
+        )
         rule, begins = "be readable text", f"{where}: {what}"
     raise UserError(f"`{bad.file}` must {rule}, but {begins}; {ends}.")
 
@@ -221,7 +236,9 @@ def gather(segments: Iterator[Segment], files: CorpusFiles) -> Iterator[Pairs | 
     try:
         for number, segment in enumerate(segments, files.first):
             if reason := segment.reason or _fault_of(segment, may_be_empty=files.is_evaluation):
-                excerpt = segment.excerpt or excerpt_of(f"{segment.source or ''} {segment.target or ''}".strip())
+                excerpt = segment.excerpt or excerpt_of(
+                    f"{segment.source or ''} {segment.target or ''}".strip()
+                )
                 yield BadLine(name, number, reason, excerpt)
                 continue
             held.append((number, segment))
@@ -243,16 +260,19 @@ def _fault_of(segment: Segment, may_be_empty: bool) -> str | None:
 
 
 def _pairs(held: Sequence[tuple[int, Segment]]) -> Pairs:
-    texts = zip(*((one.source or "", one.target or "", *one.references) for _, one in held), strict=True)
-    return Pairs(list(map(list, texts)), [number for number, _ in held])
+    rows = [
+        (segment.source or "", segment.target or "", *segment.references) for _, segment in held
+    ]
+    sides = zip(*rows, strict=True)
+    return Pairs(list(map(list, sides)), [number for number, _ in held])
 
 
-def assemble(found: Iterator[Pairs | BadLine], size: int) -> Iterator[Block | BadLine]:
-    """Yield blocks of `size` pairs (fewer at the end, and for very long pairs), after the bad lines before them."""
+def assemble(items: Iterator[Pairs | BadLine], size: int) -> Iterator[Block | BadLine]:
+    """Yield bad lines, and blocks of `size` pairs, or fewer if pairs are very long."""
     texts: list[list[str]] = []
     lines: list[int] = []
     characters = 0
-    for item in found:
+    for item in items:
         if isinstance(item, BadLine):
             yield item
             continue

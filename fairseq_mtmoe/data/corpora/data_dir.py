@@ -21,10 +21,15 @@ logger = logging.getLogger(__name__)
 
 STAMP = "stamp.json"
 MANIFEST = "manifest.json"
+OVERWRITING = "to replace it, which repeats only the stages that depend on that"  # end of a message
 
 _DISK_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
-    *(errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG),  # a file in place of a folder, or an unusable name
+    *(
+        errno.EEXIST,
+        errno.ENOTDIR,
+        errno.ENAMETOOLONG,
+    ),  # a file in place of a folder, or an unusable name
 )
 
 
@@ -34,7 +39,9 @@ def _versions() -> dict[str, object]:
 
 def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
     """Write the hashes of all files of a complete data directory, and those of its raw files."""
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    names = sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
     content = {"raw": raw, "files": _hashes(folder, names, digest_of_file)}
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8", newline="\n")
@@ -44,8 +51,8 @@ def _hashes(folder: Path, names: Iterable[str], digest: Callable[[Path], str]) -
     numbers = {name: (folder / name).stat().st_ino for name in names}
     once = {number: folder / name for name, number in numbers.items()}  # hard links share an inode
     with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-        known = dict(zip(once, pool.map(digest, once.values()), strict=True))
-    return {name: known[number] for name, number in numbers.items()}
+        hash_of_inode = dict(zip(once, pool.map(digest, once.values()), strict=True))
+    return {name: hash_of_inode[number] for name, number in numbers.items()}
 
 
 @contextmanager
@@ -55,12 +62,11 @@ def written_once(
     options: Mapping[str, object],
     overwrite: bool = False,
     digest: Callable[[Path], str] = digest_of_file,
-    overwriting: str = "to replace it",
 ) -> Iterator[Path | None]:
-    """Yield an empty folder that becomes `out`; None if `out` is complete and has this `key`.
+    """Yield an empty folder that becomes `out`; None if `out` is complete.
 
-    On failure `out` stays as it was. The stamp keeps `options`, to tell later what differs. `overwrite` replaces a
-    directory with another key; `overwriting` is its purpose in messages. `digest` returns a file's SHA-256.
+    On failure `out` stays as it was. The stamp keeps `options`, to tell later what differs.
+    `overwrite` replaces a directory with another key. `digest` returns a file's SHA-256.
 
     Raises:
         UserError: `out` has other content or cannot be written.
@@ -73,23 +79,33 @@ def written_once(
             shutil.rmtree(backup) if out.exists() else os.rename(backup, out)
         if os.path.lexists(out):
             stamp, present = _own_content(out)
-            damaged = _find_damaged(out, present, stamp["files"], digest) if stamp["key"] == key else STAMP
+            damaged = (
+                _find_damaged(out, present, stamp["files"], digest)
+                if stamp["key"] == key
+                else STAMP
+            )
             if damaged is None:
                 yield None
                 return
             if stamp["files"] and stamp["key"] != key and not overwrite:
-                raise UserError(_refusal(out, stamp["made_with"], made_with, overwriting))
+                raise UserError(_refusal(out, stamp["made_with"], made_with))
             if stamp["key"] == key:
-                logger.warning(f"`{out / damaged}` has changed since it was written; all of `{out}` is made again.")
+                logger.warning(
+                    f"`{out / damaged}` has changed since it was written; all of `{out}` is made"
+                    " again."
+                )
         out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name(f".{out.name}.partial")  # the lock of the work folder keeps other processes out
+        # The lock of the work folder keeps other processes out.
+        partial = out.with_name(f".{out.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         try:
             yield partial
             stamp = {"key": key, "files": _file_sizes(partial), "made_with": made_with}
-            (partial / STAMP).write_text(json.dumps(stamp, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            if out.exists():  # POSIX only replaces empty directories, so a full one is renamed first
+            (partial / STAMP).write_text(
+                json.dumps(stamp, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+            )
+            if out.exists():  # POSIX only replaces empty folders, so a full one is renamed first
                 os.rename(out, backup)
             os.rename(partial, out)
             shutil.rmtree(backup, ignore_errors=True)
@@ -109,35 +125,43 @@ def disk_errors_of(out: Path) -> Iterator[None]:
 
 
 def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return the stamp of `out` and its files' sizes (UserError: it has files that the stamp does not name)."""
+    """Return the stamp of `out` and its files' sizes, if they are all our files."""
     if not out.is_dir():
         kind = "a file" if out.is_file() else "none"
         raise UserError(f"`{out}` must be a folder, but is {kind}; give another output folder.")
     try:
-        found = read_json(out / STAMP)
-        stamp = {"key": str(found["key"]), "files": dict(found["files"]), "made_with": dict(found.get("made_with", {}))}
+        content = read_json(out / STAMP)
+        stamp: dict[str, Any] = {"key": str(content["key"])}
+        stamp |= {name: dict(content[name]) for name in ("files", "made_with")}
     except (ValueError, KeyError, TypeError):
         stamp = {"key": "", "files": {}, "made_with": {}}
     present = _file_sizes(out)
     strangers = sorted(set(present) - set(stamp["files"]))
     if strangers:
         raise UserError(
-            f"`{out}` must hold only files of `mtmoe prepare`, but holds `{strangers[0]}` ({len(strangers)} such files"
-            " in all); move them away or give another output folder."
+            f"`{out}` must hold only files of `mtmoe prepare`, but holds `{strangers[0]}`"
+            f" ({len(strangers)} such files in all); move them away or give another output folder."
         )
     return stamp, present
 
 
 def _file_sizes(folder: Path) -> dict[str, int]:
-    """Return files' sizes in bytes by relative path, without the stamp; -1 for pipes and broken links."""
-    files = sorted(path for path in folder.rglob("*") if not path.is_dir() and path != folder / STAMP)
-    return {path.relative_to(folder).as_posix(): path.stat().st_size if path.is_file() else -1 for path in files}
+    """Return files' sizes by relative path; -1 for pipes and broken links."""
+    sizes = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_dir() and path != folder / STAMP:
+            size = path.stat().st_size if path.is_file() else -1
+            sizes[path.relative_to(folder).as_posix()] = size
+    return sizes
 
 
 def _find_damaged(
-    folder: Path, present: Mapping[str, int], sizes: Mapping[str, int], digest: Callable[[Path], str]
+    folder: Path,
+    present: Mapping[str, int],
+    sizes: Mapping[str, int],
+    digest: Callable[[Path], str],
 ) -> str | None:
-    """Return the first file that is missing or has changed since it was written; None without."""
+    """Return the first file that is missing or has changed; None without."""
     for name, size in sizes.items():
         if present.get(name) != size:
             return name
@@ -147,23 +171,23 @@ def _find_damaged(
         expected = dict(read_json(folder / MANIFEST)["files"])
     except (ValueError, KeyError, TypeError):
         return MANIFEST
-    found = _hashes(folder, expected, digest)
-    return next((name for name, sha in expected.items() if found[name] != sha), None)
+    actual = _hashes(folder, expected, digest)
+    return next((name for name, sha in expected.items() if actual[name] != sha), None)
 
 
-def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object], overwriting: str) -> str:
+def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object]) -> str:
     """Return the message that `out` is not replaced."""
     before, now = flat(before), flat(now)
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    how = "with " + ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
+    changes = ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
     return (
-        f"`{out}` was made {how}, and models trained on it would not fit its replacement; give another output folder,"
-        f" or --overwrite {overwriting}."
+        f"`{out}` was made with {changes}, and models trained on it would not fit its replacement;"
+        f" give another output folder, or --overwrite {OVERWRITING}."
     )
 
 
 def flat(values: Mapping[str, object], start: str = "") -> dict[str, object]:
-    """Return settings without nested ones: `{"filters": {"max_ratio": 2.0}}` becomes `{"filters.max_ratio": 2.0}`."""
+    """Return settings by dotted name, such as `filters.max_ratio`."""
     settings: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, dict):

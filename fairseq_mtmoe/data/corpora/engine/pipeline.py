@@ -31,7 +31,6 @@ from fairseq_mtmoe.io.files import read_json, regular_file
 # before is then out of date. (`work.FORMAT` is of the files between stages, which a run makes anew
 # without being asked.)
 ENGINE = 1
-OVERWRITING = "to replace it, which repeats only the stages that depend on that"  # end of a message
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def prepare(
         digests.keep()
         about = {**inputs.made_from, "format": ENGINE}
         with written_once(
-            out, inputs.key, about, options.overwrite, digests.of_file, OVERWRITING
+            out, inputs.key, about, options.overwrite, digests.of_file
         ) as folder:
             if folder is not None:
                 if inputs.filters.identify:
