@@ -3,10 +3,8 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import track
 
-from fairseq_mtmoe.cli._shared import PATH
+from fairseq_mtmoe.cli._shared import PATH, progress_bar
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import output_file
 
@@ -49,7 +47,7 @@ def command(
         raise UserError(f"`--checkpoint-upper-bound` must be given with {others}.")
     for path in paths:
         output_file("--output", output, overwrite, **{"--inputs": path})
-    console = Console(stderr=True)
-    state = rewriting.average(track(paths, "averaging", console=console, disable=not console.is_terminal))
+    with progress_bar("checkpoints", transient=True) as progress:
+        state = rewriting.average(progress.track(paths))
     rewriting.save_whole(state, output)
     click.echo(f"{output}: the mean of {', '.join(map(str, paths))}; one file, without optimizer state")

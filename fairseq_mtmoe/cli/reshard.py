@@ -1,13 +1,10 @@
 """`mtmoe reshard`: a checkpoint with another number of experts in each file."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import track
 
-from fairseq_mtmoe.cli._shared import PATH
+from fairseq_mtmoe.cli._shared import PATH, progress_bar
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import output_file
 
@@ -33,10 +30,6 @@ def command(source: Path, target: Path, experts_per_file: int | None, single_fil
         rewriting.write_whole(source, target)
         click.echo(f"{target}: all experts in one file")
     else:
-        files = rewriting.write_in_parts(source, target, experts_per_file, _track)
+        with progress_bar("files", transient=True) as progress:
+            files = rewriting.write_in_parts(source, target, experts_per_file, progress.track)
         click.echo(f"{target}: experts in {files} file{'s' * (files != 1)} in {target.with_suffix('.experts')}")
-
-
-def _track(items: Iterable[int]) -> Iterable[int]:
-    console = Console(stderr=True)
-    return track(list(items), "writing experts", console=console, disable=not console.is_terminal)
