@@ -115,11 +115,8 @@ def _of_pairs(report: Report) -> Iterator[str]:
 
 def _of_corpora(report: Report) -> Iterator[str]:
     for name, corpus in report["corpora"].items():
-        flow, is_training, name = (
-            flow_of([corpus]),
-            corpus["role"] == TRAIN,
-            f"{name} ({corpus['pair']})",
-        )
+        flow, is_training = flow_of([corpus]), corpus["role"] == TRAIN
+        name = f"{name} ({corpus['pair']})"
         for reason in sorted(OF_FILES.intersection(corpus["bad"])):
             yield f"{name}: a file could not be read to its end ({reason}); the rest is missing."
         if number := corpus["bad"].get("unpaired"):

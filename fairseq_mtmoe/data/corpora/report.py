@@ -82,9 +82,9 @@ def of_corpora(data: DataDirectory) -> Report:
     else:
         del settings["codes"]
     languages = _by_language(corpus for corpus in data.encoded.corpora if corpus.is_training)
-    advice = (
-        OF_GIVEN if recipe.vocabulary.model else OF_OPTIONS if recipe.takes_options else OF_RECIPE
-    )
+    advice = OF_OPTIONS if recipe.takes_options else OF_RECIPE
+    if recipe.vocabulary.model:
+        advice = OF_GIVEN
     rows = table(dict(sorted(languages.items())), advice)
     pairs = {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.pairs}
     return {

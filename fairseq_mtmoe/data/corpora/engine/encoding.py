@@ -38,9 +38,8 @@ from fairseq_mtmoe.io.digest import digest_of_file
 from fairseq_mtmoe.io.files import read_bytes, read_text
 
 MODEL, IDS, DICTIONARY = "spm.model", "ids.npy", "dict.txt"
-SOURCE = (
-    "source."  # begins the names of such files of sources, if they have a vocabulary of their own
-)
+# Begins the names of such files of sources, if they have a vocabulary of their own.
+SOURCE = "source."
 
 Indices = Mapping[str, NDArray[np.int64]]
 
@@ -252,11 +251,9 @@ def encode_block(place: Place, form: Form, out: Path) -> dict[str, Counter[str]]
         if side == form.tagged:
             assert encoder.tag is not None, "the dictionary lacks the tag"
             starts = np.cumsum(lengths) - lengths
-            ids, lengths, most = (
-                np.insert(ids, starts, encoder.tag),
-                lengths + 1,
-                max(most, encoder.tag),
-            )
+            ids = np.insert(ids, starts, encoder.tag)
+            lengths = lengths + 1
+            most = max(most, encoder.tag)
         arrays |= {f"{side}_ids": ids.astype(id_type(most + 1)), f"{side}_lengths": lengths}
     save(out, **arrays)
     return counts

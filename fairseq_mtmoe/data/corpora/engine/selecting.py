@@ -174,14 +174,11 @@ def compare(
     shutil.rmtree(keys_folder, ignore_errors=True)  # left by a process that was killed
     blocks = [block for corpus in corpora for block in corpus.blocks]
     kept = [mask for corpus in corpora for mask in corpus.masks]
-    exact = (
-        _firsts(blocks, kept, "exact", keys_folder) if filters.duplicates is Action.drop else kept
-    )
-    near = (
-        _firsts(blocks, kept, "near", keys_folder)
-        if filters.near_duplicates is Action.drop
-        else kept
-    )
+    exact = near = kept
+    if filters.duplicates is Action.drop:
+        exact = _firsts(blocks, kept, "exact", keys_folder)
+    if filters.near_duplicates is Action.drop:
+        near = _firsts(blocks, kept, "near", keys_folder)
     shutil.rmtree(keys_folder, ignore_errors=True)
     duplicates = (before & ~first for before, first in zip(kept, exact, strict=True))
     near_duplicates = (before & ~first for before, first in zip(exact, near, strict=True))

@@ -36,9 +36,7 @@ class CorpusState:
     bad: Counter[str] = field(default_factory=Counter)  # unreadable lines, by reason
     bad_samples: list[BadSample] = field(default_factory=list)
     bad_lists: list[Path] = field(default_factory=list)  # files that list unreadable lines
-    mask: Path | None = (
-        None  # file with a truth value for each pair, whether it is kept; None: all are
-    )
+    mask: Path | None = None  # file that says of each pair whether it is kept; None: all are
     ids: list[Path] = field(default_factory=list)  # a file of ids for each block
     tokens: dict[str, Counter[str]] = field(
         default_factory=dict

@@ -21,9 +21,8 @@ from fairseq_mtmoe.io.digest import digest_of
 from fairseq_mtmoe.io.files import read_json, write_text
 from fairseq_mtmoe.io.locked import lock
 
-FORMAT = (
-    6  # raised whenever the same input would give other files of a stage, which are then made anew
-)
+# Raised whenever the same input would give other files of a stage, which are then made anew.
+FORMAT = 6
 
 Result = TypeVar("Result")
 

@@ -93,9 +93,8 @@ class DataDirectory:
         by_tier: dict[str, list[str]] = {tier: [] for tier in tiers.TIERS}
         for way in sorted(sizes, key=lambda way: (-sizes[way], way)):
             source, target = way.split("-")
-            other = (
-                source if target == "en" else target
-            )  # a tier is of the language that English is paired with
+            # A tier is of the language that English is paired with.
+            other = source if target == "en" else target
             by_size = tiers.tier_of_size(sizes[way], max(sizes.values()))
             tier = named.get(way) or named.get(f"{target}-{source}") or named.get(other) or by_size
             by_tier[tier].append(self.recipe.data_pair(way))
