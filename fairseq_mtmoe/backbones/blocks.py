@@ -48,7 +48,10 @@ class Block(SlotBlock):
         """Compute the block's second half: `h` (L, B, H) plus the slot's branch."""
         branch_input = self.normalize(self.final_layer_norm, h, context) if self.normalize_before else h
         h = self.join(self.slot(self, h, branch_input, context), h)
-        return h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
+        h = h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
+        if context.mixture is not None and self in context.mixture.narrow:
+            context.mixture.measure(self, h, context.padding_mask)
+        return h
 
     def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
         """Apply one of the block's norms, conditional or not, to `x` (L, B, H)."""

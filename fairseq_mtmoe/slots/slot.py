@@ -12,7 +12,7 @@ import torch
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.conditioning import Tasks
-from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate
+from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, layer_similarity
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 
 SPARSITY = "task_sparsity"  # key of the loss in a model's additional outputs
@@ -93,6 +93,13 @@ class GateInput:
         elif torch.is_grad_enabled() or block not in self.weights:  # a recomputed block's first pass had no gradient
             self.weights[block] = gate(self.summary)
         return self.weights[block]
+
+    def measure(self, block: SlotBlock, output: Tensor, padding_mask: Tensor | None) -> None:
+        """Store how similar sources are to a block's output, (L, B, H)."""
+        assert block.mixture.adapters is not None
+        cosines = block.mixture.adapters.cosines(self.narrow.pop(block), output)
+        weights = self.expand_to_beam(self.weights[block])
+        self.similarities[block] = layer_similarity(cosines, weights, padding_mask)
 
     def expand_to_beam(self, weights: Tensor) -> Tensor:
         """Return weights (K,) or (B, K) for the columns of the stream."""

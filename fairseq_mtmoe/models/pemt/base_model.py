@@ -34,7 +34,6 @@ from fairseq_mtmoe.models.pemt.config import (
     is_trainable,
 )
 from fairseq_mtmoe.models.pemt.sources import LoadedSources, Made, Metadata, Source, backbone, rows_of_languages
-from fairseq_mtmoe.moe.mixture import layer_similarity
 from fairseq_mtmoe.protocols import TrainingModel
 from fairseq_mtmoe.slots import SPARSITY, AdapterPlan, BatchContext, GateInput, adapter_blocks, task_sparsity_loss
 
@@ -185,17 +184,6 @@ class GuidedMixin:
         return {**extra, SPARSITY: task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}
 
 
-def record_similarity(block: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Record the similarity of sources to a block's output (L, B, H), as a hook."""
-    context: BatchContext = inputs[1]
-    through = context.mixture
-    if through is not None and block in through.narrow:
-        states = output if isinstance(output, Tensor) else output[0]
-        cosines = block.mixture.adapters.cosines(through.narrow.pop(block), states)
-        weights = through.expand_to_beam(through.weights[block])
-        through.similarities[block] = layer_similarity(cosines, weights, context.padding_mask)
-
-
 def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
     """Return the adapters' plan for a model of this `width` with `PemtOptions`."""
     if cfg.pemt_stage == SOURCE:
@@ -219,7 +207,7 @@ class PemtModel(TrainingModel, nn.Module):
     backbone_fingerprint: Tensor
 
     def begin(self, cfg: Any, begun: LoadedSources) -> None:
-        """Finish building: add prompt, gates' input and hooks, and freeze the rest.
+        """Finish building: add prompt and gates' input, and freeze the rest.
 
         cfg: with `PemtOptions`.
         begun: the result of `load_sources`.
@@ -236,8 +224,6 @@ class PemtModel(TrainingModel, nn.Module):
         self.encoder.gate_input = gate_input(cfg) if lengths else None
         # Integers, so that neither half precision nor averaging changes the fingerprint
         self.register_buffer(FINGERPRINT, torch.zeros(32, dtype=torch.long))
-        for block in adapter_blocks(self).values() if lengths else ():
-            block.register_forward_hook(record_similarity, prepend=True)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(is_trainable(name, cfg.pemt_stage))
 

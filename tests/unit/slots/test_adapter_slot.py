@@ -8,7 +8,6 @@ from torch.nn import functional as F
 from fairseq_mtmoe.backbones.bert.encoder import BertBlock
 from fairseq_mtmoe.backbones.t5.blocks import EncoderBlock as T5EncoderBlock
 from fairseq_mtmoe.backbones.translation.blocks import EncoderBlock
-from fairseq_mtmoe.models.pemt.base_model import record_similarity
 from fairseq_mtmoe.moe.reference import slow_mixture, slow_similarity
 from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots import (
@@ -62,11 +61,8 @@ def target_adapter_of(block, y):
 
 
 def measured(block, h, through, padding=None):
-    """The block's second half, and the similarity that models of PEMT measure after it."""
-    context = BatchContext(padding_mask=padding, mixture=through)
-    output = block.feed_forward(h, context)
-    record_similarity(block, (h, context), output)
-    return output
+    """The block's second half, which measures similarities if the pass asks for them."""
+    return block.feed_forward(h, BatchContext(padding_mask=padding, mixture=through))
 
 
 @backbones
