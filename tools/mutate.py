@@ -43,7 +43,7 @@ TESTS = {  # folder of the package -> its tests
 }
 ROOMS = [room for room in TESTS if room != "moe/parallel"]
 LEAST_LIKENESS = 0.6  # minimum similarity of a line and its neighbours with other names
-LEFT_OUT = ("moe/grouped_matmul/triton_kernels.py",)  # runs only where Triton is installed
+LEFT_OUT = ("moe/assignment/triton_kernels.py",)  # runs only where Triton is installed
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", "runs", "build", "wheelhouse*", "results", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info"
 )
