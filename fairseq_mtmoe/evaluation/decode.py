@@ -8,7 +8,7 @@ with each row.
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -250,7 +250,7 @@ def ready(model: Any, decoding: Decoding) -> Any:
     """Return the model ready to generate with these options."""
     if decoding.base_evaluation is not None:
         for gate in base_gates(model):
-            gate.routing = replace(gate.routing, evaluation=decoding.base_evaluation)
+            gate.evaluation = decoding.base_evaluation
     stored.placed(model, decoding.fp16, decoding.bf16, decoding.use_cuda)
     model.prepare_for_inference_(
         OmegaConf.structured(FairseqConfig(generation=decoding.generation))

@@ -5,7 +5,6 @@ By prices an output does not depend on the batch's other sentences.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from torch import nn
 
@@ -14,9 +13,9 @@ from fairseq_mtmoe.moe.gates import BaseGate, base_gates
 
 def route_by_prices_(model: nn.Module) -> list[BaseGate]:
     """Let gates that balance in evaluation route by prices instead; return them."""
-    balanced = [gate for gate in base_gates(model) if gate.routing.evaluation == "balanced"]
+    balanced = [gate for gate in base_gates(model) if gate.evaluation == "balanced"]
     for gate in balanced:
-        gate.routing = replace(gate.routing, evaluation="prices")
+        gate.evaluation = "prices"
     return balanced
 
 
@@ -28,4 +27,4 @@ def routed_by_prices(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for gate in changed:
-            gate.routing = replace(gate.routing, evaluation="balanced")
+            gate.evaluation = "balanced"

@@ -34,24 +34,6 @@ EVALUATIONS = ("prices", "greedy", "balanced")
 
 
 @dataclass(frozen=True)
-class BaseRouting:
-    """The routing of BASE gates.
-
-    Attributes:
-        evaluation: `prices`: by score minus running price, as training did; `greedy`: by score (BASE layers);
-            `balanced`: equal loads in this rank's batch.
-        memory: decay of the running mean of prices, see `RunningPrices`.
-    """
-
-    evaluation: str = "prices"
-    memory: float = MEMORY
-
-    def __post_init__(self) -> None:
-        if self.evaluation not in EVALUATIONS:
-            raise_invalid("evaluation", f"one of {', '.join(EVALUATIONS)}", self.evaluation)
-
-
-@dataclass(frozen=True)
 class Routing:
     """The result of a gate.
 
@@ -140,16 +122,25 @@ class BaseGate(Gate):
     The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode depends only on `self.training`.
 
     Attributes:
+        evaluation: `prices`: by score minus running price, as training did; `greedy`: by score (BASE layers);
+            `balanced`: equal loads in this rank's batch.
         shuffle: shuffles tokens over all ranks before the assignment; None assigns this rank's own tokens.
     """
 
     def __init__(
-        self, num_experts: int, hidden_size: int, num_tasks: int = 0, routing: BaseRouting | None = None
+        self,
+        num_experts: int,
+        hidden_size: int,
+        num_tasks: int = 0,
+        evaluation: str = "prices",
+        memory: float = MEMORY,
     ) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
-        self.routing = routing or BaseRouting()
+        if evaluation not in EVALUATIONS:
+            raise_invalid("evaluation", f"one of {', '.join(EVALUATIONS)}", evaluation)
+        self.evaluation = evaluation
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
-        self.prices = RunningPrices(num_experts, self.routing.memory)
+        self.prices = RunningPrices(num_experts, memory)
         self.shuffle: TokenShuffle | None = None
         nn.init.orthogonal_(self.weight, gain=0.1)
 
@@ -158,7 +149,7 @@ class BaseGate(Gate):
     ) -> Routing:
         scores_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
         fixed_TN = scores_TN.detach()
-        mode = "balanced" if self.training else self.routing.evaluation
+        mode = "balanced" if self.training else self.evaluation
         max_rows = arriving_PE = None
         if mode == "balanced":
             expert_T, arriving_PE = self._assigned(fixed_TN, padding_T, counts)

@@ -57,7 +57,7 @@ def _choose(layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, paddi
     if not isinstance(gate, BaseGate) or not logits:
         return {token: int(row_N.argmax()) for token, row_N in logits.items()}
     has_prices = gate.prices.known
-    mode = "balanced" if layer.training else gate.routing.evaluation
+    mode = "balanced" if layer.training else gate.evaluation
     if mode == "balanced":
         scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()
         expert_T = assigned(scores_TN, padding_T, gate.prices.mean if has_prices else None)[0].tolist()

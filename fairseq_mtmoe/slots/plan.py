@@ -5,7 +5,6 @@ from itertools import cycle
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
-from fairseq_mtmoe.moe import BaseRouting
 from fairseq_mtmoe.moe.gates import GATES, FixedGate, Gate
 from fairseq_mtmoe.options import check_rules, names_of_tasks, value_of
 from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
@@ -52,9 +51,10 @@ def plan_experts(
 
     settings: additional arguments of gates, by the name of their kind; those of BASE are options.
     """
-    gates, names = cfg.expert_gates.split(","), ("base_evaluation", "price_memory")
-    routing = BaseRouting(*(value_of(cfg, ExpertOptions, name) for name in names))
-    settings_by_kind = {"base": {"routing": routing}, **(settings or {})}
+    gates = cfg.expert_gates.split(",")
+    evaluation = value_of(cfg, ExpertOptions, "base_evaluation")
+    memory = value_of(cfg, ExpertOptions, "price_memory")
+    settings_by_kind = {"base": {"evaluation": evaluation, "memory": memory}, **(settings or {})}
     indices = range(cfg.expert_interval - 1, num_blocks, cfg.expert_interval)
     return {
         index: ExpertPlan(

@@ -357,7 +357,7 @@ def test_a_run_that_validates_in_balance_translates_by_prices(priced):
     file_io.save(state, str(priced.checkpoint))
     translator = translator_of(priced)
     translator.translate("en-aa", "test")
-    assert {gate.routing.evaluation for gate in base_gates(translator.models[0])} == {"prices"}
+    assert {gate.evaluation for gate in base_gates(translator.models[0])} == {"prices"}
 
 
 def test_prices_of_another_number_of_experts_are_one_sentence(priced):

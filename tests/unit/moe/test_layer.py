@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, build_gate, gates, remember_prices
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, gates, remember_prices
 from fairseq_mtmoe.moe.gates import EVALUATIONS
 from fairseq_mtmoe.moe.reference import slow_forward
 from tests.helpers.pairwise import pairwise
@@ -88,7 +88,7 @@ def test_output_and_gradients(kind, combine, training, padding, dtype):
 @pairwise(way=EVALUATIONS, known=BOTH, every_device_kind=FORMS)
 def test_output_and_gradients_of_each_way_to_evaluate(way, known):
     layer = make_layer("base", "preserving")
-    layer.gate.routing = BaseRouting(evaluation=way)
+    layer.gate.evaluation = way
     layer.experts.activation = torch.tanh  # which the network of both products does not know
     if known:
         layer(*make_inputs((7, 3), seed=5))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fairseq_mtmoe.models.base_sparse.model import BaseMoEConfig
-from fairseq_mtmoe.moe import BaseGate, BaseRouting, SwitchGate
+from fairseq_mtmoe.moe import BaseGate, SwitchGate
 from fairseq_mtmoe.moe.gates import GATES
 from fairseq_mtmoe.slots import BatchContext, ExpertPlan, SlotBlock, dense, expert_blocks, expert_layers, expert_slots
 from fairseq_mtmoe.slots.plan import plan_experts
@@ -77,7 +77,7 @@ def test_a_gate_is_made_with_the_settings_of_its_plan():
     plans = plan_experts(cfg, 4, {**GATES, "own": OwnGate}, {"own": {"sharpness": 3.0}})
     gates = [filled(slot_plan).moe.gate for slot_plan in plans.values()]
     assert [type(gate) for gate in gates] == [BaseGate, SwitchGate, OwnGate, BaseGate]
-    assert gates[0].routing == gates[3].routing == BaseRouting(memory=0.5)
+    assert {(gate.evaluation, gate.prices.memory) for gate in (gates[0], gates[3])} == {("prices", 0.5)}
     assert (gates[2].sharpness, gates[2].num_tasks) == (3.0, 2)
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from fairseq_mtmoe.moe import BaseGate, BaseRouting, RunningPrices, forget_prices, remember_prices, running_prices
+from fairseq_mtmoe.moe import BaseGate, RunningPrices, forget_prices, remember_prices, running_prices
 from fairseq_mtmoe.moe.assignment import assigned, priced_assignment
 from tests.helpers.refused import refused
 
@@ -45,7 +45,7 @@ def test_settings_that_are_none_are_refused():
         with refused("memory"):
             RunningPrices(2, memory)
     with refused("evaluation"):
-        BaseRouting(evaluation="even")
+        BaseGate(N, H, evaluation="even")
 
 
 def test_an_update_that_was_left_out_moves_nothing():
@@ -117,10 +117,10 @@ def test_the_mean_of_several_states_is_that_of_those_with_prices():
 
 
 @torch.no_grad()  # training is told by the gate's mode alone
-def trained_gate(routing=None, updates=20):
+def trained_gate(evaluation="prices", updates=20):
     """A gate that was trained on tokens which mostly prefer the same few experts; and a batch of such tokens."""
     torch.manual_seed(0)
-    gate = BaseGate(N, H, routing=routing)
+    gate = BaseGate(N, H, evaluation=evaluation)
     common = 2 * torch.randn(H)
     for _ in range(updates):
         gate(torch.randn(512, H) + common)
@@ -135,7 +135,7 @@ def scores_of(gate, hidden):
 @pytest.mark.usefixtures("every_device_kind")
 @pytest.mark.parametrize("padded", [False, True])
 def test_balanced_evaluation_assigns_as_training_does_and_changes_nothing(padded):
-    gate, hidden = trained_gate(BaseRouting(evaluation="balanced"))
+    gate, hidden = trained_gate("balanced")
     padding = torch.arange(len(hidden)) % 3 == 0 if padded else None
     in_training = gate(hidden, None, padding)
     forget_prices([gate.prices])
