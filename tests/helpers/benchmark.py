@@ -180,7 +180,7 @@ def save_new_model(path: Path, cfg: Any, model: torch.nn.Module, task_state: dic
     torch.save({
         "args": None, "cfg": cfg, "model": model.state_dict(), "task_state": task_state,
         "optimizer_history": [{"num_updates": 0, "optimizer_name": "adam", "lr_scheduler_state": {}}],
-        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}, "gate_rate": {}},
     }, path)  # fmt: skip
 
 
