@@ -87,7 +87,7 @@ def test_user_dir_is_the_plugin():
     ("line", "options"),
     [
         ("translate model", ["--to"]),
-        ("evaluate data", ["--lang-pairs", "--langs"]),
+        ("evaluate data --path model.pt", ["--lang-pairs"]),
         ("extend model out --language xx --text text", ["--like"]),
         ("prepare corpora raw data --recipe folder", ["--codes"]),
     ],
