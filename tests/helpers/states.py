@@ -43,7 +43,7 @@ def trained(num_experts: int = 4, flat: bool = False, seed: int = 1, **options: 
         "optimizer_history": [{"num_updates": 2, "optimizer_name": "Adam", "lr_scheduler_state": {"best": None}}],
         "task_state": {},
         "extra_state": {"ema": average.get_model().state_dict(), "ema_fp32_params": average.fp32_params,
-                        "train_iterator": {"epoch": 3}},
+                        "train_iterator": {"epoch": 3}, "gate_rate": {}},
         "last_optimizer_state": {**moments, "loss_scale": 128.0} if flat else moments,
     }  # fmt: skip
     return copy.deepcopy(state), [(name, parameter.shape) for name, parameter in named]

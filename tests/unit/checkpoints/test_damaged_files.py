@@ -99,7 +99,7 @@ sys.addaudithook(lambda event, _: EXECUTED.append(event) if WATCHED.is_set() and
 
 @pytest.fixture
 def state(checkpoint):
-    return {**checkpoint[0], "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": 2.5}}
+    return {**checkpoint[0], "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": 2.5, "gate_rate": {}}}
 
 
 def draws(path, seed):

@@ -6,9 +6,6 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.rewriting import save_whole
-from fairseq_mtmoe.sparsify.upcycle import upcycle
 from tests.helpers.trainers import groups_of, take, trainer_here
 
 AVERAGE = ("--store-ema", "--ema-decay", 0.9)
@@ -64,21 +61,16 @@ def test_a_run_that_goes_on_from_a_checkpoint_without_an_average_begins_its_own_
 
 
 def test_an_average_of_another_model_is_left_out(corpus, tmp_path):
-    """A dense one, for a model of PEMT and in a sparse checkpoint that `mtmoe upcycle` made before it had averages."""
+    """A dense one, for a model of PEMT."""
     options = ("--langs", "en,aa,bb,cc", "--max-tokens", 60, *AVERAGE)
     dense = trainer_here(corpus, tmp_path, "--arch", "base_dense_tiny", *options)
     take(dense, groups_of(dense, 2))
-    checkpoint, upcycled = saved(dense, tmp_path / "dense.pt"), tmp_path / "sparse.pt"
-    state = file_io.load(str(checkpoint))
-    save_whole(
-        {**upcycle("base_moe", state, {"num_experts": 2, "expert_interval": 1}), "extra_state": state["extra_state"]},
-        upcycled,
-    )
+    checkpoint = saved(dense, tmp_path / "dense.pt")
     pemt = ("--arch", "pemt_translation_tiny", "--criterion", "pemt", "--pemt-stage", "source", "--description", "0 0")
-    for path, model in ((upcycled, ("--num-experts", 2)), (checkpoint, (*pemt, "--lang-pairs", "en-aa"))):
-        trainer = trainer_here(corpus, tmp_path, *options, *model, "--finetune-from-model", path)
-        checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)
-        assert_equal(trainer.ema.get_model().state_dict(), trainer.get_model().state_dict())
+    model = (*pemt, "--lang-pairs", "en-aa", "--finetune-from-model", checkpoint)
+    trainer = trainer_here(corpus, tmp_path, *options, *model)
+    checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)
+    assert_equal(trainer.ema.get_model().state_dict(), trainer.get_model().state_dict())
 
 
 def test_an_average_that_is_not_finite_begins_anew_with_the_weights(corpus, tmp_path, caplog):
