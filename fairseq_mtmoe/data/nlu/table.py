@@ -9,21 +9,22 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, ClassVar
 
 from fairseq_mtmoe.errors import raise_invalid, shortened
-from fairseq_mtmoe.io.typed import MISSING
-from fairseq_mtmoe.io.yaml_files import read_mapping, structured
+from fairseq_mtmoe.io.typed import structured
+from fairseq_mtmoe.io.yaml_files import read_mapping
 
 OWN = Path(__file__).with_name("tasks.yaml")
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have field names of several words
 ENTITY_LABEL = re.compile(r"[BI]-.+")
 SPLITS = ("train", "valid", "test")
+_CHECKED = {"extra": "forbid", "coerce_numbers_to_str": True}  # pydantic's configuration: labels may be numbers
 
 # Whether the rule holds, the field, the rule's text, and the wrong value if it is not the field's.
 Rule = tuple[bool, str, str] | tuple[bool, str, str, object]
@@ -32,28 +33,28 @@ Rule = tuple[bool, str, str] | tuple[bool, str, str, object]
 class Kind(Enum):
     """Kind of a task, which determines head and loss."""
 
-    classification = "one of several labels"
-    regression = "a number"
-    ranking = "which of several candidates is right"
-    word_pair = "one of several labels, about two words of the text"
-    span = "the words of a passage that answer a question"
-    word_labels = "one of several labels for each word, such as where a name begins and goes on"
+    classification = "classification"  # one of several labels
+    regression = "regression"  # a number
+    ranking = "ranking"  # which of several candidates is right
+    word_pair = "word_pair"  # one of several labels, about two words of the text
+    span = "span"  # the words of a passage that answer a question
+    word_labels = "word_labels"  # one of several labels for each word, such as where a name begins and goes on
 
 
 class Format(Enum):
     """Format of a data file; see `formats`."""
 
-    tsv = "fields between tabs, quotes are text"
-    csv = "fields between commas, in quotes where they need them"
-    jsonl = "an object in each line"
-    multirc = "MultiRC's: a passage in each line, with questions, with answers"
-    record = "ReCoRD's: a passage in each line, with its entities and with queries, of which each is an example"
-    wsc = "SuperGLUE's Winograd schemas: a text in each line, with two words by their number"
-    squad = "SQuAD's: articles of paragraphs with questions, with answers, in one object"
-    mrqa = "MRQA's: a passage in each line, with questions, with answers"
-    conll = "CoNLL's: a word in each line with fields of its own, an empty line after each sentence"
-    lines_by_label = "a file for each label, a text in each line"
-    files_by_label = "a folder for each label, a text in each file"
+    tsv = "tsv"  # fields between tabs, quotes are text
+    csv = "csv"  # fields between commas, in quotes where they need them
+    jsonl = "jsonl"  # an object in each line
+    multirc = "multirc"  # MultiRC's: a passage in each line, with questions, with answers
+    record = "record"  # ReCoRD's: a passage in each line, with entities and with queries, of which each is an example
+    wsc = "wsc"  # SuperGLUE's Winograd schemas: a text in each line, with two words by their number
+    squad = "squad"  # SQuAD's: articles of paragraphs with questions, with answers, in one object
+    mrqa = "mrqa"  # MRQA's: a passage in each line, with questions, with answers
+    conll = "conll"  # CoNLL's: a word in each line with fields of its own, an empty line after each sentence
+    lines_by_label = "lines_by_label"  # a file for each label, a text in each line
+    files_by_label = "files_by_label"  # a folder for each label, a text in each file
 
 
 BY_LABEL = (Format.lines_by_label, Format.files_by_label)
@@ -63,27 +64,31 @@ QUESTIONS = (Format.squad, Format.mrqa)  # about passages, with the offsets of t
 class Form(Enum):
     """Format of a file of predictions; see `answers`."""
 
-    tsv = "key and label of an example in each line, below a header"
-    jsonl = "an object with `idx` and `label` in each line"
-    multirc = "MultiRC's: a passage in each line, with questions, with answers"
-    squad = "SQuAD's and MRQA's: an object with the text that answers each question, by its key"
-    conll = "a word and its label in each line, an empty line after each sentence"
+    tsv = "tsv"  # key and label of an example in each line, below a header
+    jsonl = "jsonl"  # an object with `idx` and `label` in each line
+    multirc = "multirc"  # MultiRC's: a passage in each line, with questions, with answers
+    squad = "squad"  # SQuAD's and MRQA's: an object with the text that answers each question, by its key
+    conll = "conll"  # a word and its label in each line, an empty line after each sentence
 
 
 @dataclass
 class Words:
     """One of the words that a task is about: names of the fields with its offsets in a text."""
 
-    text: int = MISSING
-    start: str = MISSING
-    end: str = MISSING
+    __pydantic_config__: ClassVar = _CHECKED
+
+    text: int
+    start: str
+    end: str
 
 
 @dataclass
 class Source:
     """Source of a split: a file in one of the forms in which it is distributed."""
 
-    file: str = MISSING
+    __pydantic_config__: ClassVar = _CHECKED
+
+    file: str
     format: Format = Format.tsv
     columns: list[str] = field(default_factory=list)
     encoding: str = "utf-8-sig"
@@ -91,7 +96,7 @@ class Source:
     leave_ids: str = ""
     ids: list[str] = field(default_factory=list)
     part: list[float] = field(default_factory=list)
-    part_seed: Optional[int] = None  # noqa: UP045 (OmegaConf reads it)
+    part_seed: int | None = None
     count: int = 0
 
     def rules(self, row: TaskRow) -> Iterator[Rule]:
@@ -112,7 +117,9 @@ class Source:
 class Submission:
     """File of a set's predictions for a benchmark's server."""
 
-    file: str = MISSING
+    __pydantic_config__: ClassVar = _CHECKED
+
+    file: str
     form: Form = Form.tsv
     labels: list[Any] = field(default_factory=list)
 
@@ -132,7 +139,9 @@ class Submission:
 class TextForm:
     """A task as text to text; T5's forms are in appendix D of its paper."""
 
-    reads: str = MISSING
+    __pydantic_config__: ClassVar = _CHECKED
+
+    reads: str
     writes: list[str] = field(default_factory=list)
     referent: str = ""
     step: float = 0.2
@@ -149,24 +158,26 @@ class TextForm:
         yield 0 < self.step < math.inf, "step", "above 0"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TaskRow:
     """A row of the task table."""
 
-    title: str = MISSING
+    __pydantic_config__: ClassVar = _CHECKED
+
+    title: str
     benchmarks: list[str] = field(default_factory=list)
     group: str = ""
-    description: str = MISSING
+    description: str
     prompt: str = ""
     text_form: TextForm | None = None
-    kind: Kind = MISSING
-    texts: list[str] = MISSING
+    kind: Kind
+    texts: list[str]
     choices: list[str] = field(default_factory=list)
     names: str = ""
     words: list[Words] = field(default_factory=list)
-    stride: Optional[int] = None  # noqa: UP045
+    stride: int | None = None
     longest_answer: int = 30
-    max_positions: Optional[int] = None  # noqa: UP045
+    max_positions: int | None = None
     say: dict[str, dict[str, str]] = field(default_factory=dict)
     label: str = "label"
     labels: list[str] = field(default_factory=list)
@@ -177,7 +188,7 @@ class TaskRow:
     also: list[str] = field(default_factory=list)
     small: bool = False
     skip_ragged: bool = False
-    splits: dict[str, Any] = field(default_factory=dict)  # lists of `Source`, which OmegaConf cannot nest so
+    splits: dict[str, Any] = field(default_factory=dict)  # lists of `Source`
     submissions: dict[str, Any] = field(default_factory=dict)  # of `Submission`
     head: str = ""
 
@@ -275,19 +286,23 @@ def _row(path: Path, name: str, content: Any, rows: Mapping[str, TaskRow]) -> Ta
         raise_invalid(where, "a name of letters, digits, `_` and `-`", name)
     if not isinstance(content, dict):
         raise_invalid(where, "the fields of a task", content)
-    begins_as = _other(where, content, rows) if "like" in content else None
     fields = {key: value for key, value in content.items() if key not in ("splits", "submissions", "like")}
-    row = structured(TaskRow, where, fields, begins_as)
+    if "like" in content:
+        other = _other(where, content, rows)
+        row = structured(TaskRow, _merged(_fields_of(other), fields), where)
+        row.splits, row.submissions = other.splits, other.submissions
+    else:
+        row = structured(TaskRow, fields, where)
     for split, sources in _mapping(f"{where}: splits", content.get("splits", {})).items():
         if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
             rule = f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files"
             raise_invalid(f"{where}: splits", rule, split)
-        row.splits[split] = [structured(Source, f"{where}: {split}", source) for source in sources]
+        row.splits[split] = [structured(Source, source, f"{where}: {split}") for source in sources]
     for split, submission in _mapping(f"{where}: submissions", content.get("submissions", {})).items():
         if split not in row.sets("test"):
             rule = f"for sets of the test data ({', '.join(row.sets('test')) or 'there are none'})"
             raise_invalid(f"{where}: submissions", rule, split)
-        row.submissions[split] = structured(Submission, f"{where}: submissions", submission)
+        row.submissions[split] = structured(Submission, submission, f"{where}: submissions")
     _check(where, row)
     return row
 
@@ -321,6 +336,24 @@ def _other(where: str, content: Mapping[str, Any], rows: Mapping[str, TaskRow]) 
     if isinstance(labels, list):
         _reorder(row, list(map(str, labels)))
     return row
+
+
+def _fields_of(row: TaskRow) -> dict[str, Any]:
+    """Return a row's fields as in YAML, without its files."""
+    fields = asdict(replace(row, splits={}, submissions={}))
+    return {**fields, "kind": row.kind.name}
+
+
+def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two mappings as one, in which later values count."""
+    merged = dict(before)
+    for name, value in after.items():
+        earlier = before.get(name)
+        if isinstance(earlier, dict) and isinstance(value, dict):
+            merged[name] = _merged(earlier, value)
+        else:
+            merged[name] = value
+    return merged
 
 
 def _reorder(row: TaskRow, labels: Sequence[str]) -> None:

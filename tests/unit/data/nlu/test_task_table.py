@@ -57,11 +57,11 @@ TAGGED = TAGGED.replace(FILE, "a.conll, format: conll, columns: [word, label]")
 PREDICTED = ROW.replace(TRAIN, "test: [{file: Mine/test.tsv}]\n  head: rte\n  submissions: {test: FORM}")
 WRONG = {
     ROW: [
-        (f"  {TITLE}\n", "", "mine"),
-        (TITLE, "titel: Mine", "mine"),
-        (TITLE, "text_form: {read: '{a}'}", "mine: text_form"),
+        (f"  {TITLE}\n", "", "mine: title"),
+        (TITLE, "titel: Mine", "mine: title"),
+        (TITLE, "text_form: {read: '{a}'}", "mine: text_form.reads"),
         (TITLE, f"{TITLE}\n  like: yours", "mine: like"),
-        (TITLE, f"{TITLE}\n  benchmarks: [[a]]", "mine: benchmarks"),
+        (TITLE, f"{TITLE}\n  benchmarks: [[a]]", "mine: benchmarks.0"),
         (KIND, "kind: guessing", "mine: kind"),
         (KIND, f"kind: word_pair\n  words: [{WORD % 2}, {WORD % 0}]", "mine: words"),
         (KIND, "kind: word_pair", "mine: words"),
@@ -75,7 +75,7 @@ WRONG = {
         (TEXTS, f"{TEXTS}\n  choices: [b, c]", "mine: choices"),
         (OF_KIND, f"kind: ranking\n  {TEXTS}\n  choices: [b, c]", "mine: choices"),
         ("train: [", "training: [", "mine: splits"),
-        ("{file: Mine/train.tsv}", "{}", "mine: train"),
+        ("{file: Mine/train.tsv}", "{}", "mine: train: file"),
         (FILE, "train.tsv, format: xml", "mine: train: format"),
         (FILE, "train.tsv, part: [0.5, 0.2]", "mine: train: part"),
         (FILE, "'Mine/{label}.tsv'", "mine: train: file"),
@@ -101,7 +101,7 @@ WRONG = {
         (", columns: [word, label]", "", "mine: train: columns"),
     ],
     PREDICTED: [
-        ("FORM", "{form: jsonl}", "mine: submissions"),
+        ("FORM", "{form: jsonl}", "mine: submissions: file"),
         ("FORM", "{file: ../mine.tsv}", "mine: submissions: file"),
         ("FORM", "{file: mine.tsv, labels: [a]}", "mine: submissions: labels"),
         ("FORM", "{file: a.jsonl, form: multirc}", "mine: submissions: form"),
