@@ -118,6 +118,10 @@ class Workers:
             ) from error
         except CancelledError as error:
             raise UserError(CLUSTER_ENDED) from error
+        except OSError as error:  # of a job, or of the connection to the scheduler
+            if type(error).__module__.startswith("distributed"):
+                raise UserError(CLUSTER_ENDED) from error
+            raise
 
     def _next(self, finished: "SimpleQueue[Future[Result]]") -> Future[Result]:
         while True:
