@@ -141,5 +141,5 @@ def test_a_run_goes_on_and_begins_with_labels_in_another_order(arch, data, tmp_p
         for key, value in same["parameters"].items():
             order = orders.get(key.removeprefix("heads.").rpartition(".")[0])
             np.testing.assert_allclose(
-                other["parameters"][key], value if order is None else value[order], atol=1e-4, err_msg=f"{name}: {key}"
+                other["parameters"][key], value if order is None else value[order], atol=1e-3, err_msg=f"{name}: {key}"
             )
