@@ -94,7 +94,7 @@ def _write_log(folder: Path) -> Path:
 def _read_tokenizer(folder: Path) -> object:
     text = (folder / "tokenizer.json").read_text(errors="replace")
     tokenizer = TextTokenizer(serialized_tokenizer({"tokenizer.json": text}), 24)
-    return tokenizer.encodings(["a b c", "", "what was the cause ?"])
+    return tokenizer.with_offsets(["a b c", "", "what was the cause ?"])
 
 
 def _write_bert(damaged_name: str) -> Callable[[Path], Path]:
