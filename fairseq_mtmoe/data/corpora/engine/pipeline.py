@@ -147,7 +147,7 @@ def prepare(
 ) -> report.Report | None:
     """Make the data directory `out`; return its report, or None if it is up to date.
 
-    The folder `.OUT.work` keeps finished stages for the next run.
+    The folder `.OUT.work` keeps finished stages for the next run, and the progress in `log.txt`.
     """
     work = WorkFolder(out)
     with work.held():
@@ -161,7 +161,7 @@ def prepare(
             if folder is not None:
                 if inputs.filters.identify:
                     check_model(inputs.filters.identify)
-                return _fill(folder, work, Tools(workers, Progress()), inputs, options)
+                return _fill(folder, work, Tools(workers, Progress(work.path / "log.txt")), inputs, options)
         digests.keep()
         _check_left_out(out, inputs.corpora, options.on_bad_line)
     return None

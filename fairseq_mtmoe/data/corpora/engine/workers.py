@@ -10,8 +10,9 @@ from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExec
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -34,12 +35,12 @@ CLUSTER_ENDED = (
 
 @dataclass
 class Step:
-    """The progress of a stage's jobs, shown on stderr now and then."""
+    """The progress of a stage's jobs, noted now and then."""
 
     label: str
     total: float
     unit: str
-    console: Console
+    note: Callable[[str], None]
     done: float = 0.0
     start: float = field(default_factory=time.monotonic)
     last_shown: float = field(default_factory=time.monotonic)
@@ -51,7 +52,7 @@ class Step:
             self.show()
 
     def show(self) -> None:
-        """Print such as `Encoding: 12,000 of 50,000 pairs, 6,123 pairs/s, 0:00:06 left`."""
+        """Note such as `Encoding: 12,000 of 50,000 pairs, 6,123 pairs/s, 0:00:06 left`."""
         self.last_shown = time.monotonic()
         seconds = max(self.last_shown - self.start, 1e-6)
         speed = self.done / seconds
@@ -59,19 +60,23 @@ class Step:
         text += f", {speed:,.0f} {self.unit}/s"
         if 0 < self.done < self.total:
             text += f", {timedelta(seconds=round((self.total - self.done) / speed))} left"
-        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+        self.note(text)
 
 
 class Progress:
-    """Shows steps on stderr: a spinner on a terminal, and a line now and then."""
+    """Shows steps on stderr: a spinner on a terminal, and a line now and then.
 
-    def __init__(self) -> None:
+    log: a file that gets these lines, too, each with its time.
+    """
+
+    def __init__(self, log: Path | None = None) -> None:
         self.console = Console(stderr=True)
+        self.log = log
 
     @contextmanager
     def step(self, label: str, total: float, unit: str = "pairs") -> Iterator[Step]:
         """Yield a step, which shows its end."""
-        step = Step(label, total, unit, self.console)
+        step = Step(label, total, unit, self.note)
         with self.console.status(label):
             yield step
         step.show()
@@ -85,8 +90,12 @@ class Progress:
         self.note(f"{label}: {time.monotonic() - start:.0f} s")
 
     def note(self, text: str) -> None:
-        """Print a line."""
+        """Print a line, and add it to the log."""
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+        if self.log is not None:
+            moment = datetime.now().isoformat(" ", "seconds")
+            with open(self.log, "a", encoding="utf-8") as file:
+                file.write(f"{moment} {text}\n")
 
 
 @dataclass(frozen=True)

@@ -136,12 +136,15 @@ def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
         pass
 
 
-def test_steps_are_shown_now_and_then_and_at_their_end(monkeypatch, capsys):
+def test_steps_are_shown_now_and_then_and_at_their_end(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(workers, "SECONDS_BETWEEN_LINES", 0.0)
-    Tools(Workers(), Progress()).run("Encoding", calls(square, range(3)), [1000, 200, 34])
+    progress = Progress(tmp_path / "log.txt")
+    Tools(Workers(), progress).run("Encoding", calls(square, range(3)), [1000, 200, 34])
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first.startswith("Encoding: 1,000 of 1,234 pairs, ") and first.endswith(" left")
     assert last.startswith("Encoding: 1,234 of 1,234 pairs, ") and last.endswith(" pairs/s")
+    logged = (tmp_path / "log.txt").read_text().splitlines()
+    assert logged[0].endswith(first) and logged[-1].endswith(last)
 
 
 def test_no_link_is_followed_to_the_work_folder(tmp_path):
