@@ -86,16 +86,24 @@ def run_until(rank, data, folder, *moment):
     return ended.value.code
 
 
+def end_all(corpus, run, method, call, updates):
+    """End the run in two processes by a signal to one, and check how far its checkpoint is."""
+    assert run_processes(run_until, 2, corpus, run, method, call) == [143, 143]
+    shared_part = assemble.load_shared_part(run / "checkpoint_last.pt")
+    assert shared_part["optimizer_history"][-1]["num_updates"] == updates
+
+
 def test_a_signal_to_one_process_ends_all_and_the_run_goes_on_as_if_there_were_none(corpus, tmp_path):
     run_processes(run_until, 2, corpus, tmp_path / "all")
     run = tmp_path / "run"
-    for moment, updates in ((("train_step", 2), 2), (("valid_step", 1), 4)):
-        assert run_processes(run_until, 2, corpus, run, *moment) == [143, 143]
-        shared_part = assemble.load_shared_part(run / "checkpoint_last.pt")
-        assert shared_part["optimizer_history"][-1]["num_updates"] == updates
+    end_all(corpus, run, "train_step", 2, updates=2)
     run_processes(run_until, 2, corpus, run)
     outcome = compare(tmp_path / "all", run)
     assert outcome.difference <= 1e-6 and not outcome.leftovers
+
+
+def test_a_signal_in_a_validation_ends_all_processes_and_keeps_the_updates(corpus, tmp_path):
+    end_all(corpus, tmp_path, "valid_step", 1, updates=4)
 
 
 # ---- what two processes do as one ----
