@@ -18,7 +18,6 @@ PACKAGE = "gpu_check"
 ROOT = Path(__file__).resolve().parents[2]
 # Each part's minutes, after which it is ended, and the packages that it needs beside torch.
 PARTS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "reference": (5, ()),
     "layer": (5, ()),
     "assignment": (4, ()),
     "processes": (4, ()),

@@ -12,6 +12,7 @@ from functools import partial
 from statistics import median
 
 import torch
+from layer_checks import check_in_place
 from layer_systems import BOUNDS, DENSE, Sizes, own_systems
 from timing import Floor, Ratio, interleaved
 
@@ -35,10 +36,12 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 
 def compared(setting: Setting, num_experts: int) -> list[Row]:
-    """Return times, and their ratios to the dense layer's."""
+    """Return times, and their ratios to the dense layer's; outputs are checked before."""
     torch.manual_seed(1)
     sizes = sizes_of(setting)
     systems = own_systems(num_experts, sizes, sizes.inputs(BATCHES))
+    for name in OURS:
+        check_in_place(systems[name])
     names = (DENSE, *BOUNDS, *OURS)
     steps = {name: systems[name].step for name in names}
     prepare = {name: systems[name].prepare for name in names}

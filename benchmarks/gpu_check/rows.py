@@ -10,7 +10,6 @@ from timing import Floor, shown
 
 PASSED, FAILED, MEASURED, SKIPPED = OUTCOMES = ("passed", "failed", "measured", "skipped")
 FLOORS_ARE_FOR = "H200"
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)

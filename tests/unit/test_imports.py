@@ -184,4 +184,4 @@ def test_the_gpu_check_needs_torch_alone():
     folder = PACKAGE.parent / "benchmarks"
     modules = [f"gpu_check.{file.stem}" for file in (folder / "gpu_check").glob("*.py")]
     found = packages_beside_torch(", ".join(modules), str(folder))
-    assert found == {"fairseq_mtmoe", "gpu_check", "timing", "layer_systems", "assignment_scores"}
+    assert found == {"fairseq_mtmoe", "gpu_check", "timing", "layer_checks", "layer_systems", "assignment_scores"}

@@ -22,10 +22,10 @@ def outcomes(part, device):
     return by_outcome
 
 
-PARTS = ("reference", "layer", "assignment", "step", "decode")
+PARTS = ("layer", "assignment", "step", "decode")
 
 
-@pytest.mark.parametrize("part", rarely(PARTS, "reference", "step", "decode"))
+@pytest.mark.parametrize("part", rarely(PARTS, "step", "decode"))
 def test_parts_run_where_mixing_devices_fails(part):
     importlib.import_module("fairseq.trainer")  # it would keep pretended functions
     with pretended_gpu():
@@ -40,11 +40,11 @@ def test_several_processes_are_one_on_a_cpu():
 
 
 def test_a_difference_is_found(monkeypatch):
-    """The check of a layer whose experts are wrong fails, and says in what."""
+    """Layers whose experts are wrong are not timed."""
     forward = ExpertBank.forward
     monkeypatch.setattr(ExpertBank, "forward", lambda *args: forward(*args) * 1.1)
-    failed = outcomes("reference", "cpu")["failed"]
-    assert len(failed) >= 9 and "differs by" in failed[0].note
+    rows = outcomes("layer", "cpu")
+    assert [*rows] == ["failed"] and "not close" in rows["failed"][0].note
 
 
 # Stands for a part, in a process of its own: the second check's process dies.
