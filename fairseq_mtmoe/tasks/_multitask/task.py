@@ -394,6 +394,6 @@ class Multitask(TrainingTask, FairseqTask, ABC):
             self.run_log.write("gates", **position, since=self.movement.since, layers=gates)
         weights, event = validation.mixture_weights(model), training_model(unwrapped(model)).gates_event
         if weights and event is not None:
-            name, sources = event
-            self.run_log.write(name, **position, **sources, layers=weights)
+            name, fields = event
+            self.run_log.write(name, **position, **fields, layers=weights)
         self._watch_validation(model)
