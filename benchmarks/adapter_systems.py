@@ -1,9 +1,9 @@
-"""The systems of `bench_adapters.py`: T5s of the same weights that learn a task by adapters, or with all they have."""
+"""The systems of `bench_adapters.py`: T5s of the same weights that learn a task by adapters."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,14 +20,13 @@ from fairseq_mtmoe.models.pemt.base_model import adapter_plan
 from fairseq_mtmoe.models.pemt.config import SOURCE, TARGET, PemtOptions
 from fairseq_mtmoe.models.pemt.model import PemtT5Model
 from fairseq_mtmoe.models.pemt.sources import LoadedSources, Metadata, SourceMetadata
-from fairseq_mtmoe.moe.adapters import BOTTLENECK, LORA
+from fairseq_mtmoe.moe.adapters import LORA
 from fairseq_mtmoe.slots import adapter_blocks
 
 RANK = 64  # and alpha, in the paper as here
 SPARSITY_WEIGHT = 0.1
-PEER, OURS, FULL = "LoRA (peft)", "LoRA (ours)", "full fine-tuning"
-ONE, SIX, BOTTLENECKS, MERGED = "1 source", "6 sources", "6 bottlenecks", "6 sources, merged"
-ON_TOP = "6 sources, prompt on top"
+PEER, OURS = "LoRA (peft)", "LoRA (ours)"
+SIX, MERGED = "6 sources", "6 sources, merged"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,10 +109,10 @@ def dictionary(size: int) -> Dictionary:
     return symbols
 
 
-def pemt(size: Size, symbols: Dictionary, stage: str, kind: str = LORA, sources: int = 0) -> PemtT5Model:
+def pemt(size: Size, symbols: Dictionary, stage: str, sources: int = 0) -> PemtT5Model:
     """PEMT's T5 in either of its stages, as `--arch pemt_t5_base` is; in stage 1 without a prompt, plain LoRA."""
     options = {field.name: field.default for field in dataclasses.fields(PemtOptions)}
-    options |= {"pemt_stage": stage, "adapter": kind, "adapter_rank": RANK, "no_prompt": stage == SOURCE}
+    options |= {"pemt_stage": stage, "adapter": LORA, "adapter_rank": RANK, "no_prompt": stage == SOURCE}
     options |= {"adapter_alpha": float(RANK), "pemt_sources": ",".join(f"{k}.pt" for k in range(sources))}
     cfg = SimpleNamespace(**options)
     words = tuple(range(3, 3 + size.prompt))
@@ -148,24 +147,17 @@ def systems(size: Size) -> dict[str, System]:
     """All of them, of the same backbone; in ours every adapter says something."""
     symbols, texts = dictionary(size.config.vocab_size), size.positions - size.prompt
     torch.manual_seed(1)
-    full = T5Model(size.config, symbols)
-    backbone = {name: value.clone() for name, value in full.state_dict().items()}
-    makers: dict[str, Callable[[], T5Model]] = {
-        PEER: lambda: with_peft(T5Model(size.config, symbols)),
-        OURS: lambda: pemt(size, symbols, SOURCE),
-        ONE: lambda: pemt(size, symbols, TARGET, sources=1),
-        SIX: lambda: pemt(size, symbols, TARGET, sources=6),
-        BOTTLENECKS: lambda: pemt(size, symbols, TARGET, BOTTLENECK, 6),
-        ON_TOP: lambda: pemt(size, symbols, TARGET, sources=6),
-    }
-    models = {FULL: full} | {name: with_backbone(make(), backbone) for name, make in makers.items()}
-    models[MERGED] = merged(with_backbone(makers[SIX](), backbone))
-    _take_lora_of(models[PEER], models[OURS])
-    whole = (PEER, OURS, FULL, ON_TOP)
+    backbone = T5Model(size.config, symbols).state_dict()
+    peer = with_backbone(with_peft(T5Model(size.config, symbols)), backbone)
+    ours = with_backbone(pemt(size, symbols, SOURCE), backbone)
+    _take_lora_of(peer, ours)
+    mixture, to_merge = (with_backbone(pemt(size, symbols, TARGET, sources=6), backbone) for _ in range(2))
     return {
-        name: System(model, size.positions if name in whole else texts, size)
-        for name, model in models.items()
-    }  # fmt: skip
+        PEER: System(peer, size.positions, size),
+        OURS: System(ours, size.positions, size),
+        SIX: System(mixture, texts, size),
+        MERGED: System(merged(to_merge), texts, size),
+    }
 
 
 @torch.no_grad()

@@ -18,8 +18,8 @@ from statistics import median
 import click
 import torch
 from assignment_scores import gap, random_scores, upper_bound
-from measure import Report, interleaved, report_name, report_options
-from timing import Floor, Ratio
+from measure import Report, report_name, report_options
+from timing import Floor, Ratio, interleaved
 from torch import Tensor
 
 from fairseq_mtmoe.moe import priced_assignment

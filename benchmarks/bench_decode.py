@@ -21,9 +21,9 @@ import torch
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.tasks.translation import TranslationTask
-from measure import Report, interleaved, report_name, report_options
+from measure import Report, report_name, report_options
 from omegaconf import OmegaConf
-from timing import Floor, Ratio
+from timing import Floor, Ratio, interleaved
 from torch import nn
 from wmt15_models import FULL, SMALL, Size, models, sentences, sparse_config, translation_task
 

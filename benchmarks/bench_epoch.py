@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary, LanguagePairDataset, data_utils
 from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
-from measure import Report, interleaved, report_name, report_options
-from timing import Floor, Ratio
+from measure import Report, report_name, report_options
+from timing import Floor, Ratio, interleaved
 
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan

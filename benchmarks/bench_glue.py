@@ -1,4 +1,4 @@
-"""Multi-task understanding: a training step of MT-TaG, CA-MTL and MT-Dense, and what loading GLUE takes.
+"""Multi-task understanding: a training step of MT-TaG, CA-MTL and MT-Dense.
 
     python benchmarks/bench_glue.py --write
 
@@ -13,8 +13,6 @@ from __future__ import annotations
 import logging
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,20 +29,17 @@ from glue_systems import (
     System,
     batches,
     check_equal,
-    drawn,
     full,
     made_encoder,
-    padding,
     systems,
 )
 from glue_texts import lengths, serialized_tokenizer, write_benchmark
-from measure import Report, interleaved, report_name, report_options
-from timing import Floor, Ratio
+from measure import Report, report_name, report_options
+from timing import Floor, Ratio, interleaved
 
 from fairseq_mtmoe.backbones.bert.config import MINILM, EncoderConfig
 
 WARMUPS = 2
-SECONDS, CACHED_SECONDS, PADDING = 60, 1, 0.1
 OWN, LONGEST = "GLUE's lengths", "128 tokens"
 RATIOS = (  # of steps: a system, what it is compared with, the ratio's ceiling
     (SPARSE, DENSE, 1.10),
@@ -76,25 +71,6 @@ class Size:
 
 FULL = Size(share=1.0)
 SMALL = Size(share=0.2, longest=8)
-
-
-def load(report: Report, task: Any, total: int, examples: int) -> None:
-    """Load the training data twice: from the files, and from the cache. Fewer examples count as many times as short."""
-    rows, figures = [], []
-    for what, limit in (("read and tokenized", SECONDS), ("from the cache", CACHED_SECONDS)):
-        wall, processor = clocked(lambda: task.load_dataset("train"))
-        rows.append([what, wall, processor, 1e6 * processor / examples])
-        figures.append((f"seconds for GLUE's {total:,} training examples, {what}", wall * total / examples, limit))
-    columns = ["loading", "s", "s of processors", "µs of them per example"]
-    report.table(f"Loading {examples:,} training examples", columns, rows)
-    for name, seconds, limit in figures:
-        report.figure(name, seconds, Floor(limit))
-
-
-def clocked(work: Callable[[], object]) -> tuple[float, float]:
-    wall, processor = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - wall, time.process_time() - processor
 
 
 def steps(report: Report, found: dict[str, System], size: Size, repetitions: int) -> None:
@@ -147,7 +123,7 @@ def described(samples: list[dict[str, Any]]) -> str:
 @click.option("--repetitions", type=click.IntRange(5), default=9)
 @report_options("A part of the data, and shorter batches.")
 def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
-    """Time training steps of multi-task encoders, and loading their data."""
+    """Time training steps of multi-task encoders."""
     logging.disable(logging.WARNING)
     size = SMALL if small or check else FULL
     with tempfile.TemporaryDirectory() as folder:
@@ -158,18 +134,14 @@ def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
 
 def run(size: Size, repetitions: int, folder: Path, report: Report) -> None:
     data, encoder = folder / "data", folder / "encoder.pt"
-    examples, total = write_benchmark(data, size.share), sum(about["count"] for about in lengths().values())
+    write_benchmark(data, size.share)
     made_encoder(encoder, size.encoder, serialized_tokenizer())
     found = systems(data, encoder, ("--sampling-method", "uniform"), size.arch)
     report.text(
         f"{size.encoder.num_hidden_layers} blocks of {size.encoder.hidden_size}; {SPARSE} has 4 experts with task "
         f"gates in each of them. {len(lengths())} tasks."
     )
-    task = found[DENSE].task
-    load(report, task, total, examples)
-    for method in ("concat", "uniform"):
-        share = padding(drawn(task, method), size.batch)
-        report.figure(f"padding in batches of {size.batch}, --sampling-method {method}", share, Floor(PADDING))
+    found[DENSE].task.load_dataset("train")
     steps(report, found, size, repetitions)
 
 

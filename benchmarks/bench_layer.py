@@ -1,7 +1,6 @@
 """What an expert layer costs: time and memory of a forward and a backward pass, ours and others', in one run.
 
     python benchmarks/bench_layer.py --write
-    python benchmarks/bench_layer.py --beside --no-peers   # beside a process that keeps a core busy
 
 Before anything is timed, our layers' outputs and gradients are compared with `moe/reference.py`, and the bound's with
 plain products. All systems take the same batches in turn. On a GPU `make gpu-check` times our layers.
@@ -10,87 +9,60 @@ plain products. All systems take the same batches in turn. On a GPU `make gpu-ch
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
-
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler says when it starts and stops
 
 import click
 import torch
 from layer_checks import check_bound, check_in_place, check_small
-from layer_costs import matmul_work, peak_memory, profile_rows
+from layer_costs import peak_memory
 from layer_systems import BOUNDS, DENSE, GATES, SKEWED, Sizes, System, own_systems, peer_systems
-from measure import Report, interleaved, report_name, report_options
-from timing import Floor, Ratio
+from measure import Report, report_name, report_options
+from timing import Floor, Ratio, interleaved
 
 from fairseq_mtmoe.moe import MoELayer
 
 FULL, SMALL = Sizes(4096, 512, 2048), Sizes(4096, 256, 1024)
 BATCHES = 4
 DENSE_FLOOR_UP_TO = 64  # experts: with more of them, the bound itself is far from the dense layer
-DENSE_FLOOR, BESIDE_FLOOR, FEW_EXPERTS = 1.10, {True: 1.25, False: 1.5}, 8
+DENSE_FLOOR = Floor(1.10)
 PEERS_UP_TO = 64  # experts: with more, some peers take minutes
-COLUMNS = ("system", "ms", "time / dense", "time / bound", "time / dense, per active FLOP", "products / dense",
-           "memory / dense")  # fmt: skip
-NOTE = ("Medians and quartiles of forward and backward passes, with gradients of input, gate and weights. The bound is "
-        "the faster layout of the bare products. Products counts the work of all matrix products of the pass. Memory "
-        "is the pass's peak, weights and their gradients aside.")  # fmt: skip
+COLUMNS = ("system", "ms", "time / dense", "time / bound", "time / dense, per active FLOP", "memory / dense")
+NOTE = (
+    "Medians and quartiles of forward and backward passes, with gradients of input, gate and weights. "
+    "The bound is the faster layout of the bare products. Memory is the pass's peak, weights and "
+    "their gradients aside."
+)
 
 
 @click.command(context_settings={"show_default": True})
 @click.option("--experts", metavar="N,…", help="Numbers of experts. [default: 8,32,128]")
 @click.option("--repetitions", type=click.IntRange(5), default=9)
 @click.option("--peers/--no-peers", default=True, help="Time the layers of others too.")
-@click.option("--beside", is_flag=True, help="Keep one core busy with another process.")
 @report_options("Small sizes, 8 and 32 experts, and with `--check` no peers.")
-def main(
-    experts: str | None, repetitions: int, peers: bool, beside: bool, small: bool, check: bool, write: bool
-) -> None:
+def main(experts: str | None, repetitions: int, peers: bool, small: bool, check: bool, write: bool) -> None:
     """Time one expert layer of each kind, and print tables with ratios."""
     torch.manual_seed(1)
     small = small or check
     peers = peers and not check  # the best of them is as fast as the dense layer: their floor is out of reach
     sizes = SMALL if small else FULL
-    report = Report(report_name("layer_beside" if beside else "layer", small), "One expert layer, forward and backward")
+    report = Report(report_name("layer", small), "One expert layer, forward and backward")
     report.text(f"{sizes.tokens} tokens, H={sizes.hidden}, F={sizes.inner}, {str(sizes.dtype).removeprefix('torch.')}.")
-    with busy_core() if beside else nullcontext():
-        for number in (experts or ("8,32" if small else "8,32,128")).split(","):
-            one_number(report, int(number), sizes, repetitions, peers and int(number) <= PEERS_UP_TO, beside)
-            gc.collect()
+    for number in (experts or ("8,32" if small else "8,32,128")).split(","):
+        one_number(report, int(number), sizes, repetitions, peers and int(number) <= PEERS_UP_TO)
+        gc.collect()
     report.finish(write, check)
-
-
-@contextmanager
-def busy_core() -> Iterator[None]:
-    """Keep the last core busy with a process that counts."""
-    core = max(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", code]) as process:
-        try:
-            yield
-        finally:
-            process.kill()
-
-
-def dense_floor(num_experts: int, beside: bool) -> Floor:
-    return Floor(BESIDE_FLOOR[num_experts <= FEW_EXPERTS] if beside else DENSE_FLOOR)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The systems of one number of experts, and what was found of each: seconds, bytes, floating-point operations."""
+    """The systems of one number of experts, and what was found of each: seconds, bytes."""
 
     num_experts: int
     sizes: Sizes
     systems: dict[str, System]
     seconds: dict[str, list[float]]
     memory: dict[str, int]
-    work: dict[str, int]
 
     @classmethod
     def of(cls, num_experts: int, sizes: Sizes, systems: dict[str, System], repetitions: int) -> Measured:
@@ -98,9 +70,7 @@ class Measured:
         prepare = {name: system.prepare for name, system in systems.items()}
         seconds = interleaved(works, repetitions, 2, prepare=prepare)
         memory = {name: peak_memory(system) for name, system in systems.items()}
-        # Ours multiplies within operations of its own, where torch does not count.
-        work = {name: matmul_work(system) for name, system in systems.items() if name not in GATES}
-        return cls(num_experts, sizes, systems, seconds, memory, work)
+        return cls(num_experts, sizes, systems, seconds, memory)
 
     @property
     def bound(self) -> str:
@@ -121,13 +91,12 @@ class Measured:
 
     def _row(self, name: str) -> list[object]:
         dense, bound = (Ratio.of(self.seconds[name], self.seconds[peer]) for peer in (DENSE, self.bound))
-        work = self.work[name] / self.work[DENSE] if name in self.work else "–"
         per_flop = dense.median / self.systems[name].experts_per_token
         memory = self.memory[name] / self.memory[DENSE]
-        return [name, 1000 * median(self.seconds[name]), dense, bound, per_flop, work, memory]
+        return [name, 1000 * median(self.seconds[name]), dense, bound, per_flop, memory]
 
 
-def one_number(report: Report, num_experts: int, sizes: Sizes, repetitions: int, peers: bool, beside: bool) -> None:
+def one_number(report: Report, num_experts: int, sizes: Sizes, repetitions: int, peers: bool) -> None:
     inputs = sizes.inputs(BATCHES)
     systems = own_systems(num_experts, sizes, inputs)
     for name in GATES:
@@ -141,21 +110,17 @@ def one_number(report: Report, num_experts: int, sizes: Sizes, repetitions: int,
     report.raw(f"seconds, {num_experts} experts", found.seconds)
     report.table(f"{num_experts} experts", COLUMNS, found.rows(), f"{NOTE} {loads(systems)}")
     for name in GATES:
-        add_figures(report, found, name, beside)
-    for name in list(GATES)[:2]:
-        columns = ("operation", "calls", "self ms", "share")
-        rows = profile_rows(systems[name])
-        report.table(f"Where the time goes: {name}, {num_experts} experts", columns, rows)
+        add_figures(report, found, name)
 
 
-def add_figures(report: Report, found: Measured, name: str, beside: bool) -> None:
+def add_figures(report: Report, found: Measured, name: str) -> None:
     """One of ours over the dense layer, the bound and the best peer; its memory."""
     label, seconds = f"{name}, {found.num_experts} experts", found.seconds[name]
     others = []
     if name != SKEWED:  # with an uneven load, neither the bound nor the dense layer does the same work
         others.append(("bound", found.seconds[found.bound], Floor(1.15)))
         if found.num_experts <= DENSE_FLOOR_UP_TO:
-            others.insert(0, ("dense", found.seconds[DENSE], dense_floor(found.num_experts, beside)))
+            others.insert(0, ("dense", found.seconds[DENSE], DENSE_FLOOR))
         if found.best_peer:
             others.append((f"{found.best_peer}, per active FLOP", found.per_expert(found.best_peer), Floor(0.5)))
     for what, theirs, floor in others:

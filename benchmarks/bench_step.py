@@ -20,8 +20,8 @@ import click
 import torch
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
-from measure import Report, interleaved, report_name, report_options
-from timing import Floor, Ratio
+from measure import Report, report_name, report_options
+from timing import Floor, Ratio, interleaved
 from torch import nn
 from wmt15_models import FULL, SMALL, Size, batches, models, sentences, sparse_config, stock_config, translation_task
 

@@ -1,12 +1,11 @@
 """Text to text: `mtmoe translate` against fairseq-interactive, evaluation's search, and servers of the same model.
 
     python benchmarks/bench_translate.py --write
-    python benchmarks/bench_translate.py --data DATA --model RUN/checkpoint_best.pt --pair en-de --exported FOLDER
 
-The commands are timed from start to end, each in a process of its own, on the same file and the same lines; searches in
-this process on models that are loaded. By default the model has random weights and the lines are random words: each
-translation has as many words as `--words` says. Hugging Face's `generate` and CTranslate2 in float32 serve what `mtmoe
-export-hf` made of the model, which is FOLDER for a MODEL of your own.
+The commands are timed from start to end, each in a process of its own, on the same file and the same
+lines; searches in this process on models that are loaded. The model has random weights and the lines
+are random words: each translation has as many words as `--words` says. Hugging Face's `generate` and
+CTranslate2 in float32 serve what `mtmoe export-hf` makes of the model.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 import torch
-from measure import Report, interleaved, report_name, report_options
-from timing import ROOT, Floor, Ratio
+from measure import Report, report_name, report_options
+from timing import ROOT, Floor, Ratio, interleaved
 from wmt15_models import FULL, SMALL, Size
 
 from fairseq_mtmoe import register
@@ -34,7 +32,7 @@ from fairseq_mtmoe.evaluation.translator import Translator
 
 sys.path.insert(0, str(ROOT))
 
-from tests.helpers.translated_text import make_text_data, sources
+from tests.helpers.translated_text import make_text_data
 from tests.helpers.untrained import save_model
 
 INTERACTIVE, TRANSLATE = "fairseq-interactive --buffer-size 1000", "mtmoe translate"
@@ -44,7 +42,11 @@ FASTER, EQUAL = Floor(1.5, at_most=False), Floor(0.95, at_most=False)
 SERVED = 500  # of the lines, for what serves the exported model: `generate` takes long
 BATCH = 64  # sentences of like lengths for Hugging Face, which makes no batches itself
 
+PAIR, SOURCE, TARGET = "en-aa", "en", "aa"
+LANGUAGE = ">>aa<<"  # the target's token in the exported vocabulary
+
 Lines = list[str]
+Works = dict[str, Callable[[], Lines]]
 
 
 def random_lines(count: int, seed: int = 1) -> Lines:
@@ -59,125 +61,110 @@ def make_model(folder: Path, size: Size, lines: Lines) -> tuple[Path, Path]:
     """A data directory of these lines, and a dense model with random weights, which hardly ever ends a sentence."""
     data = make_text_data(folder / "data", lines, vocab_size=8000)
     arguments = (
-        "--task", "translation_heated", "--arch", "base_dense", "--lang-pairs", "en-aa", "--encoder-langtok", "tgt",
+        "--task", "translation_heated", "--arch", "base_dense", "--lang-pairs", PAIR, "--encoder-langtok", "tgt",
         "--decoder-langtok", *size.options(),
     )  # fmt: skip
     save_model(data, folder / "model.pt", *arguments)
     return data, folder / "model.pt"
 
 
-class Commands:
-    """What a user types, in processes; the lines that come of it."""
-
-    def __init__(self, data: Path, model: Path, pair: str, lines: Lines, beam: int, words: int) -> None:
-        self.source, self.target = pair.split("-")
-        self.data, self.model, self.text = data, model, "".join(f"{line}\n" for line in lines)
-        self.search = ["--beam", str(beam), "--max-len-b", str(words), "--max-tokens", "12000"]
-
-    def interactive(self) -> Lines:
-        found = self._run(
-            "fairseq-interactive", str(self.data), "--user-dir", str(ROOT / "fairseq_mtmoe"), "--task",
-            "translation_heated", "-s", self.source, "-t", self.target, "--path", str(self.model), "--buffer-size",
-            "1000", *self.search,
-        )  # fmt: skip
-        return [line.split("\t")[2] for line in found.split("\n") if line.startswith("D-")]
-
-    def translate(self) -> Lines:
-        options = ["--from", self.source, "--to", self.target]
-        return self._run("mtmoe", "translate", str(self.model), *options, *self.search).split("\n")[:-1]
-
-    def _run(self, command: str, *arguments: str) -> str:
-        return run(command, *arguments, text=self.text)
-
-
-def run(command: str, *arguments: str, text: str = "") -> str:
+def run(command: str, *arguments: object, text: str = "") -> str:
     """Return what a command of this environment prints about the text."""
     program = str(Path(sys.executable).with_name(command))
-    done = subprocess.run([program, *arguments], input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *map(str, arguments)], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
-def searches(data: Path, model: Path, pair: str, lines: Lines, decoding: Decoding) -> dict[str, Callable[[], Lines]]:
-    """The searches of `mtmoe evaluate` in the test set, and of `mtmoe translate` in its lines."""
-    source, target = pair.split("-")
+def commands(data: Path, model: Path, lines: Lines, decoding: Decoding) -> Works:
+    """Return what a user types, each in a process."""
+    text = "".join(f"{line}\n" for line in lines)
+    search = ["--beam", decoding.beam, "--max-len-b", decoding.max_len_b, "--max-tokens", decoding.max_tokens]
+    plugin = ["--user-dir", ROOT / "fairseq_mtmoe", "--task", "translation_heated"]
+    stock = [data, *plugin, "-s", SOURCE, "-t", TARGET, "--path", model, "--buffer-size", 1000]
+    ours = ["translate", model, "--from", SOURCE, "--to", TARGET]
+
+    def interactive() -> Lines:
+        printed = run("fairseq-interactive", *stock, *search, text=text)
+        return [line.split("\t")[2] for line in printed.split("\n") if line.startswith("D-")]
+
+    def translate() -> Lines:
+        return run("mtmoe", *ours, *search, text=text).split("\n")[:-1]
+
+    return {INTERACTIVE: interactive, TRANSLATE: translate}
+
+
+def searches(data: Path, model: Path, lines: Lines, decoding: Decoding) -> Works:
+    """Return the searches of `mtmoe evaluate` in the test set, and of `mtmoe translate` in its lines."""
     evaluation = Translator(str(data), [str(model)], decoding)
-    evaluation.pair_data(pair, "test")  # loads the model
+    evaluation.pair_data(PAIR, "test")  # Loads the model.
     translator = TextTranslator([str(model)], decoding)
     return {
-        EVALUATE: lambda: evaluation.translate(pair, "test").hypotheses,
-        SEARCH: lambda: translator.translate(lines, source=source, target=target),
+        EVALUATE: lambda: evaluation.translate(PAIR, "test").hypotheses,
+        SEARCH: lambda: translator.translate(lines, source=SOURCE, target=TARGET),
     }
 
 
-def servers(folder: Path, pair: str, lines: Lines, decoding: Decoding, begins: bool) -> dict[str, Callable[[], Lines]]:
-    """What serves the exported model, of what is installed: each with the longest sentences first.
-
-    `begins`: whether translations begin with the target language's token.
-    """
+def hugging_face(folder: Path, lines: Lines, decoding: Decoding) -> Callable[[], Lines]:
+    """Return Hugging Face's `generate` of the exported model, with lines of like lengths in a batch."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-    source, target = pair.split("-")
-    tokenizer = AutoTokenizer.from_pretrained(folder, src_lang=source, tgt_lang=target)
+    tokenizer = AutoTokenizer.from_pretrained(folder, src_lang=SOURCE, tgt_lang=TARGET)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    marked, spelled = f">>{target}<<", {target, f"__{target}__", f">>{target}<<"}
-    if marked in tokenizer.get_vocab():  # in the forms of Marian's tokenizer it is part of the text
-        lines = [f"{marked} {line}" for line in lines]
-    code = next((token for token in spelled if begins and token in tokenizer.get_vocab()), None)
-    order = sorted(range(len(lines)), key=lambda index: -len(tokenizer(lines[index]).input_ids))
-    forced = {} if code is None else {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(code)}
-
-    def in_order(texts: Sequence[str]) -> Lines:
-        return [text for _, text in sorted(zip(order, texts, strict=True))]
+    first = tokenizer.convert_tokens_to_ids(LANGUAGE)
+    marked = [f"{LANGUAGE} {line}" for line in lines]
+    order = sorted(range(len(lines)), key=lambda index: -len(tokenizer(marked[index]).input_ids))
 
     @torch.no_grad()
     def generate() -> Lines:
-        texts: Lines = []
+        texts: dict[int, str] = {}
         for start in range(0, len(order), BATCH):
-            batch = tokenizer(
-                [lines[index] for index in order[start : start + BATCH]], return_tensors="pt", padding=True
+            numbers = order[start : start + BATCH]
+            batch = tokenizer([marked[number] for number in numbers], return_tensors="pt", padding=True)
+            tokens = model.generate(
+                **batch,
+                forced_bos_token_id=first,
+                num_beams=decoding.beam,
+                max_new_tokens=decoding.max_len_b,
             )
-            found = model.generate(**batch, **forced, num_beams=decoding.beam, max_new_tokens=decoding.max_len_b)
-            texts += tokenizer.batch_decode(found, skip_special_tokens=True)
-        return in_order(texts)
+            texts |= zip(numbers, tokenizer.batch_decode(tokens, skip_special_tokens=True), strict=True)
+        return [texts[number] for number in range(len(lines))]
 
-    works: dict[str, Callable[[], Lines]] = {HUGGING_FACE: generate}
-    if importlib.util.find_spec("ctranslate2") is not None:
-        works[CTRANSLATE2] = _ctranslate2(
-            folder, tokenizer, code, [lines[index] for index in order], decoding, in_order
-        )
-    return works
+    return generate
 
 
-def _ctranslate2(
-    folder: Path, tokenizer: Any, code: str | None, lines: Lines, decoding: Decoding,
-    in_order: Callable[[Sequence[str]], Lines],
-) -> Callable[[], Lines]:  # fmt: skip
+def ctranslate2_server(folder: Path, lines: Lines, decoding: Decoding) -> Callable[[], Lines]:
+    """Return CTranslate2's search of the exported model; it sorts lines by length itself."""
     import ctranslate2
+    from transformers import AutoTokenizer
 
-    converted = folder.with_name(f"{folder.name}.ct2")
-    ctranslate2.converters.TransformersConverter(str(folder)).convert(str(converted), force=True)
-    server = ctranslate2.Translator(str(converted), compute_type="float32", intra_threads=torch.get_num_threads())
-    prefix = None if code is None else [code]
+    tokenizer = AutoTokenizer.from_pretrained(folder, src_lang=SOURCE, tgt_lang=TARGET)
+    converted = str(folder.with_name(f"{folder.name}.ct2"))
+    ctranslate2.converters.TransformersConverter(str(folder)).convert(converted)
+    server = ctranslate2.Translator(converted, compute_type="float32", intra_threads=torch.get_num_threads())
 
     def translate() -> Lines:
-        tokens = [tokenizer.convert_ids_to_tokens(tokenizer(line).input_ids) for line in lines]
-        found = server.translate_batch(
-            tokens, target_prefix=prefix and [prefix] * len(tokens), beam_size=decoding.beam, max_batch_size=12000,
-            batch_type="tokens", max_decoding_length=decoding.max_len_b,
-        )  # fmt: skip
-        ids = [tokenizer.convert_tokens_to_ids(one.hypotheses[0]) for one in found]
-        return in_order(tokenizer.batch_decode(ids, skip_special_tokens=True))
+        tokens = [tokenizer.convert_ids_to_tokens(tokenizer(f"{LANGUAGE} {line}").input_ids) for line in lines]
+        results = server.translate_batch(
+            tokens,
+            target_prefix=[[LANGUAGE]] * len(lines),
+            beam_size=decoding.beam,
+            max_batch_size=decoding.max_tokens,
+            batch_type="tokens",
+            max_decoding_length=decoding.max_len_b,
+        )
+        ids = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
+        return tokenizer.batch_decode(ids, skip_special_tokens=True)  # type: ignore[no-any-return]
 
     return translate
 
 
 def letters(line: str) -> str:
-    """A line without what systems spell each in their way: spaces in words that are none, and unknown pieces."""
+    """A line without what systems spell each in their way: spaces, and unknown pieces."""
     return "".join(line.replace("<unk>", "⁇").split())
 
 
-def compare(report: Report, title: str, works: dict[str, Callable[[], Lines]], own: str, peers: dict[str, Floor | None],
+def compare(report: Report, title: str, works: Works, own: str, peers: dict[str, Floor | None],
             repetitions: int) -> None:  # fmt: skip
     """Time works in turn, assert that the equal ones find the same, and report how many times as fast ours is."""
     found: dict[str, Lines] = {}
@@ -201,40 +188,30 @@ def compare(report: Report, title: str, works: dict[str, Callable[[], Lines]], o
 @click.option("--beam", default=5)
 @click.option("--words", default=20, help="At most, of each translation.")
 @click.option("--repetitions", default=3)
-@click.option("--data", type=click.Path(path_type=Path), help="A data directory of `mtmoe prepare`; with --model.")
-@click.option("--model", type=click.Path(path_type=Path), help="A checkpoint of it.")
-@click.option("--pair", default="en-aa", help="Of its test sets.")
-@click.option("--exported", type=click.Path(path_type=Path), help="The folder of `mtmoe export-hf` of this model.")
 @report_options("A smaller model.")
-def main(
-    count: int, beam: int, words: int, repetitions: int, data: Path | None, model: Path | None, pair: str,
-    exported: Path | None, small: bool, check: bool, write: bool,
-) -> None:  # fmt: skip
+def main(count: int, beam: int, words: int, repetitions: int, small: bool, check: bool, write: bool) -> None:
     """Print lines per second, and how many times as fast as each other system ours is."""
     register()
     size = SMALL if small or check else FULL
     count, repetitions = (300, 1) if check else (count, repetitions)
     report = Report(report_name("translate", size is SMALL), "Text to text")
+    report.text(f"{count:,} lines, beam {beam}, {words} words at most, {torch.get_num_threads()} threads.")
+    decoding = Decoding(beam=beam, max_len_b=words, max_tokens=12000)
+    lines = random_lines(count)
     with quiet_fairseq(), tempfile.TemporaryDirectory() as folder:
-        if data is None or model is None:
-            data, model = make_model(Path(folder), size, random_lines(count))
-            exported = Path(folder) / "exported"
-            run("mtmoe", "export-hf", str(model), str(exported))
-        lines = sources(data, pair)[:count]
-        report.text(f"{len(lines):,} lines, beam {beam}, {words} words at most, {torch.get_num_threads()} threads.")
-        decoding = Decoding(beam=beam, max_len_b=words, max_tokens=12000)
-        commands = Commands(data, model, pair, lines, beam, words)
-        works = {INTERACTIVE: commands.interactive, TRANSLATE: commands.translate}
+        data, model = make_model(Path(folder), size, lines)
+        exported = Path(folder) / "exported"
+        run("mtmoe", "export-hf", model, exported)
+        works = commands(data, model, lines, decoding)
         compare(report, "Commands, from start to end", works, TRANSLATE, {INTERACTIVE: FASTER}, repetitions)
-        works = searches(data, model, pair, lines, decoding)
+        works = searches(data, model, lines, decoding)
         compare(report, "Searches, of loaded models", works, SEARCH, {EVALUATE: EQUAL}, repetitions)
-        if exported is not None:
-            forms = TextTranslator([str(model)], decoding).forms
-            begins = forms.first_token(pair.split("-")[1]) is not None
-            some = lines[:SERVED]
-            works = {**searches(data, model, pair, some, decoding), **servers(exported, pair, some, decoding, begins)}
-            del works[EVALUATE]
-            compare(report, f"Servers of the exported model, {len(some)} lines", works, SEARCH, {}, repetitions)
+        some = lines[:SERVED]
+        works = {SEARCH: searches(data, model, some, decoding)[SEARCH]}
+        works[HUGGING_FACE] = hugging_face(exported, some, decoding)
+        if importlib.util.find_spec("ctranslate2") is not None:
+            works[CTRANSLATE2] = ctranslate2_server(exported, some, decoding)
+        compare(report, f"Servers of the exported model, {len(some)} lines", works, SEARCH, {}, repetitions)
     report.finish(write, check)
 
 

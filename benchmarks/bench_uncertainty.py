@@ -23,8 +23,8 @@ from bench_glue import FULL, SMALL, WARMUPS, Size
 from fairseq.tasks import setup_task
 from glue_systems import Sample, System, configuration, made_encoder, system_of
 from glue_texts import lengths, serialized_tokenizer, write_benchmark
-from measure import Report, interleaved, report_name, report_options
-from timing import Floor, Ratio
+from measure import Report, report_name, report_options
+from timing import Floor, Ratio, interleaved
 
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture

@@ -17,10 +17,10 @@ import html
 from pathlib import Path
 
 import click
+from parallel_text import Pair, write_pairs
 
 PAIRS = {"de": 29_000, "fr": 12_000, "cs": 3000}
 FURTHER = {"2017": "test_2017_flickr", "coco": "test_2017_mscoco", "2018": "test_2018_flickr"}
-Pair = tuple[str, str]
 
 
 def read_pairs(raw: Path, name: str, language: str) -> list[Pair]:
@@ -32,14 +32,6 @@ def _lines(path: Path) -> list[str]:
     """Return the lines of a packed file, with single spaces and letters in the place of HTML's entities."""
     text = gzip.decompress(path.read_bytes()).decode("utf-8")
     return [" ".join(html.unescape(line).split()) for line in text.removesuffix("\n").split("\n")]
-
-
-def write_pairs(folder: Path, language: str, splits: dict[str, list[Pair]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, pairs in splits.items():
-        for side, code in enumerate(("en", language)):
-            text = "".join(f"{pair[side]}\n" for pair in pairs)
-            (folder / f"{split}.en-{language}.{code}").write_text(text, encoding="utf-8")
 
 
 @click.command()

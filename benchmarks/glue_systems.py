@@ -7,7 +7,6 @@ examples of like lengths and most of the tasks; or as long as they may be.
 from __future__ import annotations
 
 import copy
-from argparse import Namespace
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,6 @@ from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
-from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 
 register()
 
@@ -161,12 +159,6 @@ def check_equal(found: dict[str, System], sample: Sample) -> None:
         torch.testing.assert_close(loss, right, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
 
 
-def drawn(task: Any, method: str) -> TrainingMixture:
-    mixture = task.datasets["train"]
-    plan = plan_of(Namespace(**{**vars(task.args), "sampling_method": method}), mixture.loader)
-    return TrainingMixture(mixture.loader, plan, mixture.task_ids, mixture.collate)
-
-
 def batches(mixture: TrainingMixture, size: int, tasks: int = 1, seed: int = 1) -> Iterator[Sample]:
     """Batches of so many of the epoch's examples, of so many tasks at least, in a random order."""
     groups = mixture.batches(mixture.order(), None, size, 8)
@@ -183,12 +175,3 @@ def full(sample: Sample, length: int, vocabulary: int) -> Sample:
     segments = (torch.arange(length) >= length // 2).long().expand(shape).contiguous()
     net_input = {**sample["net_input"], "src_tokens": tokens, "segments": segments}
     return {**sample, "net_input": net_input, "ntokens": tokens.numel()}
-
-
-def padding(mixture: TrainingMixture, size: int) -> float:
-    """The share of padding in an epoch's batches of so many examples."""
-    order = mixture.order()
-    tokens = np.repeat(order.runs.lengths[0], order.runs.count)  # of each example, in order
-    ends = np.cumsum([len(group) for group in mixture.batches(order, None, size, 8)])
-    groups = np.split(tokens, ends[:-1])
-    return 1 - int(tokens.sum()) / sum(int(group.max()) * len(group) for group in groups)

@@ -76,9 +76,9 @@ def lengths() -> dict[str, Any]:
     return tasks
 
 
-def write_benchmark(folder: Path, share: float = 1.0, seed: int = 1) -> int:
-    """Write the training files of GLUE's tasks, a share of each; returns the number of examples."""
-    words, total = Words(), 0
+def write_benchmark(folder: Path, share: float = 1.0, seed: int = 1) -> None:
+    """Write the training files of GLUE's tasks, a share of each."""
+    words = Words()
     random = np.random.default_rng(seed)
     for task, about in lengths().items():
         count = max(round(share * about["count"]), 8)
@@ -95,8 +95,6 @@ def write_benchmark(folder: Path, share: float = 1.0, seed: int = 1) -> int:
         path = folder / form.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([*([form.header] if form.header else []), *lines]) + "\n", encoding="utf-8")
-        total += count
-    return total
 
 
 class Words:

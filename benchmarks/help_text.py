@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
 
 import click
 import numpy as np
+from parallel_text import near_copies, write_pairs
 from sacrebleu import corpus_bleu
 from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -101,24 +101,9 @@ def aligned(folder: Path) -> Rows:
     return rows
 
 
-def trigrams(text: str) -> set[tuple[str, ...]]:
+def trigrams(text: str) -> set[Hashable]:
     words = re.findall(r"\w+", text.lower())
     return set(zip(words, words[1:], words[2:], strict=False))
-
-
-def near_copies(texts: Sequence[str], train: Sequence[str]) -> list[bool]:
-    """Return for each text whether one training text has 60% of its trigrams, or it has none."""
-    holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-    for number, text in enumerate(train):
-        for gram in trigrams(text):
-            holders[gram].append(number)
-    near = []
-    for text in texts:
-        grams = trigrams(text)
-        shared = Counter(number for gram in grams for number in holders.get(gram, ()))
-        most = max(shared.values(), default=0)
-        near.append(not grams or most >= OVERLAP * len(grams))
-    return near
 
 
 def split(rows: Rows) -> dict[str, list[str]]:
@@ -127,7 +112,7 @@ def split(rows: Rows) -> dict[str, list[str]]:
     whole = [one for one in drawn if len(rows[one]) == len(LANGUAGES) and len(one.split()) >= SHORTEST]
     pool = whole[:POOL]
     train = [one for one in drawn if one not in set(pool)]
-    near = near_copies(pool, train)
+    near = near_copies(pool, train, trigrams, OVERLAP)
     new = [one for one, is_near in zip(pool, near, strict=True) if not is_near]
     return {"train": train, "test": new[:TEST], "valid": new[TEST : TEST + VALID]}
 
@@ -156,12 +141,11 @@ def main(source: Path, target: Path) -> None:
     splits = split(rows)
     target.mkdir(parents=True)
     for language in LANGUAGES:
+        pairs = {}
         for name, english in splits.items():
-            pairs = [(one, rows[one][language]) for one in english if language in rows[one]]
-            for side, code in enumerate(("en", language)):
-                text = "".join(f"{pair[side]}\n" for pair in pairs)
-                (target / f"{name}.en-{language}.{code}").write_text(text, encoding="utf-8")
-            click.echo(f"en-{language}, {name}: {len(pairs):,}")
+            pairs[name] = [(text, rows[text][language]) for text in english if language in rows[text]]
+            click.echo(f"en-{language}, {name}: {len(pairs[name]):,}")
+        write_pairs(target, language, pairs)
     bleus = memory_bleu(rows, splits)
     click.echo(f"BLEU of a translation memory: {fmean(bleus):.1f} in the mean, {min(bleus):.1f} to {max(bleus):.1f}")
 

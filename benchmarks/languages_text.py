@@ -13,42 +13,29 @@ others keep a tenth of their training.
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import click
+from parallel_text import Pair, near_copies, write_pairs
 
 LARGE = ("ar", "de", "es", "fi", "fr", "he", "it", "pl", "ru")
 SMALL = ("mk", "nl", "pt", "sv", "uk")
 SMALL_PAIRS, KEPT = 1000, 0.1
 ORIGIN, SEED, GRAM, OVERLAP = "tatoeba", 1, 5, 0.8
-Pair = tuple[str, str]
 
 
-def grams(line: str) -> set[str]:
+def grams(line: str) -> set[Hashable]:
     """Return the character 5-grams of a line in lower case; a shorter line is one gram."""
     text = " ".join(line.lower().split())
     return {text[at : at + GRAM] for at in range(max(len(text) - GRAM + 1, 1))}
 
 
-def near_copies(lines: Sequence[str], train: Iterable[str]) -> list[bool]:
-    """Return for each line whether one training line holds at least 80% of its 5-grams."""
-    holders: defaultdict[str, list[int]] = defaultdict(list)
-    for number, line in enumerate(train):
-        for gram in grams(line):
-            holders[gram].append(number)
-    found = []
-    for line in lines:
-        own = grams(line)
-        shared = Counter(number for gram in own for number in holders.get(gram, ()))
-        found.append(bool(shared) and shared.most_common(1)[0][1] >= OVERLAP * len(own))
-    return found
-
-
 def without_near_copies(pairs: Sequence[Pair], train: Sequence[Pair]) -> list[Pair]:
     """Return the pairs of which neither side is nearly a training line."""
-    english, other = (near_copies([pair[side] for pair in pairs], [pair[side] for pair in train]) for side in (0, 1))
+    english, other = (
+        near_copies([pair[side] for pair in pairs], [pair[side] for pair in train], grams, OVERLAP) for side in (0, 1)
+    )
     return [pair for pair, *near in zip(pairs, english, other, strict=True) if not any(near)]
 
 
@@ -81,10 +68,7 @@ def main(source: Path, target: Path, add: str) -> None:
             splits[split] = without_near_copies(read_pairs(source, split, language), train)
         if more and language not in more:
             splits["train"] = random.Random(SEED).sample(train, round(KEPT * len(train)))
-        for split, pairs in splits.items():
-            for side, name in enumerate(("en", language)):
-                text = "".join(f"{pair[side]}\n" for pair in pairs)
-                (target / f"{split}.en-{language}.{name}").write_text(text, encoding="utf-8")
+        write_pairs(target, language, splits)
         click.echo(f"en-{language}: " + ", ".join(f"{split} {len(pairs):,}" for split, pairs in splits.items()))
 
 

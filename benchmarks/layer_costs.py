@@ -1,4 +1,4 @@
-"""What a system of `bench_layer.py` costs besides time: memory at its peak, matrix products, and single operations."""
+"""What a system of `bench_layer.py` costs besides time: memory at its peak."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 
 from layer_systems import System
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
-
-MOST_OPERATIONS = 8
 
 
 def peak_memory(system: System) -> int:
@@ -54,23 +51,3 @@ def peak(changes: list[tuple[int, int]], kept: set[int]) -> int:
             now -= held.pop(address, 0)
         max_rows = max(max_rows, now)
     return max_rows
-
-
-def matmul_work(system: System) -> int:
-    """Floating-point operations of all matrix products of one step that torch knows of."""
-    system.prepare()
-    with FlopCounterMode(display=False) as counter:
-        system.step()
-    return counter.get_total_flops()
-
-
-def profile_rows(system: System) -> list[tuple[str, int, float, float]]:
-    """The operations that take most time by themselves: name, calls, milliseconds of one step, share."""
-    system.prepare()
-    with profile(activities=[ProfilerActivity.CPU]) as found:
-        system.step()
-    averages = found.key_averages()
-    total = sum(each.self_cpu_time_total for each in averages)
-    longest = sorted(averages, key=lambda each: each.self_cpu_time_total, reverse=True)[:MOST_OPERATIONS]
-    times = [each.self_cpu_time_total for each in longest]
-    return [(each.key, each.count, time / 1000, time / total) for each, time in zip(longest, times, strict=True)]

@@ -10,13 +10,11 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import click
-import timing
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 from timing import ROOT, Floor, shown, surroundings, where_and_how
@@ -26,23 +24,6 @@ from fairseq_mtmoe.io.tables import markdown_table
 
 RESULTS = ROOT / "benchmarks" / "results"
 SLACK = 0.2  # by how much of its floor a figure may miss it before a check fails
-
-
-def interleaved(
-    works: Mapping[str, Callable[[], object]],
-    repetitions: int = 7,
-    warmups: int = 2,
-    device: str = "cpu",
-    prepare: Mapping[str, Callable[[], object]] | None = None,
-) -> dict[str, list[float]]:
-    screen = Console(stderr=True)
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        bar = progress.add_task("timing", total=(warmups + repetitions) * len(works))
-
-        def show(name: str) -> None:
-            progress.update(bar, description=name, advance=1)
-
-        return timing.interleaved(works, repetitions, warmups, device, prepare, on_turn=show)
 
 
 @dataclass(frozen=True)

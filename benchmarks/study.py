@@ -1,6 +1,5 @@
 """Registered studies: which runs there are to be, the runs themselves, and their figures in one table.
 
-    python benchmarks/study.py show captions
     python benchmarks/study.py run captions DATA --runs RUNS             # all that is missing, one run after the other
     python benchmarks/study.py record captions --runs RUNS               # finished runs into results/results.csv
 
@@ -57,19 +56,6 @@ Known = tuple[str, str, str]  # row, seed and task of a line of the table
 @click.group(context_settings={"show_default": True})
 def main() -> None:
     """Registered studies of benchmarks/studies."""
-
-
-@main.command()
-@click.argument("name")
-@click.option("--runs", type=click.Path(path_type=Path), help="Folder of the runs, to mark those that are finished.")
-def show(name: str, runs: Path | None) -> None:
-    """Show the rows of the study NAME, and their options."""
-    study = study_plan.load(STUDIES / f"{name}.yaml")
-    click.echo(f"{study.question}\n")
-    for row, what in study.rows.items():
-        seeds = [what.seed] if what.seed else [*study.seeds, *study.more_seeds]
-        done = [seed for seed in seeds if runs and _is_finished(runs / name, study, row, seed)]
-        click.echo(f"{row}: {what.title}{f' (seeds {done} are finished)' if runs else ''}\n  {what.options}")
 
 
 @main.command()
@@ -330,10 +316,6 @@ def abandon(name: str, run: str, runs: Path, why: str) -> None:
     days = sorted(datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat() for path in files)
     study_plan.abandon(name, run, days[0], days[-1], why)
     folder.rename(folder.with_name(f"abandoned-{run}"))
-
-
-def _is_finished(folder: Path, study: Study, row: str, seed: int) -> bool:
-    return all((folder / run / FINISHED).exists() for run in study.runs_of(row, seed).values())
 
 
 def _git(*words: str) -> str:

@@ -44,7 +44,6 @@ def interleaved(
     device: str = "cpu",
     prepare: Mapping[str, Callable[[], object]] | None = None,
     head_start: bool = False,
-    on_turn: Callable[[str], object] = lambda name: None,
 ) -> dict[str, list[float]]:
     """Seconds of each work in each repetition, in the order of the repetitions.
 
@@ -55,7 +54,6 @@ def interleaved(
         prepare: what is done before a work of the same name, outside of its time.
         head_start: a GPU is kept busy until the host has queued the work, as it is in the midst of a model, so that its
             time is that of the work and not of the queueing.
-        on_turn: is told the name of each work before it runs.
     """
     names = list(works)
     prepare = prepare or {}
@@ -63,7 +61,6 @@ def interleaved(
     for repetition in range(-warmups, repetitions):
         first = repetition % len(names)
         for name in names[first:] + names[:first]:
-            on_turn(name)
             if name in prepare:
                 prepare[name]()
             seconds = seconds_of(works[name], device, head_start)

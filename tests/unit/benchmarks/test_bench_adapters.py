@@ -35,7 +35,7 @@ def test_each_system_trains_its_own_part_and_lora_that_differs_from_the_peers_is
         system.step()
         for old, new in zip(before, system.module.parameters(), strict=True):
             assert torch.equal(old, new) != new.requires_grad
-    assert found[bench.PEER].trained == found[bench.OURS].trained < found[bench.FULL].trained
+    assert found[bench.PEER].trained == found[bench.OURS].trained
     with torch.no_grad():
         found[bench.OURS].module.decoder.layers[0].mixture.adapters.up[0, 0] += 1
     with pytest.raises(AssertionError):

@@ -10,10 +10,10 @@ from tests.helpers.tables import unpadded
 SCRIPT = "measure"
 
 
-def test_works_take_turns_and_start_with_another_each_time(bench):
+def test_works_take_turns_and_start_with_another_each_time():
     calls = []
     works = {name: lambda name=name: calls.append(name) for name in "abc"}
-    seconds = bench.interleaved(works, repetitions=3, warmups=1)
+    seconds = timing.interleaved(works, repetitions=3, warmups=1)
     assert "".join(calls) == "cab" + "abc" + "bca" + "cab"
     assert {name: len(values) for name, values in seconds.items()} == dict.fromkeys("abc", 3)
 

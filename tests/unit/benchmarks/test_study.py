@@ -331,7 +331,7 @@ def test_a_line_that_shares_four_fifths_of_its_grams_with_one_training_line_is_a
         "I have never been. Where is the station?",  # its 5-grams lie in two lines
         "Yes.",
     ]
-    assert languages_text.near_copies(lines, train) == [True, False, True, False, False]
+    assert languages_text.near_copies(lines, train, languages_text.grams, 0.8) == [True, False, True, False, False]
 
 
 def test_a_near_copy_of_either_side_goes():
@@ -451,7 +451,7 @@ def test_no_test_paragraph_of_the_help_is_nearly_a_training_one(monkeypatch):
     assert [len(splits[name]) for name in ("test", "valid")] == [10, 8]
     held = {*splits["test"], *splits["valid"]}
     assert all(len(rows[english]) == 2 for english in held) and not held & set(splits["train"])
-    assert not any(help_text.near_copies(sorted(held), splits["train"]))
+    assert not any(help_text.near_copies(sorted(held), splits["train"], help_text.trigrams, 0.6))
     numbers = {int(english.split()[3]) for english in held}
     assert min(numbers) >= 30  # the others have a near copy in training
     assert help_text.memory_bleu(rows, splits) == [pytest.approx(100), 0]
