@@ -9,8 +9,11 @@ plain products. All systems take the same batches in turn. On a GPU `make gpu-ch
 from __future__ import annotations
 
 import gc
+import os
 from dataclasses import dataclass, replace
 from statistics import median
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler says when it starts and stops
 
 import click
 import torch
