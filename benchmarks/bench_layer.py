@@ -1,6 +1,7 @@
 """What an expert layer costs: time and memory of a forward and a backward pass, ours and others', in one run.
 
     python benchmarks/bench_layer.py --write
+    python benchmarks/bench_layer.py --beside --no-peers   # with a process that keeps a core busy
 
 Before anything is timed, our layers' outputs and gradients are compared with `moe/reference.py`, and the bound's with
 plain products. All systems take the same batches in turn. On a GPU `make gpu-check` times our layers.
@@ -10,6 +11,10 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -29,6 +34,9 @@ FULL, SMALL = Sizes(4096, 512, 2048), Sizes(4096, 256, 1024)
 BATCHES = 4
 DENSE_FLOOR_UP_TO = 64  # experts: with more of them, the bound itself is far from the dense layer
 DENSE_FLOOR = Floor(1.10)
+# With another busy process: of up to 8 experts, and of more.
+BESIDE_FLOORS = (Floor(1.25), Floor(1.5))
+FEW_EXPERTS = 8
 PEERS_UP_TO = 64  # experts: with more, some peers take minutes
 COLUMNS = ("system", "ms", "time / dense", "time / bound", "time / dense, per active FLOP", "memory / dense")
 NOTE = (
@@ -42,19 +50,50 @@ NOTE = (
 @click.option("--experts", metavar="N,…", help="Numbers of experts. [default: 8,32,128]")
 @click.option("--repetitions", type=click.IntRange(5), default=9)
 @click.option("--peers/--no-peers", default=True, help="Time the layers of others too.")
+@click.option("--beside", is_flag=True, help="Keep one core busy with another process.")
 @report_options("Small sizes, 8 and 32 experts, and with `--check` no peers.")
-def main(experts: str | None, repetitions: int, peers: bool, small: bool, check: bool, write: bool) -> None:
+def main(
+    experts: str | None,
+    repetitions: int,
+    peers: bool,
+    beside: bool,
+    small: bool,
+    check: bool,
+    write: bool,
+) -> None:
     """Time one expert layer of each kind, and print tables with ratios."""
     torch.manual_seed(1)
     small = small or check
     peers = peers and not check  # the best of them is as fast as the dense layer: their floor is out of reach
     sizes = SMALL if small else FULL
-    report = Report(report_name("layer", small), "One expert layer, forward and backward")
+    name = "layer_beside" if beside else "layer"
+    report = Report(report_name(name, small), "One expert layer, forward and backward")
     report.text(f"{sizes.tokens} tokens, H={sizes.hidden}, F={sizes.inner}, {str(sizes.dtype).removeprefix('torch.')}.")
-    for number in (experts or ("8,32" if small else "8,32,128")).split(","):
-        one_number(report, int(number), sizes, repetitions, peers and int(number) <= PEERS_UP_TO)
-        gc.collect()
+    with busy_core() if beside else nullcontext():
+        for number in (experts or ("8,32" if small else "8,32,128")).split(","):
+            has_peers = peers and int(number) <= PEERS_UP_TO
+            one_number(report, int(number), sizes, repetitions, has_peers, beside)
+            gc.collect()
     report.finish(write, check)
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Keep the last core busy with a process that counts."""
+    core = max(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def dense_floor(num_experts: int, beside: bool) -> Floor:
+    """Return the floor of a layer's time over the dense layer's."""
+    if not beside:
+        return DENSE_FLOOR
+    return BESIDE_FLOORS[num_experts > FEW_EXPERTS]
 
 
 @dataclass(frozen=True)
@@ -99,7 +138,9 @@ class Measured:
         return [name, 1000 * median(self.seconds[name]), dense, bound, per_flop, memory]
 
 
-def one_number(report: Report, num_experts: int, sizes: Sizes, repetitions: int, peers: bool) -> None:
+def one_number(
+    report: Report, num_experts: int, sizes: Sizes, repetitions: int, peers: bool, beside: bool
+) -> None:
     inputs = sizes.inputs(BATCHES)
     systems = own_systems(num_experts, sizes, inputs)
     for name in GATES:
@@ -113,17 +154,17 @@ def one_number(report: Report, num_experts: int, sizes: Sizes, repetitions: int,
     report.raw(f"seconds, {num_experts} experts", found.seconds)
     report.table(f"{num_experts} experts", COLUMNS, found.rows(), f"{NOTE} {loads(systems)}")
     for name in GATES:
-        add_figures(report, found, name)
+        add_figures(report, found, name, beside)
 
 
-def add_figures(report: Report, found: Measured, name: str) -> None:
+def add_figures(report: Report, found: Measured, name: str, beside: bool) -> None:
     """One of ours over the dense layer, the bound and the best peer; its memory."""
     label, seconds = f"{name}, {found.num_experts} experts", found.seconds[name]
     others = []
     if name != SKEWED:  # with an uneven load, neither the bound nor the dense layer does the same work
         others.append(("bound", found.seconds[found.bound], Floor(1.15)))
         if found.num_experts <= DENSE_FLOOR_UP_TO:
-            others.insert(0, ("dense", found.seconds[DENSE], DENSE_FLOOR))
+            others.insert(0, ("dense", found.seconds[DENSE], dense_floor(found.num_experts, beside)))
         if found.best_peer:
             others.append((f"{found.best_peer}, per active FLOP", found.per_expert(found.best_peer), Floor(0.5)))
     for what, theirs, floor in others:

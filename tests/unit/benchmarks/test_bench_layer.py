@@ -1,5 +1,6 @@
 """The layer benchmark: its checks see what is wrong, its bound and memory are what they say."""
 
+import bench_layer
 import layer_checks
 import layer_costs
 import layer_systems
@@ -84,3 +85,19 @@ def test_memory_is_that_of_the_values_in_between(systems):
     found = layer_costs.peak_memory(systems[layer_systems.BOUNDS[0]])
     # At least the activations and one gradient of their size; weights (32 kB with their gradients) do not count.
     assert 2 * inner + outer <= found <= 3 * inner + 3 * outer
+
+
+def test_a_core_is_busy_inside_alone(monkeypatch):
+    processes = []
+    start = bench_layer.subprocess.Popen
+
+    def start_and_keep(*arguments):
+        processes.append(start(*arguments))
+        return processes[-1]
+
+    monkeypatch.setattr(bench_layer.subprocess, "Popen", start_and_keep)
+    with bench_layer.busy_core():
+        assert processes[0].poll() is None
+    assert processes[0].poll() is not None
+    assert [bench_layer.dense_floor(number, True).limit for number in (8, 32)] == [1.25, 1.5]
+    assert bench_layer.dense_floor(8, False).limit == 1.10
