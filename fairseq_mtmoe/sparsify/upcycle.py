@@ -30,7 +30,7 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
         model_name: the sparse model, such as `base_moe`.
         checkpoint: a dense transformer's, checked by `rebuild.check` (UserError: no dense transformer).
         options: the sparse model's (UserError: unknown, out of range); others are the checkpoint's or defaults.
-        seed: of the gates' initial values and of re-initialized units.
+        seed: of the gates' initial values.
     """
     _check_options(model_name, options)
     dense_options = model_options(checkpoint)
