@@ -101,6 +101,7 @@ class ScoreFolder:
             ) from error
         differing = self._differing(settings)
         self._refuse("an unfinished evaluation", differing)
+        self._before = {score.pair: score for score in scores}
         if not differing:
             self.unfinished = {score.pair: score for score in scores if self.has_texts(score)}
 

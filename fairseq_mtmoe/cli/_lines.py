@@ -167,6 +167,7 @@ class Files:
         """
         goes_on = self._check()
         for lang, partial in self._partial.items():
+            partial.parent.mkdir(parents=True, exist_ok=True)
             # It may have been killed while its files were moved into place.
             if goes_on and not partial.exists() and self._paths[lang].exists():
                 os.replace(self._paths[lang], partial)
@@ -202,10 +203,10 @@ class Files:
         partial = [self._partial[lang] for lang in self._files if self._partial[lang].exists()]
         if self._settings is not None and any(path.stat().st_size for path in partial):
             return
+        if self._files:  # the note first: without partial files it would claim the old output
+            self._note.unlink(missing_ok=True)
         for path in partial:
             path.unlink()
-        if self._files:
-            self._note.unlink(missing_ok=True)
 
 
 def _locked(path: Path) -> BinaryIO:

@@ -31,8 +31,7 @@ SUFFIXES = (".html", ".htm")
               help="Output folder of mtmoe evaluate or fairseq-validate, given once for each RUN; by default the one "
               "in RUN/scores.")  # fmt: skip
 @click.option("--watch", type=click.FloatRange(min=1), metavar="SECONDS",
-              help="Rewrite the page at this interval until interrupted, when the runs have new data; an open page "
-              "loads itself again.")  # fmt: skip
+              help="Rewrite the page at this interval until interrupted; an open page loads itself again.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace OUT.html if it exists.")
 def command(
     runs: tuple[Path, ...], png: Path | None, scores: tuple[Path, ...], watch: float | None, overwrite: bool
@@ -44,7 +43,7 @@ def command(
     mtmoe report runs/base runs/dense both.html --png pictures
 
     RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. The page has warnings,
-    progress and settings, scores with their significance and sample translations. It has charts of perplexity and
+    progress and settings, and scores with their significance. It has charts of perplexity and
     metrics, training, sampling, the use of experts, gates, task embeddings and speed; each can be saved as SVG. Gates
     and embeddings are of RUN's best checkpoint, or else its last, and not on a page with --watch.
 

@@ -67,6 +67,8 @@ def command(
     if targets_lines != total:
         rule = f"as many lines as `{sources}`, {total:,}"
         raise UserError(f"`{targets}` must have {rule}, but has {targets_lines:,} instead.")
+    if out is None and sys.stdout is None:
+        raise UserError("`--out` must be given if the standard output is closed, but is not.")
     if out is not None:
         for name, path in (("SOURCES", sources), ("TARGETS", targets), *(("MODEL", Path(m)) for m in model.split(":"))):
             output_file("--out", out, overwrite, **{name: path})

@@ -106,6 +106,8 @@ def command(
         return
     assert source is not None
     targets = tuple(dict.fromkeys(targets))
+    if not inputs and sys.stdin is None:
+        raise UserError("`--input` must be given if the standard input is closed, but is not.")
     surveys = [survey(path) for path in inputs]
     sink: Screen | Files
     if out is None:
@@ -132,6 +134,8 @@ def _check(models: Sequence[str], source: str | None, targets: Sequence[str], ou
     for option, value in (("--from", source), ("--to", targets)):
         if not value:
             raise UserError(f"`{option}` must be given, such as `--from en --to sw,ig`, but is not.")
+    if out is None and sys.stdout is None:
+        raise UserError("`--out` must be given if the standard output is closed, but is not.")
     if out is None and len(targets) > 1:
         raise_invalid("--to", "one language for the standard output; `--out` takes several", ",".join(targets))
 

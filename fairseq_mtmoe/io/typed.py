@@ -151,6 +151,8 @@ def _first_fault(error: Any, value: Any, path: str) -> Fault:
 def _path_of(mistake: dict[str, Any], value: Any) -> list[str]:
     """Return the keys and indices that lead to a mistake, without pydantic's names of types."""
     steps, is_missing = mistake["loc"], mistake["type"] == "missing"
+    if not steps:  # the text itself: half a character, or too many levels
+        return []
     steps = steps[:-2] if steps[-1] == "[key]" else steps
     path = []
     for step in steps[:-1] if is_missing else steps:
@@ -168,6 +170,8 @@ def _rule_of(mistake: dict[str, Any]) -> str:
     """Return pydantic's message as a noun phrase."""
     if mistake["type"] == "unexpected_keyword_argument":
         return "absent, as no such name is known"
+    if mistake["type"] == "json_invalid":
+        return "values of whole characters, in few levels"
     message: str = "a value" if mistake["type"] == "missing" else mistake["msg"]
     return message.removeprefix("Input should be ")
 

@@ -26,7 +26,10 @@ _UNKNOWN = "`unknown`: share of test tokens, both sides, that the vocabulary lac
 
 def html_of(report: Report) -> str:
     """Return a report in HTML, byte for byte reproducible."""
-    return page_of(_title(report), [*sections_of(report), *_samples(report)], _about())
+    sections = [*sections_of(report), *_samples(report)]
+    if report["pairs"]:
+        sections.append(Section("Training", [training_command(report)]))
+    return page_of(_title(report), sections, _about())
 
 
 def markdown_of(report: Report) -> str:
@@ -189,7 +192,9 @@ def _corpus_table(report: Report) -> Table:
                 for kind in ("bad", "dropped")
                 for reason, count in corpus[kind].items()
             ]
-            kind = f"{corpus.get('kind', '')} × {corpus.get('weight', 1)}".strip(" ×1")
+            kind = corpus.get("kind", "")
+            if corpus.get("weight", 1) > 1:
+                kind = f"{kind} × {corpus['weight']}".strip()
             counts = [f"{corpus[column]:,}" for column in ("read", "kept")]
             rows.append([name, pair, corpus["role"], kind, *counts, ", ".join(lost)])
     return Table(

@@ -119,10 +119,10 @@ def _files(folder: Path, source: Source, labels: list[str]) -> list[tuple[Path, 
     files: list[tuple[Path, str | None]] = []
     for label in labels:
         pattern = source.file.replace("{label}", escape(label))
-        paths = sorted(glob(str(Path(escape(str(folder)), pattern))))
+        paths = sorted(map(Path, glob(str(Path(escape(str(folder)), pattern)))))
         if not paths:
             return []
-        files += [(Path(path), label) for path in paths]
+        files += [(path, label) for path in paths]
     return files
 
 

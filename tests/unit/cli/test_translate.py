@@ -73,6 +73,12 @@ def test_one_line_in_is_one_line_out(model, file):
     assert rows[0][1].encode() == first and float(rows[0][0]) >= float(rows[1][0])
 
 
+def test_a_folder_of_outputs_is_made(model, file, tmp_path):
+    outputs = tmp_path / "new" / "folder"
+    translate(model, *SHORT, "--to", "aa,bb", "--input", file, "--out", outputs)
+    assert [path.read_text().count("\n") for path in sorted(outputs.iterdir())] == [20, 20]
+
+
 def test_translations_that_end_at_the_limit_are_counted(model, file, tmp_path):
     state, path = torch.load(model), tmp_path / "model.pt"
     for name, rows in state["model"].items():

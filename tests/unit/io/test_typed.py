@@ -73,6 +73,11 @@ def test_the_first_fault(value, path, rule, shown):
     assert (wrong.path, wrong.rule, wrong.value) == (path, rule, shown)
 
 
+NESTED: list = []
+for _ in range(300):
+    NESTED = [NESTED]
+
+
 def test_a_dataclass_of_plain_values():
     value = {"name": "triangle", "sides": [3, 4, 5], "ends": [1, 2]}
     assert structured(Shape, value, "recipe.yaml") == Shape("triangle", [3, 4, 5], Colour.red, (1, 2))
@@ -82,6 +87,8 @@ def test_a_dataclass_of_plain_values():
         ({"sides": []}, "recipe.yaml: name"),
         ({"name": "triangle", "sides": [], "colour": "blue"}, "recipe.yaml: colour"),
         ([], "recipe.yaml"),
+        ({"name": "\ud800", "sides": []}, "recipe.yaml"),
+        ({"name": "triangle", "sides": NESTED}, "recipe.yaml"),
     ):
         with refused(name):
             structured(Shape, wrong, "recipe.yaml")

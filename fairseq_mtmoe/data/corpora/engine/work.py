@@ -95,7 +95,7 @@ class WorkFolder:
         folder.mkdir()
         result = make(folder)
         content = {"key": self._key, "result": adapter.dump_python(result, mode="json")}
-        write_text(record, json.dumps(content, ensure_ascii=False))
+        write_text(record, json.dumps(content))
         return result
 
 

@@ -147,6 +147,14 @@ def test_steps_are_shown_now_and_then_and_at_their_end(tmp_path, monkeypatch, ca
     assert logged[0].endswith(first) and logged[-1].endswith(last)
 
 
+def test_no_link_is_followed_to_the_log(tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    (tmp_path / "log.txt").symlink_to("precious.txt")
+    with refused("log.txt"):
+        Progress(tmp_path / "log.txt").note("a line")
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
 def test_no_link_is_followed_to_the_work_folder(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / ".data.work").symlink_to("home")

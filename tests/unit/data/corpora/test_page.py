@@ -39,6 +39,8 @@ def test_the_figures_are_the_reports():
     corpora = table_of(tree, "Corpora")
     assert corpora[1][:6] == ["corpus-0", "en-aa", "train", "", "1,000", "955"]
     assert corpora[1][6].startswith("3 encoding, 4 untranslated, 1 length, 2 empty,")
+    found["corpora"]["corpus-0"]["weight"] = 21
+    assert table_of(parsed(html_of(found)), "Corpora")[1][3] == "× 21"
     assert f"`−copy`: {RULES['copy']}." in text and "- filters.max\\_ratio: 3.0" in text
 
 
@@ -81,6 +83,7 @@ def test_it_is_said_how_to_train_on_it():
     found = report(3, 4)
     command = training_command(found)
     assert f"```\n{command}\n```" in markdown_of(found)
+    assert visible(command).splitlines()[0] in parsed(html_of(found)).text_content()
     assert "DATA/shard0:DATA/shard1:DATA/shard2" in html_of(found) and "DATA/shard2`" in markdown_of(found)
     mbart = {**found, "recipe": {"vocabulary": {"language_tokens": "mbart"}}}
     words = shlex.split(training_command(mbart, "'my data'").replace("\\\n", " "))
