@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,11 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis import scores
 from fairseq_mtmoe.cli import _shared
-from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers
+from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, ScoreFolder, as_file
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import decode, translator
+from fairseq_mtmoe.io.digest import digest_of
 from tests.helpers import untrained
 from tests.helpers.invoked import invoked
 from tests.helpers.piece_models import trained_pieces
@@ -338,3 +340,18 @@ def test_a_log_file_has_lines_of_progress(model, tmp_path, monkeypatch):
     assert re.fullmatch(r", \d+:\d\d:\d\d left", lines[-2][2])
     monkeypatch.setattr(_shared, "SECONDS_BETWEEN_LINES", 3600.0)
     assert "translating" not in evaluate(*settings(model), "--out", tmp_path / "soon").stderr
+
+
+def test_an_overwritten_unfinished_evaluation_leaves_no_texts(tmp_path):
+    settings = {name: name for name in ("checkpoint", "data", "data_sha256", "subset")}
+    settings |= {"checkpoint_sha256": ["a"], "seed": None, "updates": None}
+    lines = ["a b c d"] * 3
+    names = ("en-aa", "en-bb")
+    for pair, overwrite in zip(names, (False, True), strict=True):
+        score = scores.score_pair(pair, lines, lines, "high", [], None)
+        score = replace(score, references="text", hypotheses_sha256=digest_of(as_file(lines)))
+        folder = ScoreFolder(tmp_path / "scores", {**settings, "lang_pairs": [pair]}, overwrite)
+        assert folder.finished() is None
+        folder.write_texts(score, lines, [lines], {})
+    folder.write_scores([score])
+    assert {path.name.split(".")[0] for path in (tmp_path / "scores").iterdir()} == {"en-bb", "scores"}
