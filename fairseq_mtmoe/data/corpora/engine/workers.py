@@ -5,6 +5,8 @@ A job is a call that says where something is, never the text itself.
 
 import multiprocessing
 import time
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -113,14 +115,24 @@ class Workers:
             return
         finished: SimpleQueue[Future[Result]] = SimpleQueue()
         numbers: dict[Future[Result], int] = {}
+        waiting = deque(range(len(jobs)))
         try:
-            for number, job in enumerate(jobs):
-                future = self.executor.submit(job)
-                numbers[future] = number
-                future.add_done_callback(finished.put)
-            for _ in jobs:
+            while waiting or numbers:
+                while waiting:
+                    number = waiting.popleft()
+                    future = self.executor.submit(jobs[number])
+                    numbers[future] = number
+                    future.add_done_callback(finished.put)
                 future = self._next(finished)
-                yield numbers[future], future.result()
+                number = numbers.pop(future)
+                try:
+                    result = future.result()
+                except TypeError as error:
+                    if not _was_lost(error):
+                        raise
+                    waiting.append(number)
+                    continue
+                yield number, result
         except BrokenProcessPool as error:
             raise UserError(
                 "A worker process was killed, most likely for lack of memory; run the command again"
@@ -139,6 +151,15 @@ class Workers:
                 return finished.get(timeout=SECONDS_BETWEEN_LOOKS)
             except Empty:
                 self.check()
+
+
+def _was_lost(error: TypeError) -> bool:
+    """Return whether a result's worker was lost when Dask fetched it.
+
+    Dask's executor then unpacks the result as an exception.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    return frames[-1].filename.endswith("cfexecutor.py")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -127,6 +128,35 @@ def test_a_cluster_that_loses_all_workers_is_one_sentence(tmp_path, monkeypatch)
         for function in (die, square):  # nor is there one at the start
             with refused("--scheduler", "dask worker ADDRESS --nthreads 1"):
                 list(hands.results(calls(function, range(3))))
+
+
+class LosingExecutor(Executor):
+    """An executor whose first result is lost, as Dask's executor shows it."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def submit(self, job):
+        self.calls += 1
+        future = Future()
+        try:
+            if self.calls == 1:
+                exec(compile("kind, error = 1", "cfexecutor.py", "exec"))
+            future.set_result(job())
+        except TypeError as error:
+            future.set_exception(error)
+        return future
+
+
+def test_a_result_that_is_lost_is_made_again():
+    executor = LosingExecutor()
+    results = dict(Workers(executor).results(calls(square, range(3))))
+    assert results == {0: 0, 1: 1, 2: 4} and executor.calls == 4
+
+
+def test_a_job_with_an_error_is_not_made_again():
+    with LosingExecutor() as executor, pytest.raises(TypeError):
+        list(Workers(executor).results([partial(len, 1), partial(len, 1)]))
 
 
 def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
