@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE, TIERS
+from fairseq_mtmoe.protocols import TrainingTask
 from fairseq_mtmoe.training import screen
 from tests.helpers.commands import train
 from tests.helpers.refused import refused
@@ -19,7 +20,10 @@ register()
 
 
 def grouped(*names):
-    return SimpleNamespace(groups=lambda: [SimpleNamespace(name=name) for name in names])
+    """A task with groups of these names."""
+    task = TrainingTask()
+    task.groups = lambda: [SimpleNamespace(name=name) for name in names]
+    return task
 
 
 @pytest.fixture

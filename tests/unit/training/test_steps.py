@@ -20,6 +20,7 @@ from fairseq_mtmoe.models.mt_tag import MTTaGModel
 from fairseq_mtmoe.moe import BaseGate, ExpertBank, MoELayer
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.optim.state import MASTER, OptimizerState, trained_parameters
+from fairseq_mtmoe.protocols import TrainingTask
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.training.metrics import ExpertCommLog
 from fairseq_mtmoe.training.steps import GateRate, are_finite, clip_on_cpu, unwrapped_optimizer
@@ -237,7 +238,7 @@ def exchange(block, num_bytes, seconds=0.1):
 
 def reported(log, update):
     """What a task is told of the updates since it was told last; it is told of nothing else."""
-    task = Mock()
+    task = Mock(spec=TrainingTask)
     log.report(task, update)
     assert {name for name, _, _ in task.mock_calls} <= {"expert_comm"}
     return [fields for _, _, fields in task.mock_calls]
