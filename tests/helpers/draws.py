@@ -22,9 +22,9 @@ def lengths_of(sizes, longest: int = 30, seed: int = 1, sides: int = 2) -> list[
 
 def by_task(draw: Draw) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in draw.shards]
-    for block in draw.blocks:
-        for task, sentences in draw.by_task(block)[1]:
-            found[task] += sentences.tolist()
+    for _, tasks, sentences in draw.blocks():
+        for task, sentence in zip(tasks.tolist(), sentences.tolist(), strict=True):
+            found[task].append(sentence)
     return [sorted(sentences) for sentences in found]
 
 

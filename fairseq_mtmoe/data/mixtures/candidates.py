@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
+from fairseq_mtmoe.data.mixtures.dataset import Batch, Item, batches_of
+from fairseq_mtmoe.data.sampling.candidates import Ranks
 
 INDEX, LENGTH = "index", "length"  # keys of an example: number in its task, tokens of its longest side
 CANDIDATES, PASSES, DROPOUT_PASS = "of_candidates", "passes", "dropout_pass"  # keys of the sample
@@ -46,6 +47,12 @@ class Candidates:
     def task_C(self) -> np.ndarray:
         """Return the task's number of each candidate, (C,)."""
         return np.array([task for task, _ in self.items])
+
+
+def batches_of_ranks(ranks: Ranks, *limits: Any) -> list[np.ndarray]:
+    """Return the indices of each step's candidates, task after task; limits as in `batches_of`, for ranks."""
+    steps = batches_of(np.arange(len(ranks.longest_R)), ranks.longest_R, *limits)
+    return [np.concatenate([task[step[0] : step[-1] + 1] for task in ranks.indices]) for step in steps]
 
 
 def candidate_batch(

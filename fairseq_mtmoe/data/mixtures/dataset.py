@@ -4,12 +4,13 @@ A task is sampled and validated by its name: a benchmark task, or a language pai
 id*, which several tasks may share: `task_ids` (B,).
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset
+from fairseq.data import FairseqDataset, data_utils
 
 from fairseq_mtmoe.data.sampling.draw import Numbering
 from fairseq_mtmoe.errors import UserError
@@ -25,6 +26,36 @@ def sizes_of(dataset: FairseqDataset) -> np.ndarray:
     """Return the lengths (n, S) of a dataset's examples; S is 1 if fairseq has one length for each."""
     sizes = np.asarray(dataset.sizes)
     return sizes if sizes.ndim > 1 else sizes[:, np.newaxis]
+
+
+def check_fit(longest: int, max_tokens: int | None) -> None:
+    """Check that `max_tokens` allows the longest example (UserError: it does not)."""
+    if max_tokens is not None and longest > max_tokens:
+        raise UserError(
+            f"`--max-tokens`, or in validation `--max-tokens-valid`, must be at least {longest}, the length of the "
+            f"longest example, but is {max_tokens} instead."
+        )
+
+
+def batches_of(
+    indices: np.ndarray,
+    longest_V: np.ndarray,
+    max_tokens: int | None = None,
+    max_sentences: int | None = None,
+    required_batch_size_multiple: int = 1,
+) -> list[np.ndarray]:
+    """Return fairseq's batches, and the rest that it drops if it is no multiple of the required size.
+
+    longest_V: the greatest length of any side of each example.
+    """
+    if not len(indices):
+        return []
+    check_fit(int(longest_V.max()), max_tokens)
+    batches: list[np.ndarray] = data_utils.batch_by_size(
+        indices, None, longest_V, max_tokens, max_sentences, required_batch_size_multiple
+    )
+    rest = indices[sum(map(len, batches)) :]
+    return [*batches, rest] if len(rest) else list(batches)
 
 
 class MixtureDataset(FairseqDataset):
@@ -69,15 +100,6 @@ class MixtureDataset(FairseqDataset):
         task, example = self.numbering.locate(int(index))
         return tuple(int(length) for length in sizes_of(self.datasets[task])[example])
 
-    def check_fit(self, indices: np.ndarray, max_tokens: int | None) -> None:
-        """Check that `max_tokens` allows the longest example (UserError: it does not)."""
-        longest = 0 if max_tokens is None else int(self.num_tokens_vec(indices).max(initial=0))
-        if max_tokens is not None and longest > max_tokens:
-            raise UserError(
-                f"`--max-tokens`, or in training `--max-tokens-valid`, must be at least {longest}, the length of the "
-                f"longest example to evaluate, but is {max_tokens} instead."
-            )
-
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
         """Return the indices of examples up to `max_sizes` (per side, or one for all), and those of longer ones."""
         if max_sizes is None:
@@ -85,14 +107,8 @@ class MixtureDataset(FairseqDataset):
         too_long_V = (self.sizes_of(indices) > np.asarray(max_sizes)).any(axis=1)
         return indices[~too_long_V], indices[too_long_V].tolist()
 
-    def batch_by_size(
-        self, indices: np.ndarray, max_tokens: int | None = None, *args: Any, **kwargs: Any
-    ) -> list[np.ndarray]:
-        """Return fairseq's batches and the rest, which fairseq drops if it is no multiple of the required size."""
-        self.check_fit(indices, max_tokens)
-        batches = super().batch_by_size(indices, max_tokens, *args, **kwargs) if len(indices) else []
-        rest = indices[sum(len(batch) for batch in batches) :]
-        return [*batches, rest] if len(rest) else list(batches)
+    def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+        return batches_of(indices, self.num_tokens_vec(indices), *args, **kwargs)
 
     def collater(self, items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None) -> Batch:
         """Return a batch in fairseq's form with `task_ids` (B,)."""
@@ -143,17 +159,13 @@ class EvaluationMixture(MixtureDataset):
 
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         tasks, _ = self.numbering.locate_all(indices)
-        starts = np.flatnonzero(np.diff(tasks)) + 1
-        of_tasks = [
-            super(EvaluationMixture, self).batch_by_size(of_one_task, *args, **kwargs)
-            for of_one_task in np.split(indices, starts)
-        ]
-        if not self.interleaves:
-            return [batch for of_task in of_tasks for batch in of_task]
-        of_tasks = [mixed(of_task) for of_task in of_tasks if len(of_task)]
-        if not of_tasks:
-            return []
+        parts = np.split(indices, np.flatnonzero(np.diff(tasks)) + 1)
+        batches_by_task = [super(EvaluationMixture, self).batch_by_size(part, *args, **kwargs) for part in parts]
+        batches = list(itertools.chain.from_iterable(batches_by_task))
+        if not self.interleaves or not batches:
+            return batches
+        batches = list(itertools.chain.from_iterable(map(mixed, batches_by_task)))
         # From 0 to 1 in each task: its first batch is among the first of all, the others follow at equal distances.
-        places = np.concatenate([np.r_[0, np.arange(1.5, len(of_task))] / len(of_task) for of_task in of_tasks])
-        batches = [batch for of_task in of_tasks for batch in of_task]
+        counts = [len(task_batches) for task_batches in batches_by_task]
+        places = np.concatenate([np.r_[0, np.arange(1.5, count)] / count for count in counts])
         return [batches[number] for number in np.argsort(places, kind="stable")]

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 from fairseq.data import FairseqDataset
 
-from fairseq_mtmoe.data.mixtures.candidates import INDEX, LENGTH, candidate_batch
-from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, sizes_of
+from fairseq_mtmoe.data.mixtures.candidates import INDEX, LENGTH, batches_of_ranks, candidate_batch
+from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, batches_of, sizes_of
 from fairseq_mtmoe.data.sampling.candidates import Ranks, ranked
 from fairseq_mtmoe.data.sampling.draw import Draw
-from fairseq_mtmoe.data.sampling.order import Order, batch_ends, order_by_length
+from fairseq_mtmoe.data.sampling.order import Order, order_by_length
 from fairseq_mtmoe.data.sampling.permutation import derive_key
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, saved_plan
@@ -130,7 +130,7 @@ class TrainingMixture(MixtureDataset):
         if self.draws_candidates:
             ranks = ranked(self.draw, *self._lengths(max_sizes))
             logger.info(f"{said} {len(self)} candidates, as many from each {self.loader.kind}")
-            parts, too_long = [ranks.batches(*limits)], ranks.too_long
+            parts, too_long = [batches_of_ranks(ranks, *limits)], ranks.too_long
         else:
             orders, parts = map(list, zip(*self._cut_parts(max_sizes, limits, per_update), strict=True))
             counts = np.sum([order.counts for order in orders], axis=0).tolist()
@@ -149,7 +149,7 @@ class TrainingMixture(MixtureDataset):
         tasks, _ = self.numbering.locate_all(indices)
         by_task = [indices[tasks == task] for task in range(len(self.task_ids))]
         longest = [self.num_tokens_vec(candidates) for candidates in by_task]
-        return Ranks.of_tasks(by_task, longest, indices[:0]).batches(*limits)
+        return batches_of_ranks(Ranks.of_tasks(by_task, longest, indices[:0]), *limits)
 
     def _cut_parts(
         self, max_sizes: Any, limits: tuple[int | None, int | None, int], per_update: int
@@ -189,12 +189,9 @@ class TrainingMixture(MixtureDataset):
     def ordered_indices(self) -> np.ndarray:
         return self.order().indices.astype(np.int64)
 
-    def batches(
-        self, order: Order, max_tokens: int | None, max_sentences: int | None, multiple: int
-    ) -> list[np.ndarray]:
-        """Return the batches that `batch_by_size` would make, as views of one array, in time of their number."""
-        ends = batch_ends(order.runs, max_tokens, max_sentences, multiple).tolist()
-        return [order.indices[start:end] for start, end in itertools.pairwise([0, *ends])]
+    def batches(self, order: Order, *limits: Any) -> list[np.ndarray]:
+        """Return the batches of an order's examples; limits as in `batches_of`."""
+        return batches_of(order.indices.astype(np.int64), order.longest_V, *limits)
 
 
 def with_padding(batch: Batch) -> Batch:

@@ -5,7 +5,6 @@ the first of every task, then the second, and so on. A step takes as many ranks 
 allow; the longest candidate of a rank counts. Within a window, tasks' shuffled sequences are sorted by length.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.sampling.draw import Draw
-from fairseq_mtmoe.data.sampling.order import Lengths, Runs, batch_ends
+from fairseq_mtmoe.data.sampling.order import Lengths
 from fairseq_mtmoe.data.sampling.permutation import Words
 
 WINDOW = 1024  # ranks sorted by length together: some ten steps or more
@@ -34,15 +33,6 @@ class Ranks:
         for lengths in longest:
             np.maximum(longest_R[: len(lengths)], lengths, out=longest_R[: len(lengths)])
         return cls(tuple(indices), longest_R, too_long)
-
-    def batches(
-        self, max_tokens: int | None = None, max_sentences: int | None = None, multiple: int = 1
-    ) -> list[Words]:
-        """Return the indices of each step's candidates, task after task; limits as in `batch_ends`, for ranks."""
-        runs = Runs(self.longest_R[np.newaxis], np.ones_like(self.longest_R))
-        ends = batch_ends(runs, max_tokens, max_sentences, multiple).tolist()
-        steps = itertools.pairwise([0, *ends])
-        return [np.concatenate([task[start:end] for task in self.indices]) for start, end in steps]
 
 
 def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None = None) -> Ranks:

@@ -1,4 +1,4 @@
-"""The draw of an epoch, described by a few numbers and computed block by block.
+"""The draw of an epoch, described by a few numbers.
 
 An index identifies a drawn example without a table. Each task, or all tasks if they are drawn as one, has a range of
 indices that holds its examples once for each pass that the epoch touches.
@@ -7,16 +7,15 @@ indices that holds its examples once for each pass that the epoch touches.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.sampling.permutation import Words, derive_key, items_at, positions_of, word_type
+from fairseq_mtmoe.data.sampling.permutation import Words, derive_key, items_at, word_type
 
-BLOCK = 1 << 17  # examples computed together; they fit into the processor's cache
+BLOCK = 1 << 17  # examples located together
 
 
 class Numbering:
@@ -30,8 +29,7 @@ class Numbering:
 
     def __init__(self, sizes: Sequence[int], groups: Sequence[int], passes: Sequence[int]) -> None:
         self.task_starts = [0, *np.cumsum(sizes).tolist()]
-        self.group_starts = [0, *np.cumsum(groups).tolist()]
-        bounds = [self.task_starts[task] for task in self.group_starts]
+        bounds = [self.task_starts[task] for task in (0, *np.cumsum(groups))]
         parts = len(passes) // len(groups)
         self.firsts, self.sizes = bounds[:-1] * parts, np.diff(bounds).tolist() * parts
         ranges = [size * times for size, times in zip(self.sizes, passes, strict=True)]
@@ -42,11 +40,6 @@ class Numbering:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Numbering) and vars(self) == vars(other)
-
-    def tasks(self, group: int) -> range:
-        """Return the numbers of a range's tasks."""
-        group %= len(self.group_starts) - 1
-        return range(self.group_starts[group], self.group_starts[group + 1])
 
     @property
     def index_type(self) -> type[np.uint32] | type[np.uint64]:
@@ -80,40 +73,15 @@ class Stretch:
     count: int  # number of positions
     key: int  # key of the first pass's permutation; in whole passes the order does not matter
 
-    @property
-    def blocks(self) -> list[Block]:
-        """Return the stretch divided into blocks."""
-        total = self.size if self._searches else self.count
-        return [Block(self, low, min(low + BLOCK, total)) for low in range(0, total, BLOCK)]
-
-    @property
-    def ascends(self) -> bool:
-        """Return whether a block's examples are sorted by number."""
-        return self._searches or self.count == self.size
-
-    @property
-    def _searches(self) -> bool:
-        # Computing every example's position costs less than gathering half of them in random order.
-        return self.count < self.size <= 2 * self.count
-
-    def items(self, low: int, high: int) -> Words:
-        """Return a block's examples, numbered from the first pass on."""
+    def items(self) -> Words:
+        """Return the examples, numbered from the first pass on; more than half a pass in ascending order."""
         if self.count >= self.size:
-            return np.arange(low, high, dtype=word_type(self.count))
-        if not self._searches:
-            return items_at(self.start + low, high - low, self.size, self.key)
-        positions = positions_of(low, high - low, self.size, self.key)
-        positions -= positions.dtype.type(self.start)  # positions before the start wrap to large numbers
-        found: Words = np.flatnonzero(positions < self.count).astype(positions.dtype) + positions.dtype.type(low)
-        return found
+            return np.arange(self.count, dtype=word_type(self.count))
+        return np.sort(self.in_order()) if self.size <= 2 * self.count else self.in_order()
 
-
-class Block(NamedTuple):
-    """A part of a stretch, bounded by positions, or by examples whose positions are computed."""
-
-    stretch: Stretch
-    low: int
-    high: int
+    def in_order(self) -> Words:
+        """Return the examples of a part of one pass in the pass's order."""
+        return items_at(self.start, self.count, self.size, self.key)
 
 
 @dataclass(frozen=True)
@@ -127,42 +95,29 @@ class Draw:
     def __len__(self) -> int:
         return sum(stretch.count for stretch in self.stretches)
 
-    @property
-    def blocks(self) -> list[Block]:
-        """Return the blocks of all stretches."""
-        return [block for stretch in self.stretches for block in stretch.blocks]
+    def blocks(self) -> Iterator[tuple[Words, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield indices, tasks and examples' numbers (V,) of a block of the draw, sorted by task."""
+        for stretch in self.stretches:
+            items = stretch.items()
+            for start in range(0, len(items), BLOCK):
+                indices = self._indices(stretch, items[start : start + BLOCK])
+                tasks, examples = self.numbering.locate_all(indices)
+                order = tasks.argsort(kind="stable")
+                yield indices[order], tasks[order], examples[order]
 
     def sequence(self, group: int) -> tuple[Words, Words]:
         """Return indices (E,) and numbers of a range's examples in their task's order; each stretch is one pass."""
-        numbering = self.numbering
         stretches = [stretch for stretch in self.stretches if stretch.group == group]
-        items = np.concatenate([items_at(one.start, one.count, one.size, one.key) for one in stretches])
-        starts = [numbering.starts[group] + stretch.first * stretch.size for stretch in stretches]
-        indices: Words = items.astype(numbering.index_type)
-        indices += np.repeat(np.array(starts, indices.dtype), [stretch.count for stretch in stretches])
-        return indices, items
+        items = [stretch.in_order() for stretch in stretches]
+        indices = list(map(self._indices, stretches, items))
+        return np.concatenate(indices), np.concatenate(items)
 
-    def by_task(self, block: Block) -> tuple[Words, list[tuple[int, Words]]]:
-        """Return the indices (V,) of a block's examples, and each task with its examples in this order."""
-        stretch, numbering = block.stretch, self.numbering
-        items = stretch.items(block.low, block.high)
-        examples = items if stretch.count <= stretch.size else items % items.dtype.type(stretch.size)
-        first, tasks = numbering.firsts[stretch.group], numbering.tasks(stretch.group)
-        starts = [start - first for start in numbering.task_starts[tasks.start : tasks.stop + 1]]
-        if len(tasks) > 1 and not stretch.ascends:
-            owners = np.searchsorted(np.array(starts[1:-1], examples.dtype), examples, side="right")
-            order = owners.astype(np.uint16).argsort(kind="stable")
-            items, examples = items[order], examples[order]
-            cuts = np.cumsum([0, *np.bincount(owners, minlength=len(tasks))])
-        else:
-            cuts = np.searchsorted(examples, starts) if len(tasks) > 1 else np.array([0, len(examples)])
-        parts = [
-            (task, examples[low:high] - examples.dtype.type(start) if start else examples[low:high])
-            for task, start, low, high in zip(tasks, starts, cuts[:-1], cuts[1:], strict=False)
-        ]
-        indices: Words = items.astype(numbering.index_type)
-        indices += indices.dtype.type(numbering.starts[stretch.group] + stretch.first * stretch.size)
-        return indices, parts
+    def _indices(self, stretch: Stretch, items: Words) -> Words:
+        """Return the indices of a stretch's items."""
+        first = self.numbering.starts[stretch.group] + stretch.first * stretch.size
+        indices: Words = items.astype(self.numbering.index_type)
+        indices += indices.dtype.type(first)
+        return indices
 
 
 def stratified_share(strata_E: NDArray[np.integer], share: float, seed: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Pseudo-random permutations of n items; any part can be computed by itself, in both directions.
+"""Pseudo-random permutations of n items; any part can be computed by itself.
 
 A key gives a permutation of 0 … n-1: a Feistel network over the next power of two, with cycle walking (Black and
 Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). So V of n items cost time in V, and no list of n numbers is
@@ -45,70 +45,47 @@ def word_type(size: int) -> type[np.uint32] | type[np.uint64]:
 
 def items_at(start: int, count: int, size: int, key: int) -> Words:
     """Return the items (count,) at positions `start … start+count-1` of the permutation of 0 … size-1 by `key`."""
-    return _Order(size, key).walk(start, count, forwards=True)
+    assert start >= 0 and start + count <= size
+    network = _Network(size, key)
+    items = np.empty(count, dtype=network.word)
+    for low in range(0, count, _CHUNK):
+        high = min(low + _CHUNK, count)
+        items[low:high] = network(np.arange(start + low, start + high, dtype=network.word))
+    outside = np.flatnonzero(items >= size)
+    while outside.size:
+        items[outside] = network(items[outside])
+        outside = outside[items[outside] >= size]
+    return items
 
 
-def positions_of(start: int, count: int, size: int, key: int) -> Words:
-    """Return the positions of the items `start … start+count-1`: the inverse of `items_at`."""
-    return _Order(size, key).walk(start, count, forwards=False)
-
-
-class _Order:
+class _Network:
     """Feistel network over halves (low, high): rounds add a keyed hash of one half to the other, in turn."""
 
     def __init__(self, size: int, key: int) -> None:
-        self.size = size
         self.word = word_type(size)
         self.low_bits = max(_MIN_BITS, (size - 1).bit_length()) // 2
         # The smallest moduli that hold all items, so that few values fall outside the range.
         self.moduli = 1 << self.low_bits, max(1 << (_MIN_BITS // 2), -(-size >> self.low_bits))
-        constants: Words = mix(np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * GOLDEN ^ np.uint64(key)).astype(
-            self.word
-        )
+        constants = mix(np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * GOLDEN ^ np.uint64(key))
+        constants = constants.astype(self.word)
         self.factors = np.bitwise_or(constants[::2], 1)  # odd factors are invertible
         self.summands = constants[1::2]
 
-    def walk(self, start: int, count: int, forwards: bool) -> Words:
-        """Apply the network to `start … start+count-1`, repeatedly while a value is outside the range."""
-        assert start >= 0 and start + count <= self.size
-        items = np.empty(count, dtype=self.word)
-        for low in range(0, count, _CHUNK):
-            high = min(low + _CHUNK, count)
-            items[low:high] = self._permute(np.arange(start + low, start + high, dtype=self.word), forwards)
-        outside = np.flatnonzero(items >= self.size)
-        while outside.size:
-            items[outside] = self._permute(items[outside], forwards)
-            outside = outside[items[outside] >= self.size]
-        return items
-
-    def _permute(self, words: Words, forwards: bool) -> Words:
-        halves = [words & self.word(self.moduli[0] - 1), words >> self.word(self.low_bits)]
-        hashed, other = np.empty_like(words), np.empty_like(words)
-        for number in range(ROUNDS) if forwards else reversed(range(ROUNDS)):
+    def __call__(self, words: Words) -> Words:
+        low_bits = self.word(self.low_bits)
+        halves = [words & self.word(self.moduli[0] - 1), words >> low_bits]
+        for number in range(ROUNDS):
             changed = 1 - number % 2
-            half, modulus = halves[changed], self.word(self.moduli[changed])
-            self._hash(halves[1 - changed], number, modulus, hashed, other)
+            modulus = self.word(self.moduli[changed])
+            half = halves[changed] + self._hash(halves[1 - changed], number, modulus)
             # Modulo: of the two candidates, one modulus apart, the wrong one is larger, as negative numbers wrap.
-            if forwards:
-                half += hashed
-                np.subtract(half, modulus, out=other)
-            else:
-                half -= hashed
-                np.add(half, modulus, out=other)
-            np.minimum(half, other, out=half)
-        low, high = halves
-        high <<= self.word(self.low_bits)
-        high |= low
-        return high
+            halves[changed] = np.minimum(half, half - modulus)
+        return halves[1] << low_bits | halves[0]
 
-    def _hash(self, half: Words, number: int, modulus: np.unsignedinteger, hashed: Words, other: Words) -> None:
-        # In place, as memory costs more than the arithmetic. A product's highest bits are the best mixed.
-        half_width = self.word(4 * hashed.itemsize)
-        np.multiply(half, self.factors[number], out=hashed)
-        hashed += self.summands[number]
-        np.right_shift(hashed, half_width, out=other)
-        hashed ^= other
-        hashed *= self.word(0x85EBCA6B if self.word is np.uint32 else int(GOLDEN))
-        hashed >>= half_width
-        hashed *= modulus
-        hashed >>= half_width
+    def _hash(self, half: Words, number: int, modulus: np.unsignedinteger) -> Words:
+        """Return numbers below the modulus; a product's highest bits are the best mixed."""
+        half_width = self.word(4 * half.itemsize)
+        hashed: Words = half * self.factors[number] + self.summands[number]
+        hashed = (hashed ^ hashed >> half_width) * self.word(0x85EBCA6B if self.word is np.uint32 else int(GOLDEN))
+        hashed = (hashed >> half_width) * modulus
+        return hashed >> half_width

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.analysis.score_files import in_groups
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.data.mixtures.dataset import Collate, EvaluationMixture
+from fairseq_mtmoe.data.mixtures.dataset import Collate, EvaluationMixture, check_fit
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.reading import expect_files
@@ -269,7 +269,8 @@ class BenchmarkTask(Multitask):
             expect_best_metric(self.args.best_checkpoint_metric, figure_names)
         for dataset in self.datasets.values():
             if isinstance(dataset, EvaluationMixture):
-                dataset.check_fit(np.arange(len(dataset)), self.args.max_tokens_valid)
+                longest = int(dataset.num_tokens_vec(np.arange(len(dataset))).max(initial=0))
+                check_fit(longest, self.args.max_tokens_valid)
         super().begin_epoch(epoch, model)
 
     @property

@@ -9,11 +9,12 @@ import torch
 from fairseq.data import FairseqDataset
 
 import fairseq_mtmoe
-from fairseq_mtmoe.data.mixtures.dataset import MixtureDataset
+from fairseq_mtmoe.data.mixtures.dataset import MixtureDataset, batches_of
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.sampling.draw import Numbering
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.schedule import Schedule
+from tests.helpers.refused import refused
 
 
 class Numbers(FairseqDataset):
@@ -69,6 +70,14 @@ def test_examples_of_one_side_are_drawn_ordered_and_batched():
 def test_what_is_too_long_on_any_side_is_left_out(limits, kept):
     fitting, others = mixture().filter_indices_by_size(np.arange(12), limits)
     assert len(fitting) == kept and sorted([*fitting.tolist(), *others]) == list(range(12))
+
+
+def test_no_example_is_dropped_from_batches_and_one_that_does_not_fit_is_refused():
+    lengths = np.array([1, 2, 2, 3, 4, 4, 4, 5, 5, 5, 8])
+    batches = batches_of(np.arange(20, 31), lengths, 20, 4, 2)
+    assert [batch.tolist() for batch in batches] == [[20, 21, 22, 23], [24, 25, 26, 27], [28, 29], [30]]
+    with refused("--max-tokens"):
+        batches_of(np.arange(11), lengths, 7)
 
 
 @pytest.mark.parametrize("room", ["data/mixtures", "data/sampling", "tasks/_multitask"])

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from fairseq_mtmoe.data.mixtures.candidates import batches_of_ranks
 from fairseq_mtmoe.data.sampling import candidates as module
 from fairseq_mtmoe.data.sampling.candidates import most_uncertain, ranked
 from tests.helpers.draws import lengths_of, second_epoch
@@ -26,7 +27,7 @@ def window(request, monkeypatch):
 @pytest.mark.parametrize(("sides", "size"), [(1, None), (2, 97)])
 def test_a_step_has_as_many_candidates_of_every_task_as_it_trains_on(sides, size):
     draw = second_epoch(SIZES, "uncertainty", virtual_epoch_size=size)
-    batches = ranked(draw, lengths_of(SIZES, sides=sides)).batches(max_sentences=16)
+    batches = batches_of_ranks(ranked(draw, lengths_of(SIZES, sides=sides)), None, 16)
     total = size or 300
     assert [len(batch) for batch in batches] == [4 * 16] * (total // 16) + [4 * (total % 16)]
     for batch in batches:
@@ -39,7 +40,7 @@ def test_a_step_has_as_many_candidates_of_every_task_as_it_trains_on(sides, size
 @pytest.mark.usefixtures("window")
 def test_whichever_candidates_train_they_are_no_more_tokens_than_the_limit():
     draw, lengths = second_epoch((300, 200), "uncertainty"), lengths_of((300, 200))
-    batches = ranked(draw, lengths).batches(max_tokens=200, max_sentences=7)
+    batches = batches_of_ranks(ranked(draw, lengths), 200, 7)
     sizes = []
     for batch in batches:
         parts = by_task(draw, batch)
@@ -59,7 +60,7 @@ def test_a_steps_candidates_are_about_equally_long():
 
     sequences = [draw.sequence(task)[0] for task in range(2)]
     unsorted = [np.concatenate([part[n : n + 32] for part in sequences]) for n in range(0, 4960, 32)]
-    assert spread(ranked(draw, lengths).batches(max_sentences=32)) < 0.15 * spread(unsorted)
+    assert spread(batches_of_ranks(ranked(draw, lengths), None, 32)) < 0.15 * spread(unsorted)
 
 
 @pytest.mark.usefixtures("window")
@@ -67,7 +68,7 @@ def test_examples_that_are_too_long_are_left_out():
     draw, lengths = second_epoch(SIZES, "uncertainty"), lengths_of(SIZES)
     lengths[2][:] = 99  # a task without any that is not
     ranks = ranked(draw, lengths, (25, 20))
-    batches = ranks.batches(max_sentences=16)
+    batches = batches_of_ranks(ranks, None, 16)
     found = by_task(draw, np.concatenate(batches))
     for task, (of_task, examples) in enumerate(zip(lengths, found, strict=True)):
         kept = [n for n in draw.sequence(task)[1].tolist() if (of_task[n] <= (25, 20)).all()]

@@ -1,4 +1,4 @@
-"""Indices and the sentences that they stand for; blocks, whichever way they are worked out, hold what they should."""
+"""Indices and the sentences that they stand for; blocks hold what they should."""
 
 import numpy as np
 import pytest
@@ -44,13 +44,11 @@ def test_blocks_hold_the_sentences_of_their_positions(kind, monkeypatch):
     monkeypatch.setattr(drawing, "BLOCK", 32)
     stretch, numbering = STRETCHES[kind], Numbering([40, 1, 59], [3], [4])
     draw = Draw((0,), numbering, (stretch,))
-    assert len(draw.blocks) > 1 or stretch.count < 32
-    indices, sentences = [], []
-    for block in draw.blocks:
-        found, by_task = draw.by_task(block)
-        indices += found.tolist()
-        sentences += [(task, sentence) for task, part in by_task for sentence in part.tolist()]
-    assert sentences == [numbering.locate(index) for index in indices]
+    blocks = list(draw.blocks())
+    assert len(blocks) > 1 or stretch.count < 32
+    indices, tasks, sentences = (np.concatenate(column).tolist() for column in zip(*blocks, strict=True))
+    assert list(zip(tasks, sentences, strict=True)) == [numbering.locate(index) for index in indices]
+    assert all((np.diff(block_tasks) >= 0).all() for _, block_tasks, _ in blocks)
     is_part = stretch.count < 100
     items = items_at(stretch.start, stretch.count, 100, 7).astype(int) if is_part else np.arange(stretch.count)
     assert sorted(indices) == sorted(stretch.first * 100 + items) and len(draw) == len(indices)
@@ -60,10 +58,8 @@ def test_wide_indices_of_wide_stretches():
     size = 10**12
     stretches = (Stretch(0, 0, size, size - 40, 40, 7), Stretch(0, 1, size, 0, 30, 8))
     draw = Draw((0,), Numbering([size], [1], [2]), stretches)
-    for block, start in zip(draw.blocks, (0, size), strict=True):
-        indices, ((task, sentences),) = draw.by_task(block)
-        assert task == 0 and [int(index) - start for index in indices] == sentences.tolist()
-        assert draw.numbering.locate(int(indices[3])) == (0, int(sentences[3]))
+    for (indices, tasks, sentences), start in zip(draw.blocks(), (0, size), strict=True):
+        assert not tasks.any() and (indices.astype(int) - start).tolist() == sentences.tolist()
 
 
 def made(seed):

@@ -1,16 +1,12 @@
-"""The order of an epoch: by lengths, ties at random, every drawn sentence once; its batches are fairseq's."""
+"""The order of an epoch: by lengths, ties at random, every drawn sentence once."""
 
 import numpy as np
 import pytest
-from fairseq.data import data_utils
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.sampling import draw as drawing
 from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
-from fairseq_mtmoe.data.sampling.order import Runs, batch_ends, order_by_length
+from fairseq_mtmoe.data.sampling.order import order_by_length
 from tests.helpers.draws import lengths_of, second_epoch
-from tests.helpers.refused import refused
 
 SIZES = (3000, 700, 40, 3)
 
@@ -39,14 +35,12 @@ def blocks(request, monkeypatch):
 def test_the_order_is_by_the_length_of_the_first_side_then_of_the_next(method, size, limits, sides, blocks):
     draw, lengths = second_epoch(SIZES, method, virtual_epoch_size=size), lengths_of(SIZES, sides=sides)
     order = order_by_length(draw, lengths, 3, limits)
-    drawn = np.concatenate([draw.by_task(block)[0] for block in draw.blocks])
+    drawn = np.concatenate([indices for indices, _, _ in draw.blocks()])
     outside = (lengths_at(draw, lengths, drawn) > (limits or (99,) * sides)).any(axis=1)
     assert sorted(order.indices) == sorted(drawn[~outside]) and sorted(order.too_long) == sorted(drawn[outside])
     found = lengths_at(draw, lengths, order.indices)
     assert found.tolist() == sorted(found.tolist())
-    runs = order.runs
-    np.testing.assert_array_equal(np.repeat(runs.lengths.T, runs.count, axis=0), found)
-    assert runs.count.min() > 0 and len({*map(tuple, runs.lengths.T.tolist())}) == len(runs.count)
+    assert order.longest_V.tolist() == found.max(axis=1).tolist()
     assert order.counts.tolist() == np.bincount(draw.numbering.locate_all(drawn)[0], minlength=4).tolist()
 
 
@@ -68,45 +62,3 @@ def test_the_order_is_frozen():
     wide = Draw((0, 0), Numbering([2**32, 9], [1, 1], [1, 1]), (Stretch(1, 0, 9, 0, 9, 0),))
     same = [np.full((2, 1), 5), np.full((9, 1), 5)]
     assert (order_by_length(wide, same, 42).indices - 2**32).tolist() == [4, 8, 1, 5, 0, 6, 7, 2, 3]
-
-
-def runs_of(rows):
-    *lengths, count = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    return Runs(np.array(lengths), count)
-
-
-def fairseq_ends(runs, max_tokens, max_sentences, multiple):
-    tokens = np.repeat(runs.lengths.max(axis=0), runs.count)
-    if not len(tokens):
-        return []
-    batches = data_utils.batch_by_size(np.arange(len(tokens)), None, tokens, max_tokens, max_sentences, multiple)
-    return np.unique([*np.cumsum([len(batch) for batch in batches]), len(tokens)]).tolist()
-
-
-LENGTH = st.integers(1, 12)
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    st.lists(st.tuples(LENGTH, LENGTH, st.integers(1, 60)), max_size=12),
-    st.booleans(),
-    st.one_of(st.none(), st.integers(12, 200)),
-    st.one_of(st.none(), st.integers(1, 30)),
-    st.sampled_from([1, 2, 3, 8]),
-)
-def test_the_batches_are_fairseqs(rows, ordered, max_tokens, max_sentences, multiple):
-    runs = runs_of(sorted(rows) if ordered else rows)
-    expected = fairseq_ends(runs, max_tokens, max_sentences, multiple)
-    assert batch_ends(runs, max_tokens, max_sentences, multiple).tolist() == expected
-
-
-@pytest.mark.parametrize("lengths", [[[2, 4]], [[2, 3], [2, 4]], [[1, 1], [2, 2], [1, 4]]])
-def test_the_longest_of_any_number_of_sides_counts_in_a_batch(lengths):
-    assert batch_ends(Runs(np.array(lengths), np.array([5, 5])), max_tokens=8).tolist() == [4, 6, 8, 10]
-
-
-def test_batches_cost_nothing_for_each_sentence_and_refuse_one_that_does_not_fit():
-    ends = batch_ends(runs_of([(3, 3, 10**12), (2, 4, 10**12)]), None, 10**11)
-    assert len(ends) == 20 and ends[-1] == 2 * 10**12
-    with refused("--max-tokens"):
-        batch_ends(runs_of([(3, 4, 1), (2, 9, 1)]), 8)
