@@ -83,11 +83,14 @@ def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: b
 
 
 def _refuse_earlier_versions(path: str, state: dict[str, Any]) -> None:
-    """Raise a `UserError` for a checkpoint of 0.1, whose experts or position in the data lack entries."""
+    """Raise a `UserError` for a checkpoint of 0.1, whose experts or position in the data lack entries.
+
+    One of another trainer has no count of `nonfinite` updates either; its gates get the usual rate.
+    """
     extra_state = state.get("extra_state") or {}
     position = extra_state.get("train_iterator") or {}
     plan = position.get("sampling", {})
-    has_old_experts = has_experts(state) and GATE_RATE not in extra_state
+    has_old_experts = has_experts(state) and "nonfinite" in extra_state and GATE_RATE not in extra_state
     has_old_plan = "batches_in_epoch" in position and plan is not None and "parts" not in plan.get("place", {})
     if has_old_experts or has_old_plan:
         raise UserError(

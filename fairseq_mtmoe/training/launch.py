@@ -41,7 +41,8 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         with stopping.as_command(main), screen.of_command(cfg, main):
             if not cfg.common.tpu:
                 _prepare(cfg, main)
-            return original(cfg, main, **kwargs)
+            runs = functools.partial(stopping.main_of_spawned, main) if stopping.is_training(main) else main
+            return original(cfg, runs, **kwargs)
 
     return call_main
 
@@ -53,6 +54,12 @@ def _prepare(cfg: Any, main: Callable[..., Any]) -> None:
         num_gpus = 0 if cfg.common.cpu else torch.cuda.device_count()
         take_launcher(options, num_gpus, os.environ)
     distributed_utils.infer_init_method(options)  # under SLURM this sets the process's rank
+    if options.distributed_world_size == 0:  # by SLURM, with one task on each node without GPUs
+        raise UserError(
+            "`srun` must start two or more processes on each node without GPUs (`--ntasks-per-node`, and their number "
+            "as `--distributed-world-size`), but starts one, and fairseq starts a process for each GPU; or start one "
+            "torchrun on each node."
+        )
     if stopping.is_training(main):
         refuse_what_needs_cuda(cfg)
         refuse_full_sharding(cfg)

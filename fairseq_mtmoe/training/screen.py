@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from fractions import Fraction
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,7 @@ def follow(trainer: Any) -> None:
     _screen.trainer = trainer
     if is_rich(trainer.cfg.common.log_format):
         log_to_file(trainer.cfg)  # a process that fairseq spawned has not called it yet
+        Finalize(None, close, exitpriority=0)  # which such a process runs instead of `atexit`
 
 
 def close() -> None:

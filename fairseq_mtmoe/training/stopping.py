@@ -228,6 +228,12 @@ def as_command(main: Callable[..., Any]) -> Iterator[None]:
             raise
 
 
+def main_of_spawned(main: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Run a command's main function; in a process that fairseq spawned, handle the signals, too."""
+    with watched():
+        main(*args, **kwargs)
+
+
 def is_training(main: Callable[..., Any]) -> bool:
     """Return whether this is the main function of fairseq's training command."""
     return "validate_and_save" in getattr(main, "__globals__", {})
@@ -269,20 +275,30 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
         cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
     ) -> Result:
         number = trainer.stopped_by
+        trainer.is_at_end = _is_at_end(cfg.optimization, trainer, epoch_itr, end_of_epoch)
         result: Result = [None], False
         try:
             if end_of_epoch or not trainer.left_out:
                 result = original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
         except Stopped:
             number = trainer.stopped_by
-        if number is None or result[1]:
-            is_last = end_of_epoch and epoch_itr.next_epoch_idx > (cfg.optimization.max_epoch or math.inf)
-            if result[1] or is_last:
-                training_task(task).ended()
-            return result
-        _save_and_end(cfg.checkpoint, trainer, epoch_itr, number)
+        if trainer.is_at_end or result[1]:
+            training_task(task).ended()
+        elif number is not None:
+            _save_and_end(cfg.checkpoint, trainer, epoch_itr, number)
+        return result
 
     return validate_and_save
+
+
+def _is_at_end(options: Any, trainer: Any, epoch_itr: Any, end_of_epoch: bool) -> bool:
+    """Return whether the run makes no further update, by fairseq's rules; a resumed run would not validate."""
+    if end_of_epoch and epoch_itr.next_epoch_idx > (options.max_epoch or math.inf):
+        return True
+    hours = trainer.cumulative_training_time() / 3600
+    is_late = 0 < options.stop_time_hours < hours
+    is_done = trainer.get_num_updates() >= (options.max_update or math.inf)
+    return bool(is_late or is_done)
 
 
 def _save_and_end(cfg: Any, trainer: Any, epoch_itr: Any, number: signal.Signals) -> NoReturn:

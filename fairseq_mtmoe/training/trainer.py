@@ -59,6 +59,7 @@ class SparseTrainer(Trainer):
         self._drawn: int | None = None  # the epoch for which batches were drawn, see `resuming.py`
         self._restored_draw: int | None = None
         self.left_out = False  # whether the last step made no update
+        self.is_at_end = False  # whether the run ends with this validation, whatever its result
         self._memory = steps.OutOfMemory()
         self._agreed_signal: signal.Signals | None = None
         resuming.expect_what_is_asked_for(self.cfg.checkpoint, self.checkpoint_suffix)
@@ -231,19 +232,21 @@ class SparseTrainer(Trainer):
         super().set_num_updates(num_updates)
 
     def begin_valid_epoch(self, epoch: int) -> None:
-        """Begin a validation; raise `Stopped` if a signal ends the run."""
-        if self.stopped_by is not None:
-            raise stopping.Stopped
+        """Begin a validation; raise `Stopped` if a signal ends the run before."""
+        self._expect_to_validate()
         self._comm_log.report(self.task, self.get_num_updates())
         super().begin_valid_epoch(epoch)
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
-        """Validate a batch; raise `Stopped` if a signal ends the run."""
+        """Validate a batch; raise `Stopped` if a signal ends the run before its last validation."""
         self._dummies.clear()
         output = super().valid_step(sample, raise_oom)
-        if self.stopped_by is not None:
-            raise stopping.Stopped
+        self._expect_to_validate()
         return output
+
+    def _expect_to_validate(self) -> None:
+        if self.stopped_by is not None and not self.is_at_end:
+            raise stopping.Stopped
 
     def _aggregate_logging_outputs(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
         """Sum logging outputs over ranks, also those before a dummy batch.

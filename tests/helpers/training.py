@@ -69,8 +69,15 @@ def _parsed(options: tuple[str, ...]) -> Any:
 
 
 @contextmanager
-def interrupted(number: signal.Signals, method: str, when: int, at_calls: bool = True) -> Iterator[Any]:
-    """Send this process a signal when a method of the trainer begins, and expect it to exit.
+def interrupted(number: signal.Signals, method: str, when: int) -> Iterator[Any]:
+    """Send this process a signal as `signalled` does, and expect it to exit."""
+    with signalled(number, method, when), pytest.raises(SystemExit) as ended:
+        yield ended
+
+
+@contextmanager
+def signalled(number: signal.Signals, method: str, when: int, at_calls: bool = True) -> Iterator[None]:
+    """Send this process a signal when a method of the trainer begins.
 
     This is in its call number `when`, or with `at_calls=False` after as many updates.
     """
@@ -85,9 +92,9 @@ def interrupted(number: signal.Signals, method: str, when: int, at_calls: bool =
             wait_for(stopping.received)
         return original(trainer, *args, **kwargs)
 
-    with pytest.MonkeyPatch.context() as patches, pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patches:
         patches.setattr(SparseTrainer, method, interrupting)
-        yield ended
+        yield
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:

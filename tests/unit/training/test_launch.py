@@ -1,6 +1,7 @@
 """How processes start, on machines that are pretended."""
 
 import json
+import pickle
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from fairseq_cli import train
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.analysis.run_log import what_is_wrong
-from fairseq_mtmoe.training import launch
+from fairseq_mtmoe.training import launch, stopping
 from fairseq_mtmoe.training.launch import choose_backend, take_launcher
 from fairseq_mtmoe.training.option_check import changed_options
 from tests.helpers.commands import training_arguments
@@ -82,6 +83,23 @@ def test_of_processes_under_slurm_the_first_alone_tries_whether_it_can_save(monk
         monkeypatch.setenv("SLURM_LOCALID", str(rank))
         start_training(monkeypatch, tmp_path / f"run{rank}", distributed_port=1)
         assert (tmp_path / f"run{rank}").is_dir() == (rank == 0)
+
+
+def test_a_node_of_slurm_without_gpus_needs_more_than_one_task(monkeypatch, tmp_path):
+    """fairseq would start a process for each GPU, and end as if all were well."""
+    for name, value in (("JOB_NODELIST", "a"), ("NNODES", "2"), ("NTASKS_PER_NODE", "1"), ("NODEID", "0")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr("subprocess.check_output", lambda command: b"a\n")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with refused("srun", "--ntasks-per-node", "--distributed-world-size"):
+        start_training(monkeypatch, tmp_path, distributed_port=1)
+
+
+def test_a_process_that_fairseq_spawns_gets_a_function_that_handles_signals(tmp_path):
+    cfg = configured(training_arguments("data", tmp_path))
+    call_main = launch.starting(lambda cfg, main: pickle.loads(pickle.dumps(main)))
+    main = call_main(cfg, train.main)
+    assert (main.func, main.args) == (stopping.main_of_spawned, (train.main,))
 
 
 def test_nccl_needs_a_gpu_for_each_process():

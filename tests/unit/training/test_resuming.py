@@ -77,6 +77,10 @@ def test_a_checkpoint_of_0_1_is_named(tmp_path):
         with refused("old.pt") as caught:
             go_on(tmp_path, Path(path).parent.name, "--restore-file", old)
         assert "was written by 0.1" in str(caught.value)
+    state = file_io.load(SPARSE)
+    del state["extra_state"]["gate_rate"], state["extra_state"]["nonfinite"]  # as of another trainer
+    file_io.save(state, old)
+    assert go_on(tmp_path, "sparse", "--restore-file", old).get_num_updates() == 8
 
 
 def digit_arguments(data, folder, pairs):

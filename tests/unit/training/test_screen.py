@@ -2,7 +2,9 @@
 
 import io
 import logging
+import multiprocessing
 import time
+from multiprocessing import util
 from types import SimpleNamespace
 
 import pytest
@@ -82,6 +84,24 @@ def test_the_time_left_has_that_of_the_validations(shown, monkeypatch, options, 
     assert lines[7] == f"epoch 1: 9 of 30 updates, 0:00:42 left{' without validations' if validations else ''}"
     seconds = 40 + 150 * validations
     assert lines[8] == f"epoch 2: 10 of 30 updates, 0:{seconds // 60:02}:{seconds % 60:02} left"
+
+
+def test_a_process_that_ends_shows_the_cursor_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(screen, "log_to_file", lambda cfg: None)
+
+    def run():
+        """As a process that fairseq spawned."""
+        with open(tmp_path / "terminal", "w") as terminal:
+            screen._screen = screen.Screen(Console(file=terminal, force_terminal=True))
+            screen.follow(SimpleNamespace(cfg=SimpleNamespace(common=SimpleNamespace(log_format="rich"))))
+            screen._screen.bar.start()
+            util._exit_function()
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join()
+    text = (tmp_path / "terminal").read_text()
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0
 
 
 def test_figures_stand_behind_the_line_and_epochs_have_one(shown):

@@ -28,7 +28,7 @@ from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
 from tests.helpers.states import assert_same
 from tests.helpers.trainers import trainer_here
-from tests.helpers.training import interrupted, train_here, wait_for
+from tests.helpers.training import interrupted, signalled, train_here, wait_for
 
 SPARSE = FROZEN / "sparse" / "checkpoint_last.pt"
 FORK = multiprocessing.get_context("fork")
@@ -47,24 +47,27 @@ def updates_of(folder):
 
 @pytest.mark.parametrize("options", rarely(["heated", "stock"], "stock", given=TASKS))
 def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_not(options, corpus, tmp_path, capfd):
-    """In the middle of an epoch, in a validation there, in one at the end of an epoch, and in the last one."""
+    """In the middle of an epoch, in a validation there, between epochs, and in the last validation, which ends."""
     train_here(corpus, tmp_path / "all", *SAVES, *options)
     last, run = updates_of(tmp_path / "all"), tmp_path / "run"
     for updates, number, *moment in (
         (3, signal.SIGINT, "train_step", 3),
         (4, signal.SIGTERM, "valid_step", 1),
         (last // 2 + 1, signal.SIGUSR1, "get_train_iterator", 2),  # between the epochs
-        (last, signal.SIGINT, "begin_valid_epoch", last, False),
     ):
         with interrupted(number, *moment) as ended:
             train_here(corpus, run, *SAVES, *options)
         assert (ended.value.code, updates_of(run)) == (stopping.exit_code(number), updates)
         sentence = f"{number.name} ended the run after update {updates}; the same command continues from `{run}/"
         assert sentence in capfd.readouterr().err
-    train_here(corpus, run, *SAVES, *options)
-    whole, resumed = (file_io.load(str(folder / "checkpoint_last.pt")) for folder in (tmp_path / "all", run))
-    for part in ("model", "last_optimizer_state"):
-        assert_same(resumed[part], whole[part])
+    with signalled(signal.SIGINT, "begin_valid_epoch", last, at_calls=False):
+        train_here(corpus, run, *SAVES, *options)
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+        whole, resumed = (file_io.load(str(folder / name)) for folder in (tmp_path / "all", run))
+        for part in ("model", "last_optimizer_state"):
+            assert_same(resumed[part], whole[part])
+        for score in ("val_loss", "best"):
+            assert resumed["extra_state"][score] == whole["extra_state"][score]
 
 
 ONCE = {
@@ -117,9 +120,13 @@ def ends(function, *after):
 
 
 def start_up(tell):
-    with stopping.watched():
-        tell.send(None)
-        time.sleep(60)
+    """As a process that fairseq spawned, which has no other handler."""
+    stopping.main_of_spawned(wait_to_be_ended, tell)
+
+
+def wait_to_be_ended(tell):
+    tell.send(None)
+    time.sleep(60)
 
 
 def inside_c_code(tell):
