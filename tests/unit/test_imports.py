@@ -22,7 +22,8 @@ RULES = f"""
 __init__ cli: *
 errors known_warnings protocols backbones models data/translation/file_names data/translation/languages:
 backbones/piece_models: io
-io moe conditioning data/sampling backbones/sizes optim: errors
+io moe conditioning backbones/sizes optim: errors
+data/sampling: errors io
 data/translation/tiers: errors io
 data/translation/recorded_sizes: errors io data/translation/file_names
 data/corpora: io errors data/sampling {FILES}

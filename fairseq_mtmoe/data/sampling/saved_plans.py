@@ -8,9 +8,6 @@ from fairseq_mtmoe.data.sampling.plan import EpochStart, Part, SamplingPlan
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.errors import UserError
 
-_MOST_DRAWN, _MOST_PASSES = 10**8, 100  # limits of a file's epoch: examples, plus passes over the data
-_MOST_PARTS = 10**4
-
 
 def options_of(schedule: Schedule, names: Sequence[str]) -> dict[str, Any]:
     """Return a schedule's values by option name, with weights by task name."""
@@ -58,30 +55,21 @@ def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
 
 def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
     names, start = saved["names"], saved["place"]
-    schedule, of_epoch = (_schedule_of(options, names) for options in (saved["rules"], start["rules"]))
-    plan = SamplingPlan(saved["shard_sizes"], schedule, int(saved["seed"]), names)
-    plan.numbers = [int(number) for number in saved["numbers"]]
-    cursors = {tuple((int(a), int(b)) for a, b in shards): int(cursor) for shards, cursor in start["cursors"]}
-    epoch, left, shard_epoch, update = (int(start[n]) for n in ("epoch", "epochs_left", "shard_epoch", "update"))
-    assert min(epoch, left) >= 1 and min([shard_epoch, update, *cursors.values()]) >= 0 and abs(plan.seed) < 2**63
-    assert len(plan.names) == len(plan.numbers) == len(set(plan.numbers)) == len(plan.sizes)
-    most = _MOST_DRAWN + _MOST_PASSES * sum(plan.sizes)
-    for known in (schedule, of_epoch):
-        assert max(known.virtual_epoch_size or 0, known.virtual_data_size or 0) <= most
-    parts = tuple(Part(int(size), int(before)) for size, before in start["parts"])
-    size = plan.epoch_size(of_epoch, shard_epoch)
-    assert len(parts) <= _MOST_PARTS and sum(part.size for part in parts) in (size, 0)
-    assert all(part.size >= 1 and part.update >= update for part in parts)
-    parts = parts or (Part(size, update),)
-    plan.begin_at(EpochStart(epoch, of_epoch, left, shard_epoch, update, cursors, parts))
+    plan = SamplingPlan(saved["shard_sizes"], _schedule_of(saved["rules"], names), saved["seed"], names)
+    plan.numbers = list(saved["numbers"])
+    assert len(names) == len(plan.numbers) == len(plan.sizes)
+    epoch_schedule, shard_epoch, update = _schedule_of(start["rules"], names), start["shard_epoch"], start["update"]
+    cursors = {tuple(map(tuple, shards)): cursor for shards, cursor in start["cursors"]}
+    parts = tuple(Part(*part) for part in start["parts"])
+    parts = parts or (Part(plan.epoch_size(epoch_schedule, shard_epoch), update),)
+    plan.begin_at(
+        EpochStart(start["epoch"], epoch_schedule, start["epochs_left"], shard_epoch, update, cursors, parts)
+    )
     return plan
 
 
 def _schedule_of(options: Mapping[str, Any], names: Sequence[str]) -> Schedule:
     values = {field.name: options[field.name] for field in fields(Schedule)}
     weights = values["sampling_weights"]
-    if weights:
-        values["sampling_weights"] = tuple(weights[name] for name in names)
-    else:
-        values["sampling_weights"] = None
+    values["sampling_weights"] = tuple(weights[name] for name in names) if weights else None
     return Schedule(**values)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.io.typed import Rule, at_least, fault, mapping_of, one_of
 
 UNIFORM_FIRST, UNCERTAINTY = "uniform-then-natural", "uncertainty"
 METHODS = ("uniform", "temperature", "concat", "RoundRobin", UNIFORM_FIRST, UNCERTAINTY)
@@ -32,12 +34,6 @@ def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temp
     return weights
 
 
-def heated_temperature(start: float, coefficient: float, duration: int, elapsed: int) -> float:
-    """Return `T_e = T_s · sqrt(1 + k·e/C)`, equation 2, constant from C (epochs or updates) on."""
-    assert coefficient >= 0 and duration >= 1 and elapsed >= 0
-    return start * math.sqrt(1.0 + coefficient * min(elapsed, duration) / duration)
-
-
 def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> NDArray[np.int64]:
     """Split `total` into integers (L,) with these shares, by systematic sampling with one random number.
 
@@ -48,6 +44,16 @@ def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> 
     # In floating point `total + offset` can round up to the next integer.
     bounds = np.minimum(bounds, total)
     return np.diff(bounds, prepend=0)
+
+
+def _are_shares(weights: Sequence[float]) -> bool:
+    return min(weights) >= 0 and 0 < sum(weights) < math.inf
+
+
+Positive = Annotated[float, Rule("a finite number above 0", lambda value: 0 < value < math.inf)]
+NonNegative = Annotated[float, Rule("a finite number of at least 0", lambda value: 0 <= value < math.inf)]
+Count = Annotated[int, at_least(1)]
+Weights = Annotated[tuple[float, ...], Rule("finite numbers of at least 0, with one above 0", _are_shares)]
 
 
 @dataclass(frozen=True)
@@ -66,39 +72,33 @@ class Schedule:
         virtual_data_size: examples in a pass; None: fairseq's rule, or for candidates the size of the largest task.
     """
 
-    sampling_method: str = "concat"
-    sampling_temperature: float = 1.5
-    heating_coefficient: float = 0.0
-    heating_epochs: int | None = None
-    heating_updates: int | None = None
-    natural_from_epoch: int | None = None
-    sampling_weights: tuple[float, ...] | None = None
-    virtual_epoch_size: int | None = None
-    virtual_data_size: int | None = None
+    sampling_method: Annotated[str, one_of(METHODS)] = "concat"
+    sampling_temperature: Positive = 1.5
+    heating_coefficient: NonNegative = 0.0
+    heating_epochs: Count | None = None
+    heating_updates: Count | None = None
+    natural_from_epoch: Annotated[int, at_least(2)] | None = None
+    sampling_weights: Weights | None = None
+    virtual_epoch_size: Count | None = None
+    virtual_data_size: Count | None = None
 
     def __post_init__(self) -> None:
-        weights, method, k = self.sampling_weights, self.sampling_method, self.heating_coefficient
-        sizes = {name: getattr(self, name) for name in ("virtual_epoch_size", "virtual_data_size")}
-        sizes |= {name: getattr(self, name) for name in ("heating_epochs", "heating_updates") if k > 0}
-        are_shares = weights is None or (min(weights) >= 0 and 0 < sum(weights) < math.inf)
-        for name, holds, rule in (
-            ("sampling_method", method in METHODS, f"one of {', '.join(METHODS)}"),
-            ("sampling_temperature", 0 < self.sampling_temperature < math.inf, "a finite number above 0"),
-            ("heating_coefficient", 0 <= k < math.inf, "a finite number of at least 0"),
-            ("sampling_weights", are_shares, "finite numbers of at least 0, with one above 0"),
-            *((name, value is None or value >= 1, "at least 1") for name, value in sizes.items()),
-        ):
-            if not holds:
-                raise_invalid(flag(name), rule, getattr(self, name))
-        uncertain = f"with `--sampling-method {UNCERTAINTY}`, which chooses examples by the model's uncertainty"
-        heats, has_weights, durations = k > 0, weights is not None, (self.heating_epochs, self.heating_updates)
+        wrong = fault(asdict(self), mapping_of(Schedule))
+        if wrong is not None:
+            name = wrong.path.split(".")[0]
+            raise_invalid(flag(name), wrong.rule, getattr(self, name))
+        method, heats = self.sampling_method, self.heating_coefficient > 0
+        has_weights = self.sampling_weights is not None
         for is_wrong, sentence in (
-            (has_weights and self.draws_candidates, f"`--sampling-weights` must not be given {uncertain}."),
             (
-                heats and None not in durations,
+                has_weights and self.draws_candidates,
+                f"`--sampling-weights` must not be given with `--sampling-method {UNCERTAINTY}`, which chooses "
+                "examples by the model's uncertainty.",
+            ),
+            (
+                heats and None not in (self.heating_epochs, self.heating_updates),
                 "`--heating-epochs` and `--heating-updates` exclude each other: give only one.",
             ),
-            (heats and self.draws_candidates, f"`--heating-coefficient` must be 0 {uncertain}, but is {k} instead."),
             (
                 heats and (has_weights or method != "temperature"),
                 "`--heating-coefficient` above 0 needs `--sampling-method temperature` without sampling weights.",
@@ -111,9 +111,6 @@ class Schedule:
         ):
             if is_wrong:
                 raise UserError(sentence)
-        if self.natural_from_epoch is not None and self.natural_from_epoch < 2:
-            rule = "at least 2, as earlier epochs are uniform"
-            raise_invalid("--natural-from-epoch", rule, self.natural_from_epoch)
 
     def check_duration(self) -> None:
         """Check that heating has a duration, from an option or a checkpoint (UserError: it has none)."""
@@ -132,12 +129,18 @@ class Schedule:
         return self.sampling_weights is None and self.sampling_method in ("concat", "RoundRobin")
 
     def temperature_at(self, epoch: int, update: int = 0) -> float | None:
-        """Return the temperature at an epoch, counted from 1; None if the method has none."""
+        """Return the temperature at an epoch, counted from 1; None if the method has none.
+
+        Equation 2: `T_e = T_s · sqrt(1 + k·e/C)`, constant from C (epochs or updates) on.
+        """
         if self.sampling_weights is not None or self.sampling_method != "temperature":
             return None
-        by_update = self.heating_updates is not None
-        duration, elapsed = (self.heating_updates, update) if by_update else (self.heating_epochs, epoch - 1)
-        return heated_temperature(self.sampling_temperature, self.heating_coefficient, duration or 1, elapsed)
+        if self.heating_updates is not None:
+            duration, elapsed = self.heating_updates, update
+        else:
+            duration, elapsed = self.heating_epochs or 1, epoch - 1
+        heat = self.heating_coefficient * min(elapsed, duration) / duration
+        return self.sampling_temperature * math.sqrt(1.0 + heat)
 
     def step_at(self, update: int) -> int | None:
         """Return the number of updates that may share a temperature; None if a whole epoch may."""
