@@ -158,8 +158,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     def _resume_drawing(self, state_dict: dict[str, Any], earlier: list[Any], seen: int) -> bool:
         """Restore the dataset's draws; return whether the epoch goes on, or the next one begins."""
         goes_on: bool = self.dataset.resume(state_dict, bool(seen or earlier))
-        if not self.dataset.batch_counts:
-            self._frozen_batches = None
+        self._frozen_batches = None
         if not goes_on:
             self._go_to(self.epoch + 1)
         return goes_on

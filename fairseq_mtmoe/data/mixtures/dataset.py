@@ -5,7 +5,7 @@ id*, which several tasks may share: `task_ids` (B,).
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from fairseq_mtmoe.errors import UserError
 
 Item = tuple[int, dict[str, Any]]  # the number of a task in the mixture, and an example of its dataset
 Batch = dict[str, Any]
-# Makes a batch in fairseq's form from all tasks' datasets, at least one example, and the least length of each side.
+# Makes a batch in fairseq's form from all tasks' datasets and at least one example.
 # Rows may be in any order: `id` (B,) has the `id` of each row's example.
-Collate = Callable[[Sequence[FairseqDataset], Sequence[Item], Mapping[str, int] | None], Batch]
+Collate = Callable[[Sequence[FairseqDataset], Sequence[Item]], Batch]
 
 
 def sizes_of(dataset: FairseqDataset) -> np.ndarray:
@@ -110,13 +110,13 @@ class MixtureDataset(FairseqDataset):
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         return batches_of(indices, self.num_tokens_vec(indices), *args, **kwargs)
 
-    def collater(self, items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None) -> Batch:
+    def collater(self, items: Sequence[Item]) -> Batch:
         """Return a batch in fairseq's form with `task_ids` (B,)."""
         if not items:
             return {}
         # Collating reorders the examples; their positions in `items`, given as ids, tell the new order.
         indexed = [(task, {**example, "id": index}) for index, (task, example) in enumerate(items)]
-        batch = self.collate(self.datasets, indexed, pad_to_length)
+        batch = self.collate(self.datasets, indexed)
         order = batch["id"].tolist()
         batch["id"] = torch.tensor([items[index][1]["id"] for index in order])
         batch["task_ids"] = torch.tensor([self.task_ids[items[index][0]] for index in order])
@@ -144,8 +144,8 @@ class EvaluationMixture(MixtureDataset):
         self.names = list(names)
         self.choose(datasets, Numbering([len(dataset) for dataset in datasets], [len(datasets)], [1]))
 
-    def collater(self, items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None) -> Batch:
-        batch = super().collater(items, pad_to_length)
+    def collater(self, items: Sequence[Item]) -> Batch:
+        batch = super().collater(items)
         if items:
             batch["task"] = self.names[items[0][0]]
         return batch

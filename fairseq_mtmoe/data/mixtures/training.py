@@ -85,11 +85,8 @@ class TrainingMixture(MixtureDataset):
         goes_on = self.plan.follow(before, has_begun, self.updates)
         for change in changes(before, self.plan):
             logger.warning(f"from epoch {self.plan.epoch + (goes_on and has_begun)} on: {change}")
-        drawn, counts, updates = (self.draw, self.draws_candidates), self.batch_counts, self.updates_of_epoch
         self.epoch = 0
         self.set_epoch(self.plan.epoch)
-        if (self.draw, self.draws_candidates) == drawn and not self.plan.rises_within(self.epoch):
-            self.batch_counts, self.updates_of_epoch = counts, updates
         if not goes_on:
             logger.warning(f"the data has changed since the checkpoint: the rest of epoch {epoch} is skipped")
         return goes_on
@@ -113,10 +110,10 @@ class TrainingMixture(MixtureDataset):
         number = self._shard_starts[task] + self.numbering.locate(int(index))[1]
         return task, {**example, INDEX: number, LENGTH: self.num_tokens(index)}
 
-    def collater(self, items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None) -> Batch:
+    def collater(self, items: Sequence[Item]) -> Batch:
         if items and self.draws_candidates:
             return candidate_batch(self.chosen_batch, items, self.dropout_draws)
-        return with_padding(super().collater(items, pad_to_length))
+        return with_padding(super().collater(items))
 
     def chosen_batch(self, items: Sequence[Item]) -> Batch:
         """Return the training batch of chosen candidates."""
@@ -185,9 +182,6 @@ class TrainingMixture(MixtureDataset):
         """Return an epoch's or part's examples up to `max_sizes` by length; equal lengths are shuffled."""
         (sizes, limits), key = self._lengths(max_sizes), self.plan.order_key(self.epoch, part)
         return order_by_length(draw or self.draw, sizes, key, limits)
-
-    def ordered_indices(self) -> np.ndarray:
-        return self.order().indices.astype(np.int64)
 
     def batches(self, order: Order, *limits: Any) -> list[np.ndarray]:
         """Return the batches of an order's examples; limits as in `batches_of`."""

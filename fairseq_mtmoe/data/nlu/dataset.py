@@ -1,7 +1,7 @@
 """Tokenized examples as fairseq datasets, and batches of several tasks' examples with a row per sequence."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -69,9 +69,7 @@ class TaskCollate:
         self.padding = padding
         self.tasks = list(tasks)
 
-    def __call__(
-        self, datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None
-    ) -> Batch:
+    def __call__(self, datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
         """Return a batch of E examples in R rows, in the order of the items.
 
         `net_input` has `src_tokens` (R, L) and `segments` (R, L), the tokens' types. By task, for its E_t examples, it
@@ -83,7 +81,7 @@ class TaskCollate:
         examples = [example for _, example in items]
         tokens = [torch.from_numpy(sequence) for example in examples for sequence in example["tokens"]]
         lengths = [len(sequence) for sequence in tokens]
-        width = max([*lengths, *(pad_to_length or {}).values()])
+        width = max(lengths)
         src_tokens = torch.full((len(tokens), width), self.padding, dtype=torch.long)
         for row, sequence in zip(src_tokens, tokens, strict=True):
             row[: len(sequence)] = sequence

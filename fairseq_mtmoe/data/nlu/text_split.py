@@ -1,7 +1,7 @@
 """Tasks as text to text, by the rows' `text_form`: tokens, datasets and batches for T5."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property, partial
@@ -228,15 +228,13 @@ class TextCollate:
     def __init__(self, padding: int, first: int) -> None:
         self.padding, self.first = padding, first
 
-    def __call__(
-        self, datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None
-    ) -> Batch:
+    def __call__(self, datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
         """Return a batch with `src_tokens` (E, J), `src_lengths` (E,), `prev_output_tokens` and `target` (E, L)."""
         examples = [example for _, example in items]
 
         def padded(side: str) -> Tensor:
-            least = (pad_to_length or {}).get(side, 1)  # targets may be empty
-            tokens: Tensor = collate_tokens([example[side] for example in examples], self.padding, pad_to_length=least)
+            values = [example[side] for example in examples]
+            tokens: Tensor = collate_tokens(values, self.padding, pad_to_length=1)  # targets may be empty
             return tokens
 
         source, target = padded("source"), padded("target")

@@ -38,9 +38,6 @@ class Numbering:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Numbering) and vars(self) == vars(other)
-
     @property
     def index_type(self) -> type[np.uint32] | type[np.uint64]:
         """Return the integer type that holds all indices."""

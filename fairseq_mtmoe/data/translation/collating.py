@@ -16,35 +16,27 @@ class PairCollate:
     def __init__(self, one_collater: bool = True) -> None:
         self.one_collater = one_collater
 
-    def __call__(
-        self, datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None
-    ) -> Batch:
+    def __call__(self, datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
         if self.one_collater:
-            dataset = datasets[items[0][0]]
-            batch: Batch = dataset.collater([sample for _, sample in items], pad_to_length=pad_to_length)
+            batch: Batch = datasets[items[0][0]].collater([sample for _, sample in items])
         else:
-            batch = _collate_apart(datasets, items, pad_to_length)
+            batch = _collate_apart(datasets, items)
         pair_of = {sample["id"]: pair for pair, sample in items}
         _add_language_ids(batch, datasets, [pair_of[number] for number in batch["id"].tolist()])
         return batch
 
 
-def _collate_apart(
-    datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None
-) -> Batch:
+def _collate_apart(datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
     """Merge the pairs' own batches, padded to the same lengths, longest source first."""
-    pad_to = {
-        side: max([len(sample[side]) for _, sample in items] + [(pad_to_length or {}).get(side, 0)])
-        for side in ("source", "target")
-    }
+    lengths = {side: max(len(sample[side]) for _, sample in items) for side in ("source", "target")}
     by_pair: dict[int, list[dict[str, Any]]] = {}
     for pair, sample in items:
         by_pair.setdefault(pair, []).append(sample)
-    batches = [datasets[pair].collater(samples, pad_to_length=pad_to) for pair, samples in by_pair.items()]
-    lengths = torch.cat([batch["net_input"]["src_lengths"] for batch in batches])
+    batches = [datasets[pair].collater(samples, pad_to_length=lengths) for pair, samples in by_pair.items()]
+    source_lengths = torch.cat([batch["net_input"]["src_lengths"] for batch in batches])
     counts = {name: sum(batch[name] for batch in batches) for name in ("nsentences", "ntokens")}
     kept = [{name: batch[name] for name in ("id", "net_input", "target")} for batch in batches]
-    return {**merged(kept, lengths.sort(descending=True, stable=True)[1]), **counts}
+    return {**merged(kept, source_lengths.sort(descending=True, stable=True)[1]), **counts}
 
 
 def merged(batches: Sequence[Mapping[str, Any]], order: Tensor) -> Batch:

@@ -30,7 +30,7 @@ class Numbers(FairseqDataset):
         return {"id": index, "value": index + 1}
 
 
-def by_value(datasets, items, pad_to_length):
+def by_value(datasets, items):
     """Largest value first: another order than the items'."""
     rows = sorted((item for _, item in items), key=lambda item: -item["value"])
     return {key: torch.tensor([row[key] for row in rows]) for key in ("id", "value")}
