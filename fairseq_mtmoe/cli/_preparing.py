@@ -11,7 +11,7 @@ from rich.console import Console
 from fairseq_mtmoe.cli._shared import cores, stopped_by_sigterm
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS
 from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST
-from fairseq_mtmoe.data.corpora.engine.pipeline import Options, prepare
+from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
 from fairseq_mtmoe.data.corpora.findings import findings, shards_of, training_command
 from fairseq_mtmoe.data.corpora.page import pair_table
@@ -29,7 +29,7 @@ _Given = AbstractContextManager[GivenVocabulary | None]
 
 def prepare_corpora(
     raw: Path, data: Path, recipe: Recipe, given_vocabulary: _Given, workers: int | None, scheduler: str | None,
-    options: Options,
+    overwrite: bool,
 ) -> None:  # fmt: skip
     """Make `data` from the recipe's corpora below `raw`, and show the report's first figures and how to train."""
     with given_vocabulary as vocabulary:
@@ -38,7 +38,7 @@ def prepare_corpora(
             recipe = vocabulary.of_recipe(recipe if vocabulary_of is None else recipe.found_in(raw))
         _say_unread(recipe, raw)
         with stopped_by_sigterm(), cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
-            made = prepare(raw, data, recipe, hands, options)
+            made = prepare(raw, data, recipe, hands, overwrite)
     if made is None:
         click.echo(f"{data} is up to date.")
         return
@@ -89,7 +89,7 @@ def _warn(made: Report) -> None:
     bad = sum((Counter(corpus["bad"]) for corpus in made["corpora"].values()), Counter[str]())
     faults = {reason: number for reason, number in sorted(bad.items()) if reason not in HARMLESS}
     if faults:
-        said = ", ".join(f"{number:,} {reason}" if number else reason for reason, number in faults.items())
+        said = ", ".join(f"{number:,} {reason}" for reason, number in faults.items())
         click.echo(f"Unreadable lines are left out ({said}); {LIST} lists them.", err=True)
     sentences = [visible(sentence) for sentence in findings(made)]
     more = [f"… and {len(sentences) - FEW} more in report.html"] if len(sentences) > FEW else []

@@ -48,26 +48,21 @@ command = click.Group("prepare", help="Make a data directory that fairseq-train 
               "--finetune-from-model.")  # fmt: skip
 @list_option("--codes", metavar="LANG=CODE[,LANG=CODE…]",
              help="Codes of the text's languages in that translator, such as sw=swh_Latn.  [default: by BCP 47]")
-@click.option("--on-bad-line", type=click.Choice(["stop", "drop", "salvage"]), default="drop", show_default=True,
-              help="Handling of training lines that cannot be read as pairs. stop: fail. drop: leave them out and list "
-              "them in DATA/bad_lines.tsv, but fail at truncated or damaged files. salvage: also keep the part before "
-              "the damage. Errors in validation and test sets always fail.")  # fmt: skip
-@click.option("--allow-unequal", is_flag=True,
-              help="Accept two training files of unequal length and read as many lines as the shorter one has. Without "
-              "this option they are an error: after a missing line all sentence pairs are shifted.")  # fmt: skip
 @click.option("--skip-missing", is_flag=True, help="Leave out corpora whose files are missing below RAW.")
 @click.option("--overwrite", is_flag=True, help="Replace DATA if it was made from another input; only stages whose "
               "input changed are repeated.")  # fmt: skip
 def corpora_command(
     raw: Path, data: Path, recipe_name: str, workers: int | None, scheduler: str | None, vocabulary_from: Path | None,
-    vocabulary_of: Path | None, codes: Sequence[str], on_bad_line: Any, allow_unequal: bool, skip_missing: bool,
-    overwrite: bool, **settings: Any,
+    vocabulary_of: Path | None, codes: Sequence[str], skip_missing: bool, overwrite: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Make DATA from a recipe's corpora in the folder RAW: read, clean, split, train a vocabulary, binarize, shard.
 
     Finished stages are kept in .DATA.work beside DATA: run an interrupted command again to continue with the stage
     that it was in. With another recipe, --overwrite repeats the stages that depend on the change. Remove .DATA.work
     once DATA is as you want it.
+
+    Training lines that cannot be read as pairs are left out and listed in DATA/bad_lines.tsv. A damaged file, or a line
+    of a validation or test set that cannot be read, ends the command.
     """
     if not raw.is_dir():
         raise UserError(f"`{raw}` must be the folder RAW with the recipe's corpora, but is no folder.")
@@ -78,12 +73,10 @@ def corpora_command(
     recipe = _with_settings(load_recipe(recipe_name), recipe_name, vocabulary_from or vocabulary_of, **settings)
     given_vocabulary = _given(vocabulary_from, vocabulary_of, codes)
     from fairseq_mtmoe.cli import _preparing as preparing
-    from fairseq_mtmoe.data.corpora.engine.pipeline import Options
 
     if skip_missing:
         recipe = preparing.without_missing(recipe, raw)
-    options = Options(on_bad_line, overwrite, allow_unequal)
-    preparing.prepare_corpora(raw, data, recipe, given_vocabulary, workers, scheduler, options)
+    preparing.prepare_corpora(raw, data, recipe, given_vocabulary, workers, scheduler, overwrite)
 
 
 def _with_settings(

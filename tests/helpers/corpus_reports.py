@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS
-from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES, RULES
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import RULES
 
 HOSTILE = [
     "<script>document.title='owned'</script>",
@@ -25,10 +25,9 @@ def corpus(pair: str, role: str = "train", samples: int = 2, length: int = 40, r
     return {
         "pair": pair, "role": role, "files": [f"{pair}.{lang}.gz" for lang in pair.split("-")], "read": read,
         "bad": {"encoding": 3, "untranslated": 4} if train else {},
-        "bad_samples": [[f"{pair}.gz", 7, "encoding", text]] if train else [],
+        "bad_samples": {"encoding": [[f"{pair}.gz", 7, text]]} if train else {},
         "dropped": dropped,
         "samples": {rule: [[line, text, text[::-1]] for line in range(1, samples + 1)] for rule in dropped},
-        "changed": dict.fromkeys(CHANGES, 0) | ({"removed": 5} if train else {}),
         "kept": read - sum(dropped.values()),
     }  # fmt: skip
 
@@ -52,12 +51,11 @@ def report(languages: int = 3, corpora: int = 4, samples: int = 2, length: int =
     return {
         "command": "corpora",
         "recipe": {"name": "tiny", "seed": 1, "directions": ["en-xx"], "filters": {"max_ratio": 3.0, "identify": None}},
-        "meanings": {"bad": BAD_REASONS, "dropped": RULES, "changed": CHANGES},
+        "meanings": {"bad": BAD_REASONS, "dropped": RULES},
         "corpora": found,
         "pairs": pairs,
         "vocabulary": {
             lang: {"pieces_per_word": 1.2 + number / 50, "characters_per_piece": 3.5, "unknown_share": 0.0001 * number,
-                   "coverage": 0.9995, "scripts": {"Latn": 0.999, "other": 1.0},
                    "warning": "a word is cut into too many pieces" if number == 1 else None}
             for number, lang in enumerate(["en", *langs])
         },
@@ -70,7 +68,7 @@ def hostile(texts: list[str] = HOSTILE) -> dict[str, Any]:
     for one in found["corpora"].values():
         one["files"] = texts
         one["samples"] = {key: [[index, text, text] for index, text in enumerate(texts[:5])] for key in one["samples"]}
-        one["bad_samples"] = [[text, 1, "encoding", text] for text in texts]
+        one["bad_samples"] = {"encoding": [[text, 1, text] for text in texts]}
     found["corpora"] = {(texts[1] if key == "corpus-0" else key): one for key, one in found["corpora"].items()}
     found["recipe"]["name"] = texts[1]
     found["recipe"]["vocabulary"] = {"model": texts[0], texts[2]: texts}

@@ -13,7 +13,7 @@ import sentencepiece
 import yaml
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mtmoe.data.corpora.engine.pipeline import Options, prepare
+from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
@@ -88,8 +88,10 @@ class Counting(Workers):
             yield number, job()
 
 
-def prepare_small(raw: Path, out: Path, workers: Workers | None = None, **options: Any) -> dict[str, Any] | None:
-    return prepare(raw, out, load_recipe(raw / "recipe.yaml"), workers or Workers(), Options(**options))
+def prepare_small(
+    raw: Path, out: Path, workers: Workers | None = None, overwrite: bool = False
+) -> dict[str, Any] | None:
+    return prepare(raw, out, load_recipe(raw / "recipe.yaml"), workers or Workers(), overwrite)
 
 
 def text_of(folder: Path, name: str) -> list[str]:

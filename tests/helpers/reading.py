@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, BadLine, Block, Content, CorpusFiles
+from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, BadLine, Block, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers import read
 from fairseq_mtmoe.data.corpora.readers.unpacking import is_packed, unpack
 
@@ -23,17 +23,19 @@ def written(folder: Path, *contents: str | bytes, **settings: Any) -> CorpusFile
 
 
 def unpacked(files: CorpusFiles, folder: Path) -> CorpusFiles:
-    contents = []
+    paths = []
     for number, path in enumerate(files.paths):
-        contents.append(unpack({path: folder / str(number)})[path] if is_packed(path) else Content(path))
-    return replace(files, unpacked=tuple(contents))
+        out = folder / str(number)
+        if is_packed(path):
+            unpack({path: out})
+        paths.append(out if is_packed(path) else path)
+    return replace(files, unpacked=tuple(paths))
 
 
 def found_in(files: CorpusFiles, block: int = 50_000) -> tuple[list[tuple[int, str, str]], list[BadLine]]:
-    """The pairs with their lines, and the bad lines, of files that break as well; what must be so of all blocks is seen
-    to."""
+    """The pairs with their lines, and the bad lines; what must be so of all blocks is seen to."""
     with tempfile.TemporaryDirectory() as folder:
-        items = list(read(replace(unpacked(files, Path(folder)), allow_unequal=True), block, "salvage"))
+        items = list(read(unpacked(files, Path(folder)), block))
     pairs: list[tuple[int, str, str]] = []
     bad: list[BadLine] = []
     for item in items:
@@ -52,14 +54,10 @@ def found_in(files: CorpusFiles, block: int = 50_000) -> tuple[list[tuple[int, s
     return pairs, bad
 
 
-def told(files: CorpusFiles) -> tuple[list[tuple[int, str, str]], list[tuple[str, int, str, int]]]:
-    """The same, but of a bad line its file's name, its number, the reason, and how many lines it stands for."""
+def told(files: CorpusFiles) -> tuple[list[tuple[int, str, str]], list[tuple[str, int, str]]]:
+    """The same, but of a bad line its file's name, its number and the reason."""
     pairs, bad = found_in(files)
-    return pairs, [(Path(line.file).name, line.line, line.reason, line.lost) for line in bad]
-
-
-def all_lines(pairs: list[tuple[int, str, str]], bad: list[BadLine]) -> int:
-    return len(pairs) + sum(line.lost for line in bad)
+    return pairs, [(Path(line.file).name, line.line, line.reason) for line in bad]
 
 
 def split_lines(content: bytes) -> list[bytes]:

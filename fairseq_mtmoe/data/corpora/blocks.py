@@ -1,9 +1,9 @@
 """Data passed between the stages of `prepare corpora`: sentence pairs in blocks, and unreadable lines."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +35,13 @@ class BadLine:
     line: int
     reason: str  # one of `BAD_REASONS`
     excerpt: str
-    lost: int = 1  # number of lines or segments lost; 0 if unknown
 
 
 class Content(NamedTuple):
-    """An unpacked file of a corpus, and the fault if unpacking ended too early."""
+    """A file to read, and the name of the packed or plain file that it comes from."""
 
     path: Path
-    reason: str = ""  # one of `BAD_REASONS`; empty if the file is complete
-    message: str = ""
+    name: Path
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ class CorpusFiles:
     fields: Mapping[str, str | int] = field(
         default_factory=dict
     )  # columns of TSV, keys of JSON lines; else by content
-    allow_unequal: bool = False  # surplus lines of one of two files are left out
     pair: str = ""  # language pair that it belongs to, in plain codes
     role: Role = Role.train
     names: tuple[str, ...] = ()  # the files' paths below RAW, as in the recipe
@@ -67,12 +64,12 @@ class CorpusFiles:
     weight: int = 1  # how often training data has it
     first: int = 1  # number of the first line, in a corpus of lines
     spans: tuple[Span, ...] = ((0, None), (0, None))  # of each unpacked file
-    unpacked: tuple[Content, ...] = ()  # the unpacked files, if one of them is packed
+    unpacked: tuple[Path, ...] = ()  # the unpacked files, if one of them is packed
 
     @property
     def contents(self) -> tuple[Content, ...]:
         """Return the files to read, unpacked."""
-        return self.unpacked or tuple(map(Content, self.paths))
+        return tuple(map(Content, self.unpacked or self.paths, self.paths))
 
     @property
     def is_evaluation(self) -> bool:
@@ -105,41 +102,22 @@ BAD_REASONS = {
     "nul": "has a NUL byte",
     "empty": "no text on one side",
     "long": f"longer than {MAX_LINE} characters",
-    "line ends": "the file's lines end in carriage returns alone",
     "columns": "another number of columns than the first lines",
     "keys": "not a JSON object with both texts",
     "untranslated": "a segment without text in one of the two languages, or with an unfinished translation",
     "unpaired": "one side has segments that the other lacks",
-    "unequal": "one of two files has more lines: after a missing line all pairs are shifted",
-    "markup": "invalid in this format; the rest of the file cannot be read",
-    "charset": "not in the file's declared encoding, or in an unknown one; the rest cannot be read",
-    "truncated": "the packed file ends too early; the rest is lost",
-    "damaged": "the packed file is damaged; the rest cannot be read",
 }
-
-# Reasons that end a file, with an unknown loss.
-OF_FILES = frozenset({"line ends", "markup", "charset", "truncated", "damaged"})
 HARMLESS = frozenset(
     {"untranslated"}
 )  # not an error, as catalogs and translation memories are rarely complete
 
-OnBadLine = Literal[
-    "stop", "drop", "salvage"
-]  # handling of bad lines, the strictest first: see `check`
 
-
-class Fault(Exception):
-    """The rest of a file is unreadable; `reason` is a key of `BAD_REASONS`, `lost` the number of lines lost."""
-
-    def __init__(self, reason: str, message: str, lost: int = 0) -> None:
-        super().__init__(message)
-        self.reason, self.message, self.lost = reason, message, lost
-
-
-def check_whole(content: Content, lost: int = 0) -> None:
-    """Raise `Fault` if unpacking of the file ended too early."""
-    if content.reason:
-        raise Fault(content.reason, content.message, lost)
+def unreadable(name: Path, fault: object) -> UserError:
+    """Return the error that a file is truncated, damaged or in another format."""
+    return UserError(
+        f"`{name}` must be whole and in the format of its corpus, but is not:"
+        f" {excerpt_of(str(fault))}; fetch it again or fix it."
+    )
 
 
 def excerpt_of(text: str | bytes) -> str:
@@ -165,47 +143,14 @@ def text_fault(text: str) -> str | None:
     return None
 
 
-def said_of_unequal(bad_samples: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield a sentence for each pair of files of unequal length."""
-    for name, line, reason, excerpt in bad_samples:
-        if reason == "unequal":
-            sizes = f"{name} has {excerpt}, its translation {line - 1}"
-            yield f"{sizes}; only the first {line - 1} of both are used."
-
-
-def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
-    """Raise `UserError` if a bad line ends the run; otherwise it is left out.
-
-    `HARMLESS` ones never end a run. In validation and test sets all others do. In training text
-    unequal lengths do without `files.allow_unequal`, reasons that end a file without `salvage`, and
-    any other bad line with `stop`.
-    """
-    is_end, is_unequal = bad.reason in OF_FILES, bad.reason == "unequal"
-    if bad.reason in HARMLESS:
-        return
-    if files.is_evaluation:
-        ends = "fix it, or get it again: no line of validation and test sets is left out"
-    elif is_unequal and not files.allow_unequal:
-        ends = "after a missing line all pairs are shifted: fix the files,"
-        ends += f" or take the first {bad.line - 1} lines of both with `--allow-unequal`"
-    elif is_end and on_bad_line in ("stop", "drop"):
-        ends = "get it again, fix it, or keep the part before that with `--on-bad-line salvage`"
-    elif on_bad_line == "stop" and not is_unequal:
-        ends = "fix it, or leave such lines out with `--on-bad-line drop`"
-    else:
-        return
-    if is_unequal:
-        other = next(path for path in files.paths if str(path) != bad.file)
-        rule, begins = f"have as many lines as `{other}` ({bad.line - 1})", f"has {bad.excerpt}"
-    else:
+def check(bad: BadLine, files: CorpusFiles) -> None:
+    """Check that a bad line may be left out: in validation and test sets only `HARMLESS` ones may."""
+    if files.is_evaluation and bad.reason not in HARMLESS:
         what = BAD_REASONS[bad.reason] + (f" ({bad.excerpt})" if bad.excerpt else "")
-        where = (
-            f"from line or unit {bad.line} on it is not"
-            if is_end
-            else f"line or unit {bad.line} cannot be used"
+        raise UserError(
+            f"`{bad.file}` must be readable text, but line or unit {bad.line} cannot be used: {what};"
+            " fix it, or get it again: no line of validation and test sets is left out."
         )
-        rule, begins = "be readable text", f"{where}: {what}"
-    raise UserError(f"`{bad.file}` must {rule}, but {begins}; {ends}.")
 
 
 MAX_CHARACTERS = 16_000_000  # in a block, on both sides together
@@ -230,23 +175,19 @@ class Segment(NamedTuple):
 
 
 def gather(segments: Iterator[Segment], files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """Yield a corpus' segments as pairs or bad lines; a `Fault` becomes the last bad line."""
-    name, number = str(files.paths[0]), files.first - 1
+    """Yield a corpus' segments as pairs or bad lines."""
     held: list[tuple[int, Segment]] = []
-    try:
-        for number, segment in enumerate(segments, files.first):
-            if reason := segment.reason or _fault_of(segment, may_be_empty=files.is_evaluation):
-                excerpt = segment.excerpt or excerpt_of(
-                    f"{segment.source or ''} {segment.target or ''}".strip()
-                )
-                yield BadLine(name, number, reason, excerpt)
-                continue
-            held.append((number, segment))
-            if len(held) == _TOGETHER:
-                yield _pairs(held)
-                held = []
-    except Fault as fault:
-        yield BadLine(name, number + 1, fault.reason, excerpt_of(fault.message), fault.lost)
+    for number, segment in enumerate(segments, files.first):
+        if reason := segment.reason or _fault_of(segment, may_be_empty=files.is_evaluation):
+            texts = f"{segment.source or ''} {segment.target or ''}".strip()
+            yield BadLine(
+                str(files.paths[0]), number, reason, segment.excerpt or excerpt_of(texts)
+            )
+            continue
+        held.append((number, segment))
+        if len(held) == _TOGETHER:
+            yield _pairs(held)
+            held = []
     if held:
         yield _pairs(held)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.blocks import HARMLESS, OF_FILES, said_of_unequal
+from fairseq_mtmoe.data.corpora.blocks import HARMLESS
 
 Report = Mapping[str, Any]  # the value of `report.json`
 
@@ -117,12 +117,8 @@ def _of_corpora(report: Report) -> Iterator[str]:
     for name, corpus in report["corpora"].items():
         flow, is_training = flow_of([corpus]), corpus["role"] == TRAIN
         name = f"{name} ({corpus['pair']})"
-        for reason in sorted(OF_FILES.intersection(corpus["bad"])):
-            yield f"{name}: a file could not be read to its end ({reason}); the rest is missing."
         if number := corpus["bad"].get("unpaired"):
             yield f"{name}: one side has {number:,} segments that the other lacks."
-        for sentence in said_of_unequal(corpus["bad_samples"]):
-            yield f"{name}: {sentence}"
         if not is_training and (number := sum(flow.bad[reason] for reason in HARMLESS)):
             yield (
                 f"{name}: {number:,} entries are left out, as they have no text in one of the two"

@@ -220,8 +220,8 @@ def _samples(report: Report) -> Iterator[Section]:
         for corpora in _by_pair(report).values():
             lists = []
             for corpus in corpora.values():
-                samples = [sample for sample in corpus["bad_samples"] if sample[2] == reason]
-                lists.append([[f"{file}:{line}", text] for file, line, _, text in samples])
+                samples = corpus["bad_samples"].get(reason, [])
+                lists.append([[f"{file}:{line}", text] for file, line, text in samples])
             rows += _in_turn(lists)
         if rows:
             table = Table(["line", "beginning"], rows, texts=2)

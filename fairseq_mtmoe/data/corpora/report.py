@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS
-from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES, RULES
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import RULES
 from fairseq_mtmoe.data.corpora.engine.selecting import DRAWN
 from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState
 from fairseq_mtmoe.data.corpora.engine.work import plain
@@ -95,13 +95,12 @@ def of_corpora(data: DataDirectory) -> Report:
         "corpora": {corpus.name: corpora[corpus.name] for corpus in recipe.corpora},
         "pairs": pairs,
         "vocabulary": dict(zip(map(recipe.data_code, rows), rows.values(), strict=True)),
-        "meanings": {"bad": BAD_REASONS, "dropped": RULES, "changed": CHANGES},
+        "meanings": {"bad": BAD_REASONS, "dropped": RULES},
     }
 
 
 def _corpus(corpus: CorpusState) -> Report:
     files = corpus.files
-    bad_samples = [[files.names[index], *sample] for index, *sample in corpus.bad_samples]
     dropped = {rule: corpus.dropped[rule] for rule in RULES if corpus.dropped[rule]}
     samples = {rule: corpus.samples[rule] for rule in RULES if rule in corpus.samples}
     report = {
@@ -110,10 +109,9 @@ def _corpus(corpus: CorpusState) -> Report:
         "files": list(files.names),
         "read": corpus.read,
         "bad": dict(sorted(corpus.bad.items())),
-        "bad_samples": bad_samples,
+        "bad_samples": corpus.bad_samples,
         "dropped": dropped,
         "samples": samples,
-        "changed": {name: corpus.changed[name] for name in CHANGES},
         "kept": corpus.kept,
     }
     if corpus.is_training:

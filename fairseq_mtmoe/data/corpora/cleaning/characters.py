@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -21,8 +20,6 @@ ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE1000))
 WIDE = 3  # how many Latin letters one wide (CJK) character stands for, roughly
 LENGTH_PADDING = 10  # added to both lengths before their ratio is taken: short texts may differ more
 _NO_SCRIPT = frozenset({"Zyyy", "Zinh", "Zzzz"})  # common to all, inherited from the letter before, not known
-# What other programs take for the end of a line, where it is inside one.
-_BREAK = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
 @dataclass(frozen=True)
@@ -86,16 +83,3 @@ def _irregular() -> NDArray[np.bool_]:
     spaces = (code for code in range(CODES) if chr(code).isspace() and chr(code) != " ")
     invisible = (code for code in range(CODES) if INVISIBLE.match(chr(code)))
     return table([*spaces, *invisible])
-
-
-def changes_of(lines: Iterable[str]) -> dict[str, int]:
-    """Count the changes by `normalise`: characters `removed`, `breaks` inside lines, lines `respelled`."""
-    removed = breaks = respelled = 0
-    for line in lines:
-        if line.isprintable() and unicodedata.is_normalized("NFC", line):
-            continue  # most lines; none of the characters in question is printable
-        visible, count = INVISIBLE.subn("", line)
-        removed += count
-        breaks += len(_BREAK.findall(line))
-        respelled += not unicodedata.is_normalized("NFC", visible)
-    return {"removed": removed, "breaks": breaks, "respelled": respelled}

@@ -1,20 +1,21 @@
 """Filters of a block's training pairs: rules over columns of texts, a few microseconds per pair."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
+from itertools import chain, compress
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.blocks import Block
-from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE, Columns, changes_of, normalised, wide
+from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE, Columns, normalised, wide
 from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, SideKeys, exact_keys, mixed
 from fairseq_mtmoe.data.corpora.cleaning.languages import FOREIGN, in_other_language, letters
-from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
+from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters
 
 SAMPLES = 5  # pairs of each rule in a report
 _SHOWN = 200  # characters of a sentence in a report
@@ -42,14 +43,6 @@ RULES = {
     "near_duplicate": "the pair occurred before, except for case, punctuation, spaces and digits",
 }
 
-# Changes by normalisation besides spaces.
-CHANGES = {
-    "removed": "control and invisible characters removed",
-    "breaks": "line breaks inside lines made spaces",
-    "respelled": "sentences made Unicode NFC",
-}
-
-
 @dataclass
 class Cleaned:
     """The kept pairs of a block, with keys and counts."""
@@ -61,8 +54,7 @@ class Cleaned:
     near: Keys  # keys of pairs without case, punctuation, spaces and digits
     source_keys: Keys  # `sentence_keys` of `source`
     target_keys: Keys
-    changes: list[dict[str, int]]  # changes of source and target by normalisation, by `CHANGES`
-    counts: dict[str, int]  # pairs left out by `RULES`, and changes by `CHANGES`
+    counts: Counter[str]  # pairs left out, by `RULES`
     samples: dict[str, list[Sample]]  # pairs left out, by rule
 
 
@@ -94,65 +86,56 @@ class _Side:
         return is_foreign
 
 
-# Rules with their functions from the mask of pairs still kept to the mask of pairs found.
-Rules = Callable[[_Side, _Side], Iterable[tuple[str, Callable[[Found], Found]]]]
+def _rules(
+    source: _Side, target: _Side, langs: Sequence[str], filters: Filters
+) -> Iterator[tuple[str, Callable[[Found], Found]]]:
+    """Yield rules, with functions from the mask of pairs still kept to the mask of pairs found."""
+    yield "length", lambda _: source.too_long | target.too_long
+    yield "empty", lambda _: (source.keys.counted == 0) | (target.keys.counted == 0)
+    widths = (source.widths, target.widths)
+    yield "ratio", lambda _: np.maximum(*widths) / np.minimum(*widths) > filters.max_ratio
+    if filters.copies is Action.drop:
+        yield "copy", lambda _: source.keys.sentence == target.keys.sentence
+    if filters.wrong_script is Action.drop:
+        yield "wrong_script", lambda _: source.is_foreign(langs[0]) | target.is_foreign(langs[1])
+    if filters.identify is not None:
+        yield "language", lambda stays: _is_other((source, target), stays, langs, filters)
 
 
-@dataclass(frozen=True)
-class Cleaner:
-    """Cleaning of corpora of two languages, in plain codes; all pairs of evaluation data are kept, normalised."""
-
-    filters: Filters
-    source_lang: str
-    target_lang: str
-    role: Role
-
-    def __call__(self, block: Block) -> Cleaned:
-        if self.role is not Role.train:
-            return _clean(block)
-        return _clean(block, self._rules, self.filters.max_characters)
-
-    def _rules(self, source: _Side, target: _Side) -> Iterator[tuple[str, Callable[[Found], Found]]]:
-        filters = self.filters
-        yield "length", lambda _: source.too_long | target.too_long
-        yield "empty", lambda _: (source.keys.counted == 0) | (target.keys.counted == 0)
-        widths = (source.widths, target.widths)
-        yield "ratio", lambda _: np.maximum(*widths) / np.minimum(*widths) > filters.max_ratio
-        if filters.copies is Action.drop:
-            yield "copy", lambda _: source.keys.sentence == target.keys.sentence
-        if filters.wrong_script is Action.drop:
-            yield "wrong_script", lambda _: source.is_foreign(self.source_lang) | target.is_foreign(self.target_lang)
-        if filters.identify is not None:
-            yield "language", lambda stays: self._is_other(source, target, stays, filters)
-
-    def _is_other(self, source: _Side, target: _Side, stays: Found, filters: Filters) -> Found:
-        """Return which of the kept pairs have a side that the model identifies as another language."""
-        is_other = np.zeros(len(stays), np.bool_)
-        for side, lang in ((source, self.source_lang), (target, self.target_lang)):
-            rows = np.flatnonzero(stays & ~is_other)
-            texts = [side.texts[row] for row in rows.tolist()]
-            is_other[rows] = in_other_language(texts, lang, str(filters.identify), filters.min_confidence)
-        return is_other
+def _is_other(
+    sides: Sequence[_Side], stays: Found, langs: Sequence[str], filters: Filters
+) -> Found:
+    """Return which of the kept pairs have a side that the model takes for another language."""
+    is_other = np.zeros(len(stays), np.bool_)
+    for side, lang in zip(sides, langs, strict=True):
+        rows = np.flatnonzero(stays & ~is_other)
+        texts = [side.texts[row] for row in rows.tolist()]
+        is_other[rows] = in_other_language(
+            texts, lang, str(filters.identify), filters.min_confidence
+        )
+    return is_other
 
 
-def _clean(block: Block, rules: Rules = lambda *_: (), most: int = sys.maxsize) -> Cleaned:
-    """Return the pairs that no rule finds, with keys; sides over `most` characters are not examined."""
+def clean(block: Block, langs: Sequence[str], filters: Filters | None) -> Cleaned:
+    """Return the normalised pairs that no rule finds, with keys; all of them without `filters`.
+
+    `langs` are the languages of source and target, in plain codes.
+    """
+    most = sys.maxsize if filters is None else filters.max_characters
     parts = [slice(at, at + _AT_ONCE) for at in range(0, max(len(block.source), 1), _AT_ONCE)]
-    source, target = ([text for at in parts for text in normalised(side[at])] for side in (block.source, block.target))
-    changes = [
-        changes_of(old for old, new in zip(*both, strict=True) if old != new)
-        for both in ((block.source, source), (block.target, target))
-    ]
-    counts = {name: sum(side[name] for side in changes) for name in CHANGES}
+    source = list(chain.from_iterable(normalised(block.source[at]) for at in parts))
+    target = list(chain.from_iterable(normalised(block.target[at]) for at in parts))
+    counts = Counter[str]()
     samples: dict[str, list[Sample]] = {}
     arrays = []
     for at in parts:
         source_side, target_side = _Side(source[at], most), _Side(target[at], most)
         stays = np.ones(len(source_side.texts), np.bool_)
-        for rule, find in rules(source_side, target_side):
+        rules = _rules(source_side, target_side, langs, filters) if filters else ()
+        for rule, find in rules:
             left_out = np.flatnonzero(find(stays) & stays)
             stays[left_out] = False
-            counts[rule] = counts.get(rule, 0) + len(left_out)
+            counts[rule] += len(left_out)
             rows = (left_out + at.start).tolist()
             lost = (sample(int(block.lines[row]), source[row], target[row]) for row in rows)
             samples[rule] = chosen([*samples.get(rule, ()), *lost])
@@ -160,10 +143,10 @@ def _clean(block: Block, rules: Rules = lambda *_: (), most: int = sys.maxsize) 
         arrays.append((stays, near, source_side.keys.sentence, target_side.keys.sentence))
     stays, *keys = (np.concatenate(some) for some in zip(*arrays, strict=True))
     source, target = list(compress(source, stays)), list(compress(target, stays))
-    samples = {rule: some for rule, some in samples.items() if some}
     near, source_keys, target_keys = (some[stays] for some in keys)
     exact = exact_keys(source, target)
-    return Cleaned(source, target, block.lines[stays], exact, near, source_keys, target_keys, changes, counts, samples)
+    lines = block.lines[stays]
+    return Cleaned(source, target, lines, exact, near, source_keys, target_keys, counts, samples)
 
 
 def sample(line: int, source: str, target: str) -> Sample:

@@ -5,12 +5,10 @@ Among 50 million different sentences some two have the same key with a probabili
 
 from __future__ import annotations
 
-import shutil
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -126,58 +124,16 @@ def _digits() -> NDArray[np.bool_]:
     return table(code for code in range(0x20000) if unicodedata.category(chr(code)) == "Nd")
 
 
-BYTES_PER_KEY = 64  # memory for sorting a key's part, with index and order; measured
-_ENTRY = np.dtype([("key", "<u8"), ("index", "<u8")])
-_MOST_BITS = 10
+KEYS_AT_ONCE = 1 << 22  # keys sorted at a time: 160 MB
 
 
-def first_occurrences(key_files: Sequence[Path], work: Path, memory: int) -> Iterator[NDArray[np.bool_]]:
-    """Yield for each file a mask of the keys that occur for the first time in all files.
-
-    By their first bits keys are dealt out into files in `work`, so small that `memory` (bytes) can sort one at a time.
-    `key_files` are of `numpy.save`, an array of uint64 each, in the order of the text.
-    """
-    sizes = [len(np.load(path, mmap_mode="r")) for path in key_files]
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
-        _deal_out(key_files, work, sum(sizes), memory)
-        is_first = np.memmap(work / "is_first", np.bool_, "w+", shape=(max(sum(sizes), 1),))
-        for part in sorted(work.glob("part*")):
-            entries = np.fromfile(part, _ENTRY)  # in the order of their indices
-            is_first[entries["index"][_first_of_each(np.ascontiguousarray(entries["key"]))]] = True
-            part.unlink()
-        first = 0
-        for size in sizes:
-            yield np.array(is_first[first : first + size])
-            first += size
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _deal_out(key_files: Sequence[Path], work: Path, total: int, memory: int) -> None:
-    """Append each key with its index to its part's file; of equal keys in a batch only the first."""
-    bits = 0  # leading bits of a key that determine its part, as keys are uniform
-    while (total * BYTES_PER_KEY >> bits) > memory and bits < _MOST_BITS:
-        bits += 1
-    begins = np.arange(1 << bits, dtype=np.uint64) << np.uint64((64 - bits) % 64)
-    at_once, before = memory // BYTES_PER_KEY, 0
-    for path in key_files:
-        keys = np.load(path, mmap_mode="r")
-        for begin in range(0, len(keys), at_once):
-            some = np.array(keys[begin : begin + at_once])
-            first = _first_of_each(some)
-            entries = np.empty(len(first), _ENTRY)
-            entries["key"], entries["index"] = some[first], first + before
-            for part, dealt in enumerate(np.split(entries, np.searchsorted(entries["key"], begins)[1:])):
-                if len(dealt):
-                    with open(work / f"part{part:04d}", "ab") as file:
-                        file.write(dealt.tobytes())
-            before += len(some)
-
-
-def _first_of_each(keys: Keys) -> NDArray[np.int64]:
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    first: NDArray[np.int64] = order[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
-    return first
+def first_occurrences(keys: Keys) -> NDArray[np.bool_]:
+    """Return a mask of the keys that occur for the first time; parts of them are sorted in turn."""
+    is_first = np.zeros(len(keys), np.bool_)
+    number = len(keys) // KEYS_AT_ONCE + 1
+    part_of_key = keys % number
+    for part in range(number):
+        rows = np.flatnonzero(part_of_key == part)
+        _, first = np.unique(keys[rows], return_index=True)
+        is_first[rows[first]] = True
+    return is_first

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, Content, CorpusFiles, OnBadLine
-from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES, Cleaner
-from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST, BadLines
+from fairseq_mtmoe.data.corpora import blocks
+from fairseq_mtmoe.data.corpora.blocks import HARMLESS, BadLine, Block, CorpusFiles
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import clean as clean_pairs
+from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST, rows_to
 from fairseq_mtmoe.data.corpora.engine.state import CorpusState, training_by_pair
 from fairseq_mtmoe.data.corpora.engine.work import packed, save
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
@@ -26,28 +27,20 @@ PART_BYTES = 16 << 20
 MEGABYTE = 1e6
 
 
-@dataclass(frozen=True)
-class Rules:
-    """Settings for reading and cleaning corpora."""
-
-    filters: Filters  # for training pairs
-    on_bad_line: OnBadLine  # see `blocks.check`
-    block: int  # number of pairs in a block
-
-
 def clean(
-    tools: Tools, corpora: Sequence[CorpusFiles], rules: Rules, folder: Path
+    tools: Tools, corpora: Sequence[CorpusFiles], filters: Filters, folder: Path
 ) -> list[CorpusState]:
     """Return the corpora with their cleaned pairs, in files in `folder`."""
     unpacked = _unpack_all(tools, corpora, folder / "unpacked")
-    cuts = [partial(parts_of, files, rules.block, PART_BYTES) for files in unpacked]
+    cuts = [partial(parts_of, files, blocks.BLOCK, PART_BYTES) for files in unpacked]
     cut_parts = tools.run("Finding lines", cuts, [_megabytes(files) for files in unpacked], "MB")
     jobs, megabytes, owners = [], [], []
     states = [CorpusState(files) for files in corpora]
     for number, (files, parts) in enumerate(zip(unpacked, cut_parts, strict=True)):
         (folder / f"{number:05d}").mkdir()
         for place, part in enumerate(parts or [files]):
-            jobs.append(partial(clean_part, part, rules, folder / f"{number:05d}" / f"{place:06d}"))
+            out = folder / f"{number:05d}" / f"{place:06d}"
+            jobs.append(partial(clean_part, part, filters, blocks.BLOCK, out))
             megabytes.append(_megabytes(part))
             owners.append(states[number])
     for owner, cleaned in zip(
@@ -68,13 +61,14 @@ def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> l
             by_archive.setdefault(split_member(path)[0], {})[path] = folder / str(number)
     jobs = [partial(unpack, members) for members in by_archive.values()]
     sizes = [archive.stat().st_size / MEGABYTE for archive in by_archive]
-    contents: dict[Path, Content] = {}
-    for contents_of_archive in tools.run("Unpacking", jobs, sizes, "MB"):
-        contents |= contents_of_archive
+    tools.run("Unpacking", jobs, sizes, "MB")
+    places: dict[Path, Path] = {}
+    for members in by_archive.values():
+        places |= members
     unpacked = []
     for files in corpora:
-        corpus_contents = [contents.get(path) or Content(path) for path in files.paths]
-        unpacked.append(replace(files, unpacked=tuple(corpus_contents)))
+        paths_to_read = [places.get(path, path) for path in files.paths]
+        unpacked.append(replace(files, unpacked=tuple(paths_to_read)))
     return unpacked
 
 
@@ -86,43 +80,36 @@ def _megabytes(files: CorpusFiles) -> float:
     return size / MEGABYTE
 
 
-def clean_part(files: CorpusFiles, rules: Rules, out: Path) -> CorpusState:
+def clean_part(files: CorpusFiles, filters: Filters, block_size: int, out: Path) -> CorpusState:
     """Clean a part of a corpus and save it in files named from `out` on; a job."""
     part = CorpusState(files)
-    with BadLines(out.with_name(f"{out.name}.{LIST}"), part) as bad:
-        for number, block in enumerate(_blocks(files, rules, bad)):
-            part.add_part(
-                clean_block(
-                    block, files, rules.filters, out.with_name(f"{out.name}-{number:04d}.npz")
-                )
-            )
+    bad_list = out.with_name(f"{out.name}.{LIST}")
+    with open(bad_list, "w", encoding="utf-8", newline="") as file:
+        writer = rows_to(file)
+        for item in read(files, block_size):
+            if isinstance(item, BadLine):
+                name = part.add_bad_line(item)
+                if item.reason not in HARMLESS:
+                    writer.writerow([name, item.line, item.reason, item.excerpt])
+            else:
+                block = out.with_name(f"{out.name}-{len(part.blocks):04d}.npz")
+                part.add_part(clean_block(item, files, filters, block))
+    if bad_list.stat().st_size:
+        part.bad_lists.append(bad_list)
     return part
 
 
-def _blocks(files: CorpusFiles, rules: Rules, bad: BadLines) -> Iterator[Block]:
-    """Yield the reader's blocks, with the sides in the pair's order; record bad lines."""
-    for item in read(files, rules.block, rules.on_bad_line):
-        if isinstance(item, BadLine):
-            bad.note(item)
-        elif files.is_turned:
-            yield replace(
-                item, source=item.target, target=item.source, references=()
-            )  # they are its target's
-        else:
-            yield item
-
-
 def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -> CorpusState:
-    """Clean and save a block."""
-    source, target = files.pair.split("-")
-    cleaned = Cleaner(filters, source, target, files.role)(block)
+    """Clean and save a block, with the sides in the pair's order."""
+    if files.is_turned:  # its references are its target's
+        block = replace(block, source=block.target, target=block.source, references=())
+    cleaned = clean_pairs(block, files.pair.split("-"), None if files.is_evaluation else filters)
     arrays = {"source": packed(cleaned.source), "target": packed(cleaned.target)}
     for number, lines in enumerate(block.references):
         arrays[f"reference{number}"] = packed(list(map(normalise, lines)))
     for name in ("lines", "exact", "near", "source_keys", "target_keys"):
         arrays[name] = getattr(cleaned, name)
     save(out, **arrays)
-    left_out = {rule: count for rule, count in cleaned.counts.items() if rule not in CHANGES}
     return CorpusState(
         files,
         blocks=[out],
@@ -130,8 +117,7 @@ def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -
         references=len(block.references),
         read=len(block.source),
         kept=len(cleaned.source),
-        dropped=Counter(left_out),
-        changed=Counter({name: cleaned.counts[name] for name in CHANGES}),
+        dropped=cleaned.counts,
         samples=cleaned.samples,
     )
 

@@ -18,7 +18,6 @@ from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, 
 from fairseq_mtmoe.data.corpora.engine.state import (
     SIDES,
     CorpusState,
-    Mask,
     Place,
     training_by_pair,
 )
@@ -26,12 +25,8 @@ from fairseq_mtmoe.data.corpora.engine.work import hash_of, lines_of, load, save
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import SIZE_RULE
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import (
-    count_characters,
-    known_characters,
-    with_tag,
-)
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import load as load_pieces
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import with_tag
 from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS, sample_lines, train
 from fairseq_mtmoe.data.translation.file_names import TAG
 from fairseq_mtmoe.io.digest import digest_of_file
@@ -205,7 +200,6 @@ class _Encoder:
 
     model: sentencepiece.SentencePieceProcessor
     ids: NDArray[np.int32]  # the dictionary's id of each piece
-    known_characters: Mask
     others: Mapping[
         str, int
     ]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
@@ -226,7 +220,7 @@ def _load_encoder(vocabulary: Vocabulary, kind: str) -> _Encoder:
     tag = symbols.pop(TAG, None)
     pieces = {model.id_to_piece(piece) for piece in range(model.get_piece_size())}
     others = {symbol: symbols[symbol] for symbol in symbols.keys() - pieces}
-    return _Encoder(model, ids, known_characters(model, ids), others, tag)
+    return _Encoder(model, ids, others, tag)
 
 
 def encode_block(place: Place, form: Form, out: Path) -> dict[str, Counter[str]]:
@@ -246,7 +240,6 @@ def encode_block(place: Place, form: Form, out: Path) -> dict[str, Counter[str]]
             words=sum(line.count(" ") + 1 for line in lines if line),
             characters=sum(map(len, lines)),
         )
-        counts[side].update(count_characters(lines, encoder.known_characters))
         most = encoder.most
         if side == form.tagged:
             assert encoder.tag is not None, "the dictionary lacks the tag"

@@ -8,12 +8,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fairseq_mtmoe.data.corpora import blocks, report
-from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles, OnBadLine, check
+from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.data.corpora.cleaning import keys
 from fairseq_mtmoe.data.corpora.cleaning.languages import check_model
 from fairseq_mtmoe.data.corpora.data_dir import write_manifest, written_once
 from fairseq_mtmoe.data.corpora.engine.bad_lines import write_list
-from fairseq_mtmoe.data.corpora.engine.cleaning import Rules, check_cleaned, clean
+from fairseq_mtmoe.data.corpora.engine.cleaning import check_cleaned, clean
 from fairseq_mtmoe.data.corpora.engine.encoding import Encoded, encode
 from fairseq_mtmoe.data.corpora.engine.selecting import Draw, select
 from fairseq_mtmoe.data.corpora.engine.state import CorpusState
@@ -25,21 +25,12 @@ from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import expect_tag
 from fairseq_mtmoe.io.digest import digest_of
-from fairseq_mtmoe.io.files import read_json, regular_file
+from fairseq_mtmoe.io.files import regular_file
 
 # Raised whenever the same input would give other training or evaluation data: a directory made
 # before is then out of date. (`work.FORMAT` is of the files between stages, which a run makes anew
 # without being asked.)
 ENGINE = 1
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of a run."""
-
-    on_bad_line: OnBadLine = "drop"  # see `blocks.check`
-    overwrite: bool = False  # replaces a directory of other inputs
-    allow_unequal: bool = False  # one of two training files may have more lines
 
 
 @dataclass(frozen=True)
@@ -108,12 +99,12 @@ def _summary(files: CorpusFiles) -> str:
     return digest_of(repr(about))[:12]
 
 
-def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool = False) -> Inputs:
+def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
     """Return the recipe's files below `raw` with their hashes."""
     recipe = recipe.found_in(raw)
     recipe.check_synthetic()
     # All files are there if this succeeds.
-    all_files = [recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora]
+    all_files = [recipe.files_of(corpus, raw) for corpus in recipe.corpora]
     named = {
         "model": recipe.vocabulary.model,
         "dictionary": recipe.vocabulary.dictionary,
@@ -143,7 +134,7 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool
 
 
 def prepare(
-    raw: Path, out: Path, recipe: Recipe, workers: Workers, options: Options
+    raw: Path, out: Path, recipe: Recipe, workers: Workers, overwrite: bool = False
 ) -> report.Report | None:
     """Make the data directory `out`; return its report, or None if it is up to date.
 
@@ -152,39 +143,36 @@ def prepare(
     work = WorkFolder(out)
     with work.held():
         digests = Digests(work.path / "files.json")
-        inputs = find_inputs(recipe, raw, digests, options.allow_unequal)
+        inputs = find_inputs(recipe, raw, digests)
         digests.keep()
         about = {**inputs.made_from, "format": ENGINE}
-        with written_once(
-            out, inputs.key, about, options.overwrite, digests.of_file
-        ) as folder:
+        with written_once(out, inputs.key, about, overwrite, digests.of_file) as folder:
             if folder is not None:
                 if inputs.filters.identify:
                     check_model(inputs.filters.identify)
-                return _fill(folder, work, Tools(workers, Progress(work.path / "log.txt")), inputs, options)
+                return _fill(folder, work, Tools(workers, Progress(work.path / "log.txt")), inputs)
         digests.keep()
-        _check_left_out(out, inputs.corpora, options.on_bad_line)
     return None
 
 
 def _fill(
-    folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs, options: Options
+    folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs
 ) -> report.Report:
     """Fill the empty directory `folder` in four stages; return the report."""
-    recipe = inputs.recipe
-    rules = Rules(inputs.filters, options.on_bad_line, blocks.BLOCK)
+    recipe, filters = inputs.recipe, inputs.filters
     made_from: list[object] = [
         list(map(repr, inputs.corpora)),
-        repr(rules),
+        repr(filters),
+        blocks.BLOCK,
         inputs.identification,
         keys.VERSION,
     ]
     states = list[CorpusState]
-    cleaned = work.stage("cleaned", made_from, states, partial(clean, tools, inputs.corpora, rules))
+    cleaned = work.stage("cleaned", made_from, states, partial(clean, tools, inputs.corpora, filters))
     draw = Draw(_missing_splits(recipe, cleaned), recipe.seed)
     check_cleaned(cleaned, {pair: sum(sizes.values()) for pair, sizes in draw.sizes.items()})
     selected = work.stage(
-        "selected", repr(draw), states, partial(select, tools, cleaned, inputs.filters, draw)
+        "selected", repr(draw), states, partial(select, tools, cleaned, filters, draw)
     )
     settings = replace(recipe.vocabulary, model=None, dictionary=None)  # whose hashes decide
     made_from = [repr(settings), recipe.seed, inputs.vocabulary_digests, sorted(recipe.trained())]
@@ -214,12 +202,3 @@ def _missing_splits(recipe: Recipe, corpora: Sequence[CorpusState]) -> dict[str,
             if not there & {(pair, role), (turned, role)}:
                 missing.setdefault(pair, {})[role.name] = size
     return missing
-
-
-def _check_left_out(out: Path, corpora: Sequence[CorpusFiles], on_bad_line: OnBadLine) -> None:
-    """Check a finished directory's bad lines by options that may be stricter."""
-    made = read_json(out / "report.json")["corpora"]
-    for files in corpora:
-        paths = dict(zip(files.names, files.paths, strict=True))
-        for name, line, reason, excerpt in made[files.name]["bad_samples"]:
-            check(BadLine(str(paths.get(name, name)), line, reason, excerpt), on_bad_line, files)

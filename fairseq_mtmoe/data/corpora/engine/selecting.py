@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +33,6 @@ from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
 from fairseq_mtmoe.errors import UserError
 
-# Bytes for keys that are compared at a time. A million take 40 MB (4M: 160; measured), and 33 MB of
-# disk until they are compared. Several processes compare a language pair each.
-MEMORY = 256 << 20
 DRAWN = "drawn"  # in place of a rule: drawn for the corpus' own language pair, which is no loss
 
 NO_KEYS: Keys = np.zeros(0, np.uint64)
@@ -111,40 +107,40 @@ def filter_corpus(
         arrays = load(block, "source_keys", "target_keys")
         pair_keys.append(mixed(arrays["source_keys"], arrays["target_keys"]))
     drawn_keys = np.unique(np.concatenate([NO_KEYS, *pair_keys]))
-    are_drawn, are_held_out = [], []
-    for block, mask in zip(corpus.blocks, corpus.masks, strict=True):
-        arrays = load(block, "source_keys", "target_keys")
+    kept = corpus.kept_pairs()
+    is_drawn, is_held_out = np.zeros_like(kept), np.zeros_like(kept)
+    for place in corpus.places:
+        arrays = load(place.block, "source_keys", "target_keys")
         source, target = arrays["source_keys"], arrays["target_keys"]
-        is_drawn = mask & are_among(mixed(source, target), drawn_keys)
-        are_drawn.append(is_drawn)
-        are_held_out.append(mask & ~is_drawn & (are_among(source, keys) | are_among(target, keys)))
-    drop(corpus, {DRAWN: are_drawn, "held_out": are_held_out}, out)
+        rows = slice(place.start, place.start + place.size)
+        is_drawn[rows] = are_among(mixed(source, target), drawn_keys)
+        is_held_out[rows] = are_among(source, keys) | are_among(target, keys)
+    is_drawn &= kept
+    drop(corpus, {DRAWN: is_drawn, "held_out": is_held_out & kept & ~is_drawn}, out)
     return corpus
 
 
-def drop(corpus: CorpusState, dropped: Mapping[str, Sequence[Mask]], out: Path) -> None:
-    """Leave pairs out, given as a mask per block and rule; write the mask `out`."""
-    mask = np.concatenate([np.zeros(0, np.bool_), *corpus.masks])
-    for rule, masks in dropped.items():
-        corpus.add_samples(rule, _first_samples(corpus.blocks, masks))
-        left_out = np.concatenate([np.zeros(0, np.bool_), *masks])
+def drop(corpus: CorpusState, dropped: Mapping[str, Mask], out: Path) -> None:
+    """Leave pairs out, given as a mask per rule; write the mask `out`."""
+    kept = corpus.kept_pairs()
+    for rule, left_out in dropped.items():
+        corpus.add_samples(rule, _first_samples(corpus, left_out))
         corpus.dropped[rule] += int(left_out.sum())
-        mask &= ~left_out
-    np.save(out, mask)
-    corpus.mask, corpus.kept = out, int(mask.sum())
+        kept &= ~left_out
+    np.save(out, kept)
+    corpus.mask, corpus.kept = out, int(kept.sum())
 
 
-def _first_samples(blocks: Sequence[Path], dropped: Sequence[Mask]) -> list[Sample]:
+def _first_samples(corpus: CorpusState, left_out: Mask) -> list[Sample]:
     """Return the first dropped pairs, with their lines."""
     samples: list[Sample] = []
-    for block, mask in zip(blocks, dropped, strict=True):
-        rows = np.flatnonzero(mask)[: SAMPLES - len(samples)]
+    for place in corpus.places:
+        rows = np.flatnonzero(left_out[place.start : place.start + place.size])
+        rows = rows[: SAMPLES - len(samples)]
         if len(rows):
-            arrays = load(block, "lines", *SIDES)
+            arrays = load(place.block, "lines", *SIDES)
             source, target = (lines_of(arrays[side], rows) for side in SIDES)
             samples += map(sample, arrays["lines"][rows].tolist(), source, target)
-        if len(samples) == SAMPLES:
-            break
     return samples
 
 
@@ -170,42 +166,28 @@ def compare(
 ) -> Sequence[CorpusState]:
     """Return a language pair's corpora without duplicates; a job."""
     folder.mkdir(exist_ok=True)
-    keys_folder = folder / "keys"
-    shutil.rmtree(keys_folder, ignore_errors=True)  # left by a process that was killed
+    kept = np.concatenate([corpus.kept_pairs() for corpus in corpora])
     blocks = [block for corpus in corpora for block in corpus.blocks]
-    kept = [mask for corpus in corpora for mask in corpus.masks]
     exact = near = kept
     if filters.duplicates is Action.drop:
-        exact = _firsts(blocks, kept, "exact", keys_folder)
+        exact = _firsts(blocks, kept, "exact")
     if filters.near_duplicates is Action.drop:
-        near = _firsts(blocks, kept, "near", keys_folder)
-    shutil.rmtree(keys_folder, ignore_errors=True)
-    duplicates = (before & ~first for before, first in zip(kept, exact, strict=True))
-    near_duplicates = (before & ~first for before, first in zip(exact, near, strict=True))
+        near = _firsts(blocks, kept, "near")
+    rules = {"duplicate": kept & ~exact, "near_duplicate": exact & ~near}
+    start = 0
     for number, corpus in enumerate(corpora):
-        count = len(corpus.blocks)
-        rules = {
-            "duplicate": list(islice(duplicates, count)),
-            "near_duplicate": list(islice(near_duplicates, count)),
-        }
-        drop(corpus, rules, folder / f"{number:05d}.npy")
+        end = start + sum(corpus.sizes)
+        dropped = {rule: mask[start:end] for rule, mask in rules.items()}
+        drop(corpus, dropped, folder / f"{number:05d}.npy")
+        start = end
     return corpora
 
 
-def _firsts(blocks: Sequence[Path], kept: Sequence[Mask], kind: str, folder: Path) -> list[Mask]:
-    """Return a mask per block of the kept pairs whose key occurs for the first time."""
-    (folder / kind).mkdir(parents=True)
-    key_files = []
-    for number, (block, mask) in enumerate(zip(blocks, kept, strict=True)):
-        key_files.append(folder / kind / f"{number:06d}.npy")
-        np.save(key_files[-1], load(block, kind)[kind][mask])
-    firsts = []
-    for mask, is_first in zip(
-        kept, first_occurrences(key_files, folder / f"{kind}-parts", MEMORY), strict=True
-    ):
-        first = np.zeros(len(mask), np.bool_)
-        first[mask] = is_first
-        firsts.append(first)
+def _firsts(blocks: Sequence[Path], kept: Mask, kind: str) -> Mask:
+    """Return a mask of the kept pairs whose key occurs for the first time."""
+    keys = np.concatenate([load(block, kind)[kind] for block in blocks])
+    firsts = kept.copy()
+    firsts[kept] = first_occurrences(keys[kept])
     return firsts
 
 

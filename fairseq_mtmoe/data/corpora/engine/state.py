@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
+from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import SAMPLES, Sample, chosen
 from fairseq_mtmoe.data.corpora.recipes.schema import Role
 
 SIDES = ("source", "target")
-BadSample = tuple[int, int, str, str]  # index of the file, line, reason, excerpt
+BadSample = tuple[str, int, str]  # file, line, excerpt
 
 Mask = NDArray[np.bool_]
 
@@ -31,10 +31,9 @@ class CorpusState:
     read: int = 0
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)  # pairs left out, by rule
-    changed: Counter[str] = field(default_factory=Counter)  # changes by normalisation
     samples: dict[str, list[Sample]] = field(default_factory=dict)  # pairs left out, by rule
     bad: Counter[str] = field(default_factory=Counter)  # unreadable lines, by reason
-    bad_samples: list[BadSample] = field(default_factory=list)
+    bad_samples: dict[str, list[BadSample]] = field(default_factory=dict)  # the first of each reason
     bad_lists: list[Path] = field(default_factory=list)  # files that list unreadable lines
     mask: Path | None = None  # file that says of each pair whether it is kept; None: all are
     ids: list[Path] = field(default_factory=list)  # a file of ids for each block
@@ -47,11 +46,12 @@ class CorpusState:
         """Return whether it is training text."""
         return self.files.role is Role.train
 
-    @property
-    def masks(self) -> list[Mask]:
-        """Return each block's mask of the pairs that are kept."""
-        mask = np.ones(sum(self.sizes), np.bool_) if self.mask is None else np.load(self.mask)
-        return np.split(mask, np.cumsum(self.sizes)[:-1]) if self.sizes else []
+    def kept_pairs(self) -> Mask:
+        """Return a mask of the pairs that are kept."""
+        if self.mask is None:
+            return np.ones(sum(self.sizes), np.bool_)
+        mask: Mask = np.load(self.mask)
+        return mask
 
     @property
     def places(self) -> Iterator[Place]:
@@ -66,6 +66,14 @@ class CorpusState:
         if selected := chosen([*self.samples.get(rule, []), *samples]):
             self.samples[rule] = selected
 
+    def add_bad_line(self, bad: BadLine) -> str:
+        """Count an unreadable line; return its file's path below RAW."""
+        name = self.files.names[list(map(str, self.files.paths)).index(bad.file)]
+        self.bad[bad.reason] += 1
+        if self.bad[bad.reason] <= SAMPLES:
+            self.bad_samples.setdefault(bad.reason, []).append((name, bad.line, bad.excerpt))
+        return name
+
     def add_part(self, part: CorpusState) -> None:
         """Add the part of the corpus that follows."""
         self.blocks += part.blocks
@@ -74,16 +82,12 @@ class CorpusState:
         self.read += part.read
         self.kept += part.kept
         self.dropped.update(part.dropped)
-        self.changed.update(part.changed)
         self.bad.update(part.bad)
         self.bad_lists += part.bad_lists
         for rule, samples in part.samples.items():
             self.add_samples(rule, samples)
-        shown = Counter(reason for _, _, reason, _ in self.bad_samples)
-        for sample in part.bad_samples:
-            shown[sample[2]] += 1
-            if shown[sample[2]] <= SAMPLES:
-                self.bad_samples.append(sample)
+        for reason, bad_samples in part.bad_samples.items():
+            self.bad_samples[reason] = [*self.bad_samples.get(reason, []), *bad_samples][:SAMPLES]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fairseq_mtmoe.io.files import read_json, write_text
 from fairseq_mtmoe.io.locked import lock
 
 # Raised whenever the same input would give other files of a stage, which are then made anew.
-FORMAT = 6
+FORMAT = 7
 
 Result = TypeVar("Result")
 

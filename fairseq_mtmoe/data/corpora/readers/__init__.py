@@ -1,4 +1,4 @@
-"""Readers of raw files in all formats, as a stream of blocks; every lost line is reported (`BadLine.lost`)."""
+"""Readers of raw files in all formats, as a stream of blocks; every lost line is reported."""
 
 import codecs
 import re
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora import blocks
-from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles, Fault, OnBadLine, Pairs, Segment
+from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles, Pairs, Segment
 from fairseq_mtmoe.data.corpora.readers.lines import ABOUT, read_iwslt, read_moses
 from fairseq_mtmoe.data.corpora.readers.markup import sgm_segments, tmx_segments, wmt_segments
 from fairseq_mtmoe.data.corpora.readers.messages import MAGIC, message_segments
@@ -28,38 +28,34 @@ _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
     **{"jsonl": json_segments, "sgm": sgm_segments, "wmt": wmt_segments, "tmx": tmx_segments},
     **{"po": message_segments, "mo": message_segments},
 }
-_NUM_FILES = {"moses": (2,), "iwslt": (2,), "sgm": (2,)}  # files of a corpus; other formats have 1
+_NUM_FILES = {"moses": 2, "iwslt": 2, "sgm": 2}  # files of a corpus; other formats have 1
 _OF_LINES = ("moses", "tsv", "jsonl")  # formats with a pair per line
 FORMATS = ("auto", *_PAIRS, *_SEGMENTS)  # values of `CorpusFiles.format`; `auto` detects the format by content
 
 
-def read(files: CorpusFiles, block: int = BLOCK, on_bad_line: OnBadLine = "drop") -> Iterator[Block | BadLine]:
+def read(files: CorpusFiles, block: int = BLOCK) -> Iterator[Block | BadLine]:
     """Yield the sentence pairs of a corpus in blocks, and bad lines before the block that follows them.
 
     Raises:
-        UserError: a bad line ends the run by `on_bad_line` (see `blocks.check`), or a file is missing, in an unknown
-            format, or without the columns or keys of `fields`.
+        UserError: evaluation data has a bad line, or a file is missing, damaged, in an unknown format, or without
+            the columns or keys of `fields`.
     """
     for item in blocks.assemble(_found(files), block):
         if isinstance(item, BadLine):
-            blocks.check(item, on_bad_line, files)
+            blocks.check(item, files)
         yield item
 
 
 def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     if files.format not in FORMATS:
         raise_invalid(f"format of {files.name}", f"one of {', '.join(FORMATS)}", files.format)
-    try:
-        form = recognise(files) if files.format == "auto" else files.format
-        if form is None:
-            return
-        numbers = _NUM_FILES.get(form, (1,))
-        if len(files.paths) not in numbers:
-            rule = " or ".join(map(str, numbers))
-            raise_invalid(f"files of {files.name}", f"{rule} in the format {form}", [str(path) for path in files.paths])
-        yield from _PAIRS[form](files) if form in _PAIRS else blocks.gather(_SEGMENTS[form](files), files)
-    except Fault as fault:
-        yield BadLine(str(files.paths[0]), 1, fault.reason, fault.message, fault.lost)
+    form = recognise(files) if files.format == "auto" else files.format
+    if form is None:
+        return
+    number = _NUM_FILES.get(form, 1)
+    if len(files.paths) != number:
+        raise_invalid(f"files of {files.name}", f"{number} in the format {form}", list(map(str, files.paths)))
+    yield from _PAIRS[form](files) if form in _PAIRS else blocks.gather(_SEGMENTS[form](files), files)
 
 
 _HEAD = 1 << 16
@@ -75,13 +71,10 @@ _CATALOG = re.compile(r"(?:[ \t]*(?:#.*)?\r?\n)*(?:msgctxt|msgid)[ \t]*\"")
 
 def recognise(files: CorpusFiles) -> str | None:
     """Return one of `FORMATS` by the beginning of a corpus' content; None for an empty file."""
-    content = files.contents[0]
-    head = _head(content.path)
+    head = _head(files.contents[0].path)
     form = _form(head)
     if len(files.paths) == 2:
         return form if form in ("sgm", "iwslt") else "moses"
-    if not head:
-        blocks.check_whole(content)
     if form or not head:
         return form
     raise UserError(
@@ -116,12 +109,9 @@ _CHUNK = 1 << 20
 
 def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[CorpusFiles]:
     """Divide a corpus into parts of limited lines and bytes, to read in parallel; empty if it must be read whole."""
-    try:
-        form = recognise(files) if files.format == "auto" else files.format
-    except (Fault, UserError):  # reported when the corpus is read
-        return []
+    form = recognise(files) if files.format == "auto" else files.format
     paths = [content.path for content in files.contents]
-    if form not in _OF_LINES or len(paths) not in _NUM_FILES.get(form, (1,)):
+    if form not in _OF_LINES or len(paths) != _NUM_FILES.get(form, 1):
         return []
     every = min(_EVERY, most_lines)
     marks = [_marks(path, every) for path in paths]

@@ -12,8 +12,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from fairseq_mtmoe.data.corpora import blocks
-from fairseq_mtmoe.data.corpora.blocks import MAX_LINE, BadLine, Content, CorpusFiles, Fault, Pairs, Span, excerpt_of
+from fairseq_mtmoe.data.corpora.blocks import (
+    MAX_LINE,
+    BadLine,
+    Content,
+    CorpusFiles,
+    Pairs,
+    Span,
+    excerpt_of,
+    unreadable,
+)
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 
 # IWSLT's tags of lines about a talk. One file may have more of them: only one side names translators.
@@ -40,7 +49,7 @@ class Batch:
 
 
 def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
-    """Yield the lines of a file or of a `span`, in UTF-8 (Fault: unpacking ended too early)."""
+    """Yield the lines of a file or of a `span`, in UTF-8."""
     begin, end = span
     any_feed, pending = begin > 0, b""
     with regular_file(content.path, "a corpus' file").open("rb") as file:
@@ -52,11 +61,9 @@ def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
                 yield _decode(pending + whole)
                 pending = b""
             pending = (pending + rest)[: _MAX_BYTES + 1]  # longer lines are unusable anyway
-    if end is None:
-        blocks.check_whole(content, lost=int(bool(pending)))
     if not any_feed and b"\r" in pending[:-1]:  # the last one may belong to CRLF
-        yield Batch([""], {0: ("line ends", excerpt_of(pending))})
-    elif pending:
+        raise unreadable(content.name, "its lines end in carriage returns alone")
+    if pending:
         yield _decode(pending)
 
 
@@ -121,12 +128,12 @@ def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -
 
 
 def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """Yield the pairs of two files; surplus lines of one file are a single `BadLine` at the end."""
+    """Yield the pairs of two files of lines."""
     return _read_sides(files, [read_lines(*part) for part in zip(files.contents, files.spans, strict=True)])
 
 
 def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """Yield the pairs of two files by sentence number; surplus lines are a single `BadLine` at the end."""
+    """Yield the pairs of two files by sentence number."""
     return _read_sides(files, list(map(_sentences, files.contents)))
 
 
@@ -146,42 +153,35 @@ def _sentences(content: Content) -> Iterator[Batch]:
 
 
 def _read_sides(files: CorpusFiles, lines: Sequence[Iterator[Batch]]) -> Iterator[Pairs | BadLine]:
-    """Yield pairs of two files' lines."""
-    sides = source, target = [_Side(str(path), batches) for path, batches in zip(files.paths, lines, strict=True)]
+    """Yield pairs of two files' lines (UserError: one file has more)."""
+    source, target = map(_Side, lines)
     first = files.first
-    while number := min(side.ready() for side in sides):
+    while number := min(source.ready(), target.ready()):
         yield from usable_pairs(source.take(number), target.take(number), first, files)
         first += number
-    rest = [side.count_rest() for side in sides]
-    lost = max(rest)
-    for side in sides:
-        if side.fault:
-            lines_lost = f"; {lost} lines are lost" if lost else ""
-            yield BadLine(side.name, first, side.fault.reason, f"{side.fault.message}{lines_lost}", lost)
-            lost = 0
-    if lost and rest[0] != rest[1]:
-        longer = sides[0] if rest[0] else sides[1]
-        yield BadLine(longer.name, first, "unequal", f"{first - 1 + lost} lines", lost)
+    rest = [source.count_rest(), target.count_rest()]
+    if any(rest):
+        shorter, longer = files.paths if rest[1] else reversed(files.paths)
+        raise UserError(
+            f"`{longer}` must have as many lines as `{shorter}` ({first - 1}), but has {first - 1 + max(rest)}"
+            " lines; after a missing line all pairs are shifted: fix the files."
+        )
 
 
 class _Side:
     """The lines of one file, taken in batches that both files have."""
 
-    def __init__(self, name: str, batches: Iterator[Batch]) -> None:
-        self.name = name
-        self.fault: Fault | None = None
+    def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches
         self._left = Batch([])
 
     def ready(self) -> int:
         """Return the number of lines that can be taken; 0 at the end."""
-        try:
-            while not self._left.texts:
-                self._left = next(self._batches)
-        except StopIteration:
-            pass
-        except Fault as fault:
-            self.fault = fault
+        while not self._left.texts:
+            batch = next(self._batches, None)
+            if batch is None:
+                return 0
+            self._left = batch
         return len(self._left.texts)
 
     def take(self, number: int) -> Batch:
@@ -190,8 +190,8 @@ class _Side:
         return taken
 
     def count_rest(self) -> int:
-        """Return the number of lines left, including a truncated one."""
+        """Return the number of lines left."""
         rest = 0
         while number := self.ready():
             rest += len(self.take(number).texts)
-        return rest + (self.fault.lost if self.fault else 0)
+        return rest

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
-from fairseq_mtmoe.data.corpora.blocks import Content, CorpusFiles, Fault, Segment, check_whole
+from fairseq_mtmoe.data.corpora.blocks import Content, CorpusFiles, Segment, unreadable
 from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language
 from fairseq_mtmoe.io.files import read_bytes, regular_file
 
-_UNKNOWN_ENCODING = 18  # expat's error code
 _MAX_DEPTH = 500
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})  # TMX elements with other documents' markup; `hi` has text
@@ -22,7 +21,7 @@ _CHARACTER = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1
 
 
 def _elements(content: Content, name: str) -> Iterator[Element]:
-    """Yield the outermost elements with this name when they are complete (Fault: the file is invalid XML)."""
+    """Yield the outermost elements with this name when they are complete (UserError: the file is invalid XML)."""
     around: list[Element] = []
     try:
         with regular_file(content.path, "a corpus' file").open("rb") as file:
@@ -30,7 +29,7 @@ def _elements(content: Content, name: str) -> Iterator[Element]:
                 if event == "start":
                     around.append(element)
                     if len(around) > _MAX_DEPTH:
-                        raise Fault("markup", f"elements are nested more than {_MAX_DEPTH} times")
+                        raise ValueError(f"elements are nested more than {_MAX_DEPTH} times")
                     continue
                 around.pop()
                 if _name(element) == name and not any(_name(outer) == name for outer in around):
@@ -38,9 +37,7 @@ def _elements(content: Content, name: str) -> Iterator[Element]:
                     if around:
                         around[-1].remove(element)  # keeps only one in memory
     except (ParseError, LookupError, ValueError) as error:
-        check_whole(content)
-        is_encoding = not isinstance(error, ParseError) or error.code == _UNKNOWN_ENCODING
-        raise Fault("charset" if is_encoding else "markup", str(error)) from error
+        raise unreadable(content.name, error) from error
 
 
 def _name(element: Element) -> str:
@@ -79,7 +76,7 @@ def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
         references.append(by_translator)
     translators = list(dict.fromkeys(name for by_translator in references for name in by_translator))
     if not translators:
-        raise Fault("markup", f"it has no references in {files.target_lang}")
+        raise unreadable(files.paths[0], f"it has no references in {files.target_lang}")
     for document, by_translator in zip(documents, references, strict=True):
         sources = _texts(_sides(document, "src", files.source_lang))
         texts = [_texts(by_translator.get(name, [])) for name in translators]
@@ -122,10 +119,9 @@ def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
 
 
 def _sgm_texts(content: Content) -> dict[Key, str]:
-    """Return a file's segments by document and number (Fault: the file is truncated, or has no segments)."""
+    """Return a file's segments by document and number (UserError: the file is truncated, or has no segments)."""
     # Invalid UTF-8 becomes lone surrogates, so that only its own segment is left out.
     text = read_bytes(content.path, "a corpus' file").decode("utf-8-sig", "surrogateescape")
-    check_whole(content)
     document = ""
     segments: list[tuple[Key, str]] = []
     for tag in _SGM_TAG.finditer(text):
@@ -135,9 +131,9 @@ def _sgm_texts(content: Content) -> dict[Key, str]:
             continue
         end = _SGM_END.search(text, tag.end())
         if end is None:
-            raise Fault("markup", "the file ends within a segment")
+            raise unreadable(content.name, "it ends within a segment")
         plain = _CHARACTER.sub(lambda code: html.unescape(code[0]), text[tag.end() : end.start()].strip())
         segments.append(((document, attributes.get("id", "")), plain))
     if not segments:
-        raise Fault("markup", "the file has no segments")
+        raise unreadable(content.name, "it has no segments")
     return _by_key(segments)

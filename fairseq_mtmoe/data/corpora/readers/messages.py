@@ -5,12 +5,17 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import polib
 
-from fairseq_mtmoe.data.corpora.blocks import CorpusFiles, Fault, Segment, check_whole, excerpt_of
+from fairseq_mtmoe.data.corpora.blocks import (
+    Content,
+    CorpusFiles,
+    Segment,
+    excerpt_of,
+    unreadable,
+)
 from fairseq_mtmoe.data.corpora.cleaning.languages import is_distant, is_same_language
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
@@ -25,9 +30,7 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
     Raises `UserError` if its header says that it is in a third language.
     """
     (content,) = files.contents
-    check_whole(content)
-    is_compiled = files.format == "mo" or read_bytes(content.path).startswith(MAGIC)
-    catalog = load_catalog(content.path, is_compiled)
+    catalog = load_catalog(content, is_compiled=files.format == "mo")
     lang, sides = catalog.metadata.get("Language", ""), [files.source_lang, files.target_lang]
     if lang and all(is_distant(lang, side) for side in sides):
         raise_invalid(f"Language in the header of {files.paths[0]}", f"{sides[0]} or {sides[1]}", lang)
@@ -39,18 +42,16 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
             yield Segment(first, second, excerpt=excerpt_of(source))
 
 
-def load_catalog(path: Path, is_compiled: bool) -> polib.POFile | polib.MOFile:
-    """Load a catalog without executing code (Fault: it is no catalog, or incomplete)."""
-    content = read_bytes(path)
+def load_catalog(file: Content, is_compiled: bool) -> polib.POFile | polib.MOFile:
+    """Load a catalog without executing code (UserError: it is no catalog, or incomplete)."""
+    content = read_bytes(file.path)
     try:
-        if not is_compiled:
-            return polib.pofile(str(path))
+        if not is_compiled and not content.startswith(MAGIC):
+            return polib.pofile(str(file.path))
         _check_strings(content)
-        return polib.mofile(str(path))
-    except UnicodeError as error:
-        raise Fault("charset", str(error)) from error
+        return polib.mofile(str(file.path))
     except (OSError, ValueError, LookupError, struct.error) as error:
-        raise Fault("damaged" if is_compiled else "markup", str(error)) from error
+        raise unreadable(file.name, error) from error
 
 
 def _check_strings(content: bytes) -> None:

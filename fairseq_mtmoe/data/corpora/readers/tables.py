@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles, Fault, Pairs, Segment, excerpt_of
+from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles, Pairs, Segment, excerpt_of
 from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language
 from fairseq_mtmoe.data.corpora.readers.lines import Batch, read_lines, usable_pairs
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -29,22 +29,19 @@ def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     (content,) = files.contents
     columns: Columns | None = None
     first = files.first
-    try:
-        if first > 1:  # the file's beginning determines the columns
-            columns = _columns(next(read_lines(content)), files)
-        for batch in read_lines(content, files.spans[0]):
-            if columns is None:
-                columns = _columns(batch, files)
-                if columns.named:
-                    tabs = columns.width - 1
-                    fits = (i for i, text in enumerate(batch.texts) if i not in batch.bad and text.count("\t") == tabs)
-                    at = next(fits)
-                    yield from _pairs(batch.part(0, at), columns, first, files)
-                    batch, first = batch.part(at + 1), at + 2
-            yield from _pairs(batch, columns, first, files)
-            first += len(batch.texts)
-    except Fault as fault:
-        yield BadLine(str(files.paths[0]), first, fault.reason, fault.message, fault.lost)
+    if first > 1:  # the file's beginning determines the columns
+        columns = _columns(next(read_lines(content)), files)
+    for batch in read_lines(content, files.spans[0]):
+        if columns is None:
+            columns = _columns(batch, files)
+            if columns.named:
+                tabs = columns.width - 1
+                fits = (i for i, text in enumerate(batch.texts) if i not in batch.bad and text.count("\t") == tabs)
+                at = next(fits)
+                yield from _pairs(batch.part(0, at), columns, first, files)
+                batch, first = batch.part(at + 1), at + 2
+        yield from _pairs(batch, columns, first, files)
+        first += len(batch.texts)
 
 
 def _pairs(batch: Batch, columns: Columns, first: int, files: CorpusFiles) -> Iterator[Pairs | BadLine]:

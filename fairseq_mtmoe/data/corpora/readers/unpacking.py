@@ -2,19 +2,19 @@
 
 import errno
 import fnmatch
+import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairseq_mtmoe.data.corpora.blocks import Content, Fault, excerpt_of
+from fairseq_mtmoe.data.corpora.blocks import excerpt_of, unreadable
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import regular_file, replacing
+from fairseq_mtmoe.io.files import regular_file
 
 _CODECS = {b"\x1f\x8b\x08": "gzip", b"BZh": "bz2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-_PACKED_TWICE = 3  # levels of compression: a mirror may compress an archive again whose members are compressed
 _SHOWN_NAMES = 5
 _PIECE = 1 << 18
 
@@ -39,27 +39,36 @@ def is_packed(path: Path) -> bool:
     return _codec(head) is not None or _archive(head) is not None
 
 
-def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
-    """Unpack a file, or members of one archive, to `paths`; return their contents, with faults that ended them."""
+def unpack(paths: Mapping[Path, Path]) -> None:
+    """Unpack a file, or members of one archive, to `paths` (UserError: it is truncated or damaged)."""
     first = next(iter(paths))
     try:
-        with regular_file(split_member(first)[0], "a corpus' file").open("rb") as raw, ExitStack() as stack, _faults():
-            file = _decompressed(raw, stack)
-            kind = _archive(_head(file))
-            if kind is None:
-                if any(split_member(path)[1] is not None for path in paths):
-                    raise UserError(f"`{first}` must be a member of a tar or zip archive, but the file is none.")
-                return {path: _write(_pieces(file), out) for path, out in paths.items()}
-            members, open_member = _opened(file, kind)
-            names = list(members)
-            chosen = {path: _member(names, path) for path in paths}
-            # in the archive's order, as compressed ones cannot be rewound
-            in_order = sorted(paths, key=lambda path: names.index(chosen[path]))
-            pieces = {path: _pieces_of_member(open_member, members[chosen[path]]) for path in in_order}
-            return {path: _write(content, paths[path]) for path, content in pieces.items()}
-    except Fault as fault:  # nothing can be read
-        written = {path: _write(iter(()), out) for path, out in paths.items()}
-        return {path: content._replace(reason=fault.reason, message=fault.message) for path, content in written.items()}
+        with regular_file(split_member(first)[0], "a corpus' file").open("rb") as raw, ExitStack() as stack:
+            _unpack(_decompressed(raw, stack), paths)
+    except UserError:
+        raise
+    except Exception as error:  # unpackers' errors have many types
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk
+            raise
+        raise unreadable(first, str(error) or type(error).__name__) from error
+
+
+def _unpack(file: BinaryIO, paths: Mapping[Path, Path]) -> None:
+    kind = _archive(_head(file))
+    if kind is None:
+        for path, out in paths.items():
+            if split_member(path)[1] is not None:
+                raise UserError(f"`{path}` must be a member of a tar or zip archive, but the file is none.")
+            _write(file, out)
+        return
+    members, open_member = _opened(file, kind)
+    names = list(members)
+    chosen = {path: _member(names, path) for path in paths}
+    # in the archive's order, as compressed ones cannot be rewound
+    for path in sorted(paths, key=lambda path: names.index(chosen[path])):
+        with ExitStack() as stack:
+            member = stack.enter_context(open_member(members[chosen[path]]))
+            _write(_decompressed(member, stack), paths[path])
 
 
 def _opened(file: BinaryIO, kind: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
@@ -71,74 +80,28 @@ def _opened(file: BinaryIO, kind: str) -> tuple[dict[str, Any], Callable[[Any], 
     return {info.name: info for info in tar if not info.isdir()}, tar.extractfile
 
 
-def _pieces_of_member(open_member: Callable[[Any], Any], member: object) -> Iterator[bytes]:
-    with ExitStack() as stack:
-        with _faults():
-            file = _decompressed(stack.enter_context(open_member(member)), stack)
-        yield from _pieces(file)
-
-
-def _write(pieces: Iterator[bytes], out: Path) -> Content:
-    """Write a file's bytes up to a fault, if there is one."""
-    fault = None
-    with replacing(out) as partial, partial.open("wb") as target:
-        try:
-            for data in pieces:
-                target.write(data)
-        except Fault as error:
-            fault = error
-    return Content(out, fault.reason, excerpt_of(fault.message)) if fault else Content(out)
-
-
-def _pieces(file: Any) -> Iterator[bytes]:
-    """Yield the bytes of a file, up to an error if there is one."""
-    while True:
-        with _faults():
-            data: bytes = file.read1(_PIECE)
-        if not data:
-            return
-        yield data
-
-
-@contextmanager
-def _faults() -> Iterator[None]:
-    """Turn unpackers' errors, which have many types, into a `Fault`; errors of the disk are not changed."""
-    try:
-        yield
-    except (Fault, UserError):
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # zipfile seeks before the beginning
-            raise
-        message = str(error) or type(error).__name__
-        is_cut = isinstance(error, EOFError) or "unexpected end of data" in message
-        raise Fault("truncated" if is_cut else "damaged", message) from error
+def _write(file: BinaryIO, out: Path) -> None:
+    with out.open("wb") as target:
+        shutil.copyfileobj(file, target, _PIECE)
 
 
 def _decompressed(file: BinaryIO, stack: ExitStack) -> BinaryIO:
-    """Return a file decompressed by its first bytes, also if it is compressed several times."""
+    """Return a file decompressed by its first bytes."""
     from fsspec.compression import compr  # takes 0.1 s to import
 
-    for _ in range(_PACKED_TWICE):
-        codec = _codec(_head(file))
-        if codec is None:
-            break
-        if codec not in compr:
-            raise UserError("Files packed by zstd need backports.zstd: `pip install 'fairseq_mtmoe[corpora]'`.")
-        file = stack.enter_context(compr[codec](file, mode="rb"))
-    return file
+    codec = _codec(_head(file))
+    if codec is None:
+        return file
+    if codec not in compr:
+        raise UserError("Files packed by zstd need backports.zstd: `pip install 'fairseq_mtmoe[corpora]'`.")
+    unpacked: BinaryIO = stack.enter_context(compr[codec](file, mode="rb"))
+    return unpacked
 
 
-def _head(file: Any) -> bytes:
-    pieces: list[bytes] = []
-    try:
-        while sum(map(len, pieces)) < 512 and (data := file.read1(512)):
-            pieces.append(data)
-    except Exception:
-        if not pieces:
-            raise
-    file.seek(0)  # reading the file raises the error again
-    return b"".join(pieces)
+def _head(file: BinaryIO) -> bytes:
+    head = file.read(512)
+    file.seek(0)
+    return head
 
 
 def _codec(head: bytes) -> str | None:

@@ -181,7 +181,7 @@ class Recipe(Settings):
             raise UserError(f"`{self.path}: directions` has only {patterns}, but the corpora's files are missing.")
         return replace(left, directions=directions)
 
-    def files_of(self, corpus: Corpus, raw: Path, allow_unequal: bool = False) -> CorpusFiles:
+    def files_of(self, corpus: Corpus, raw: Path) -> CorpusFiles:
         """Return a corpus' files below `raw`, with their format (UserError: one is missing; it names the origin)."""
         from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 
@@ -201,7 +201,6 @@ class Recipe(Settings):
             *corpus.languages,
             corpus.format,
             dict(corpus.fields),
-            allow_unequal,
             pair=self.pair_of(corpus) if corpus.role is Role.train else corpus.pair,
             role=corpus.role,
             names=tuple(corpus.files),

@@ -1,17 +1,15 @@
 """A SentencePiece model and fairseq's dictionary of its pieces, trained or given, and their figures by language."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sentencepiece
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.binarize import SPECIAL, UNKNOWN
-from fairseq_mtmoe.data.corpora.cleaning import characters
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.data.corpora.recipes.codes import CODE, Spelling
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
@@ -20,7 +18,6 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file, text_lines
 from fairseq_mtmoe.io.sentencepieces import load_sentencepiece
 
-_SPACE = "\u2581"
 _LEAST_SHARED = 0.5  # share of a model's pieces in its dictionary; with less, the dictionary is another model's
 
 # Fewer characters per piece on average, spaces included, mean that a language is split into hardly more than letters.
@@ -30,8 +27,6 @@ LEAST_WIDE_CHARACTERS = 1.2  # the same for wide characters, which are words or 
 MOST_UNKNOWN = 0.005  # share of a language's tokens that may be unknown without a warning
 _WIDE_SCRIPTS = frozenset({"Hani", "Hira", "Kana", "Hang"})
 _NO_SPACES = frozenset({"Hani", "Hira", "Kana", "Thai", "Khmr", "Laoo", "Mymr"})  # between words, that is
-_CHARACTERS, _COVERED = "characters ", "covered "
-_OTHER = "other"  # in place of a script: neither letter nor mark, or of several scripts
 
 
 @dataclass(frozen=True)
@@ -102,25 +97,6 @@ def _symbols(path: Path) -> list[str]:
     return list(symbols)
 
 
-def known_characters(model: sentencepiece.SentencePieceProcessor, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return for each code point whether it is a piece in the dictionary, by itself or after a space."""
-    pieces = [model.id_to_piece(piece).removeprefix(_SPACE) for piece in np.flatnonzero(ids > UNKNOWN).tolist()]
-    return characters.table({ord(piece) for piece in pieces if len(piece) == 1} | {ord(" ")})
-
-
-def count_characters(lines: Sequence[str], known: NDArray[np.bool_]) -> dict[str, int]:
-    """Count normalised text's characters by script, as `characters Latn`, and known ones, as `covered Latn`."""
-    numbers, script_numbers = characters.scripts()
-    codes = characters.Columns.of(lines).codes
-    codes = codes[codes != ord(" ")]
-    script = script_numbers[codes]
-    counts: dict[str, int] = {}
-    for name, which in ((_CHARACTERS, script), (_COVERED, script[known[codes]])):
-        times = np.bincount(which, minlength=len(numbers) + 1).tolist()
-        counts |= {f"{name}{code}": times[at] for code, at in {_OTHER: 0, **numbers}.items() if times[at]}
-    return counts
-
-
 @dataclass(frozen=True)
 class Advice:
     """Second halves of warnings: why pieces are short, why tokens are unknown."""
@@ -140,23 +116,17 @@ OF_RECIPE = Advice(
 
 
 def table(counts: Mapping[str, Mapping[str, int]], advice: Advice = OF_RECIPE) -> dict[str, dict[str, Any]]:
-    """Return a report's row per language: lengths, `unknown_share`, `coverage`, also by `scripts`, and a `warning`.
+    """Return a report's row per language: lengths, `unknown_share` and a `warning`.
 
-    `counts` has `words`, `tokens`, `unknown`, `characters` and the counts of `count_characters`. Warnings end in
-    `advice`.
+    `counts` has `words`, `tokens`, `unknown` and `characters`. Warnings end in `advice`.
     """
     rows = {}
     for lang, sums in counts.items():
-        names = [name for name in sorted(sums) if name.startswith(_CHARACTERS)]
-        by_script = {name.removeprefix(_CHARACTERS): sums[name] for name in names}
-        covered = {script: sums.get(f"{_COVERED}{script}", 0) for script in by_script}
         length, unknown = _share(sums["characters"], sums["tokens"]), _share(sums["unknown"], sums["tokens"])
         rows[lang] = {
             "pieces_per_word": None if _NO_SPACES & {*scripts_of(lang)} else _share(sums["tokens"], sums["words"]),
             "characters_per_piece": length,
             "unknown_share": unknown,
-            "coverage": _share(sum(covered.values()), sum(by_script.values())),
-            "scripts": {script: _share(covered[script], number) for script, number in by_script.items()},
             "warning": "; ".join(_warnings(lang, length, unknown, advice)) or None,
         }
     return rows

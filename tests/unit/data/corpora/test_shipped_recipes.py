@@ -12,7 +12,7 @@ import pytest
 
 from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
-from fairseq_mtmoe.data.corpora.engine.pipeline import Options, prepare
+from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.readers import read
 from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
@@ -120,7 +120,7 @@ def test_a_corpus_of_every_kind_is_read(name, tmp_path):
     small = replace(recipe, held_out=HeldOut(2, 2), vocabulary=replace(recipe.vocabulary, size=None))
     small = replace(small, corpora=[one for one in corpora.values() if one.pair in {corpus.pair for corpus in train}])
     write_raw(tmp_path / "raw", wanted_of(small))
-    report = prepare(tmp_path / "raw", tmp_path / "data", small, Workers(), Options("stop"))
+    report = prepare(tmp_path / "raw", tmp_path / "data", small, Workers())
     assert len(train) > 3 and len(report["corpora"]) == len(small.corpora)
     assert {found: one for found, one in report["corpora"].items() if one["read"] != LINES or one["bad"]} == {}
     assert all(pair[split] for pair in report["pairs"].values() for split in ("train", "valid", "test"))

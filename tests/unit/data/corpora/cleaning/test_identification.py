@@ -7,9 +7,9 @@ import pytest
 
 from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning import languages as identification
-from fairseq_mtmoe.data.corpora.cleaning.cleaner import Cleaner
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import clean
 from fairseq_mtmoe.data.corpora.recipes.codes import plain_code
-from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
+from fairseq_mtmoe.data.corpora.recipes.schema import Filters
 from fairseq_mtmoe.data.translation.languages import MBART50, languages
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.fasttext_files import write_model
@@ -28,7 +28,7 @@ PAIRS = [
 
 def kept(model, lang: str, confidence: float = 0.9) -> tuple[list[int], dict[str, int]]:
     filters = Filters(identify=str(model), min_confidence=confidence)
-    out = Cleaner(filters, "en", lang, Role.train)(Block(*zip(*PAIRS, strict=True), np.arange(len(PAIRS))))
+    out = clean(Block(*zip(*PAIRS, strict=True), np.arange(len(PAIRS))), ("en", lang), filters)
     return out.lines.tolist(), out.counts
 
 

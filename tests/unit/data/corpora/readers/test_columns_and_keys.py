@@ -24,7 +24,7 @@ def test_keys_that_are_found_or_given(tmp_path):
 
 
 def test_lines_before_the_first_object_do_not_hide_the_others(tmp_path):
-    bad = [("a", line, "empty", 1) for line in range(1, 1501)]
+    bad = [("a", line, "empty") for line in range(1, 1501)]
     assert told(rows(tmp_path, *[""] * 1500, {"en": "a", "de": "b"})) == ([(1501, "a", "b")], bad)
 
 
@@ -39,7 +39,7 @@ def test_lines_that_have_no_pair(tmp_path):
     }
     lines = [line for several in wrong.values() for line in several]
     reasons = enumerate((reason for reason, several in wrong.items() for _ in several), 2)
-    bad = [("a", line, reason, 1) for line, reason in reasons]
+    bad = [("a", line, reason) for line, reason in reasons]
     assert told(rows(tmp_path, good, *lines, good)) == ([(1, "a", "b"), (len(lines) + 2, "a", "b")], bad)
 
 
@@ -68,7 +68,7 @@ def test_a_first_line_that_names_the_languages(tmp_path, header):
 @pytest.mark.parametrize(("first", "reason"), [("# a comment", "columns"), ("", "empty"), ("a\t\0", "nul")])
 def test_a_line_before_the_one_of_names_is_reported(tmp_path, first, reason):
     files = table(tmp_path, (first,), ("id", "de", "en"), ("1", "x", "y"), ("2", "v", "w"))
-    assert told(files) == ([(3, "y", "x"), (4, "w", "v")], [("a", 1, reason, 1)])
+    assert told(files) == ([(3, "y", "x"), (4, "w", "v")], [("a", 1, reason)])
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_lines_with_other_columns_and_texts_that_are_empty_or_marked_as_absent(t
         (" - ", "j"),
     ]
     reasons = enumerate(("columns", "columns", "empty", "empty", "untranslated", "untranslated"), 2)
-    bad = [("a", line, reason, 1) for line, reason in reasons]
+    bad = [("a", line, reason) for line, reason in reasons]
     fields = {"source": 1, "target": 2, "absent": "-", "incomplete": "NULL"}
     found = told(table(tmp_path, *rows, fields=fields))
-    assert found == ([(1, "a", "b"), (8, "h", "i"), (9, "no -", "well-known")], [*bad, ("a", 10, "untranslated", 1)])
+    assert found == ([(1, "a", "b"), (8, "h", "i"), (9, "no -", "well-known")], [*bad, ("a", 10, "untranslated")])
 
 
 @pytest.mark.parametrize("head", [("en", "de"), ("Source", "Target")])

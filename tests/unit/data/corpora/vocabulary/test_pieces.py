@@ -10,12 +10,9 @@ from fontTools.unicodedata import script
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.cleaning.characters import table as table_of
 from fairseq_mtmoe.data.corpora.recipes.schema import Vocabulary
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import (
     OF_GIVEN,
-    count_characters,
-    known_characters,
     load,
     table,
 )
@@ -59,14 +56,6 @@ def test_a_given_dictionary_decides_by_the_text_of_the_pieces(mbarts, tmp_path):
     assert pieces.ids[:4].tolist() == [dictionary.unk(), dictionary.bos(), dictionary.eos(), dictionary.unk()]
 
 
-def test_characters_that_are_known(ours, tmp_path):
-    processor, names = pieces_of(ours)
-    letters = set("".join(TEXT))
-    fewer = load(ours, written(tmp_path, [name for name in names[4:] if name not in ("d", "▁d")]))
-    for pieces, known in ((load(ours), letters), (fewer, letters - {"d"})):
-        assert {chr(code) for code in np.flatnonzero(known_characters(processor, pieces.ids))} == known
-
-
 @pytest.mark.parametrize("text", ["▁a 3\nb\n", "▁a 3\nb x\n", "▁a 3\nb 1\n▁a 1\n", "<s> 1\n▁a 3\n", "▁xyz 3\nq 1\n"])
 def test_dictionaries_that_do_not_fit(ours, tmp_path, text):
     (tmp_path / "dict.txt").write_text(text, encoding="utf-8")
@@ -89,15 +78,6 @@ def script_of(character: str) -> str:
 
 
 @settings(max_examples=30, deadline=None)
-@given(LINES, st.sets(st.sampled_from("abdжქ漢1 ")))
-def test_characters_are_counted_by_script(lines, known):
-    characters = [character for line in lines for character in line if character != " "]
-    expected = Counter(f"characters {script_of(one)}" for one in characters)
-    expected += Counter(f"covered {script_of(one)}" for one in characters if one in known)
-    assert count_characters(lines, table_of(map(ord, known))) == expected
-
-
-@settings(max_examples=30, deadline=None)
 @given(LINES, st.sampled_from([0.5, 0.9, 1.0]))
 def test_every_script_has_its_most_frequent_characters(lines, coverage):
     counts = Counter(one for line in lines for one in line if script_of(one) != "other")
@@ -115,10 +95,9 @@ def test_a_rare_script_keeps_its_characters_in_a_trained_model():
     """Over all characters together a coverage of 0.99 would have none of the Georgian ones."""
     text = ["many words of a language in these letters", "more of such words, and letters"] * 300
     text += ["ქართული ენა"] * 10
-    for size, required, covered in ((36, required_characters(text, 0.99), {"covered Geor": 10}), (28, "", {})):
-        model = train_model(text, size, 0.99, required)
-        known = known_characters(sentencepiece.SentencePieceProcessor(model_proto=model), load(model).ids)
-        assert count_characters(["ქართული ენა"], known) == {"characters Geor": 10, **covered}
+    for size, required, is_covered in ((36, required_characters(text, 0.99), True), (28, "", False)):
+        model = sentencepiece.SentencePieceProcessor(model_proto=train_model(text, size, 0.99, required))
+        assert (model.unk_id() not in model.encode("ქართული ენა")) == is_covered
 
 
 def test_sentences_name_the_settings_as_they_are_given():
@@ -132,15 +111,13 @@ def counts(**changed) -> dict[str, int]:
 
 
 def test_a_row_for_each_language():
-    found = {"characters Latn": 480, "covered Latn": 480, "characters Grek": 20, "covered Grek": 5, "sentences": 9}
-    rows = table({"de": counts(unknown=3, **found), "zh_CN": counts(), "fr": counts(words=0, tokens=0, characters=0)})
+    rows = table({"de": counts(unknown=3), "zh_CN": counts(), "fr": counts(words=0, tokens=0, characters=0)})
     assert rows["de"] == {
-        **{"pieces_per_word": 1.5, "characters_per_piece": 4.0, "unknown_share": 0.02, "coverage": 0.97},
-        "scripts": {"Grek": 0.25, "Latn": 1.0},
+        **{"pieces_per_word": 1.5, "characters_per_piece": 4.0, "unknown_share": 0.02},
         "warning": "2.00% of the tokens are unknown, above 0.5%: a higher `character_coverage` includes more"
         " characters",
     }
-    assert rows["zh_CN"]["pieces_per_word"] is None and rows["zh_CN"]["coverage"] is None
+    assert rows["zh_CN"]["pieces_per_word"] is None
     assert rows["fr"]["characters_per_piece"] is None and rows["fr"]["warning"] is None
 
 
