@@ -248,6 +248,6 @@ def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[A
     if "num_updates" in last:
         model.set_num_updates(last["num_updates"])
     rebuild.sparsify_like(model, state)
-    with mismatch.explained(model, [(mismatch.origin_of(path, state), state)]):
+    with mismatch.explained(model, options.model, [(mismatch.origin_of(path, state), state)]):
         model.load_state_dict(state["model"], strict=strict, model_cfg=options.model)
     return model, options, task

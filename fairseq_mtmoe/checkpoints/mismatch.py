@@ -1,141 +1,119 @@
 """Explain in one sentence why a checkpoint does not fit a model.
 
-Sizes are in the parameters' names and shapes, languages in the task's state. Code that loads a model inside `explained`
-gets a `UserError` that names the differing options.
+Both have their options, and languages are in the task's state. Code that loads a model inside `explained` gets a
+`UserError` that names the differing options.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq_mtmoe.checkpoints import key_maps as keys
 from fairseq_mtmoe.checkpoints.rebuild import plain
 from fairseq_mtmoe.errors import MAX_SHOWN, UserError, find_user_error, flag, shortened
-from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.protocols import training_model
 
 Shapes = Mapping[str, tuple[int, ...]]
 State = Mapping[str, Any]
+Options = Mapping[str, Any]
 
-_SIDES = {"encoder": "source", "decoder": "target"}
+_SIDES = ("encoder", "decoder")
+_HEADS = tuple(f"{side}_attention_heads" for side in _SIDES)  # in no shape
 _SHARING = ("share_all_embeddings", "share_decoder_input_output_embed")
+# Options that decide shapes, in the order of sentences
+_SIZES = (
+    *(f"{side}_{name}" for side in _SIDES for name in ("embed_dim", "ffn_embed_dim", "layers")),
+    *(f"{side}_{name}" for side in _SIDES for name in ("normalize_before", "learned_pos")),
+    "layernorm_embedding", "expert_interval", "expert_combine", "expert_gates", "conditional",
+)  # fmt: skip
+# Further ones, and what the checkpoint must have for them to decide shapes
+_SIZES_OF_PARTS = {
+    "max_source_positions": ("encoder_learned_pos", "True"),
+    "max_target_positions": ("decoder_learned_pos", "True"),
+    "conditional_positions": ("conditional", "attention"),
+    "conditional_form": ("conditional", "bottleneck"),
+}
 _BEGIN_ANEW = "another instead; to train all weights, start from the weights that its run started from"
 # A mark in a checkpoint's names, the architecture that it needs, and the word for one without it.
 _ARCHITECTURES = (
     (keys.MOE, "experts, such as base_moe or mt_tag", "a dense one instead"),
     (keys.MIXTURE, "adapters, such as pemt_t5", _BEGIN_ANEW),
 )
-_BLOCK = re.compile(r"(?:encoder|decoder)\.layers\.(\d+)\.")
 _LANGUAGE_TOKEN = re.compile(r"__(.+)__|\[(.+)\]")
 _SWITCH = {"True": "on", "False": "off"}
-_NO_CONDITIONS = "none"
-_NO_POSITIONS = 2  # fairseq's learned positions begin after the padding's index
+_NO_CONDITIONS = ("", "none")
 
 
 @dataclass(frozen=True)
 class Origin:
     """A loaded checkpoint: its name, the options of its model, its languages and its task."""
 
-    name: str = "the checkpoint"
-    model: Mapping[str, Any] = field(default_factory=dict)
-    langs: tuple[str, ...] = ()
-    task: str = ""
-
-
-NAMELESS = Origin()
+    name: str
+    model: Options
+    langs: tuple[str, ...]
+    task: str
 
 
 class Mismatch(UserError):
-    """A checkpoint without a known name does not fit the model."""
+    """A checkpoint does not fit a model; `explained` says why."""
 
 
 @contextmanager
-def explained(model: Any, read: Sequence[tuple[Origin, State]]) -> Iterator[None]:
+def explained(model: Any, options: Any, read: Sequence[tuple[Origin, State]]) -> Iterator[None]:
     """Explain errors while a model loads the last of the checkpoints that were `read`.
 
-    Raises `UserError` with the differences.
+    options: of the model. Raises `UserError` with the differences.
     """
     try:
         yield
-        sentence = _about_options(*_unseen_options(model, read[-1][0]), read[-1][0]) if read else None
+        sentence = _about_options(_unseen_options(options, read[-1][0]), options, read[-1][0]) if read else None
         if sentence is not None:
             raise UserError(sentence)
     except Exception as error:
-        found = find_user_error(error)
-        if not read or (found is not None and type(found) is not Mismatch):
+        sentence_of_user = find_user_error(error)
+        if not read or (sentence_of_user is not None and type(sentence_of_user) is not Mismatch):
             raise
         origin, state = read[-1]
         if state.get("model") is not None:
-            raise refusal(model, state["model"], origin) or error from error
-        sentence = _about_options(*_unseen_options(model, origin), origin)  # fairseq's trainer has freed the weights
+            raise _refusal(model, options, state["model"], origin) or error from error
+        sentence = _about_options(_unseen_options(options, origin), options, origin)  # the trainer freed the weights
         raise (UserError(sentence) if sentence else error) from error
 
 
-def refusal(model: Any, state: Mapping[str, Any], origin: Origin = NAMELESS) -> Mismatch | None:
+def _refusal(model: Any, options: Any, state: State, origin: Origin) -> UserError | None:
     """Return how another model's state differs from a model; None if it fits."""
     own, theirs = _shapes_of(model.state_dict()), _shapes_of(state)
-    unseen_theirs, unseen_own = _unseen_options(model, origin)
     sentence = (
         _about_architecture(own, theirs, origin)
-        or _about_options(sizes(theirs) | unseen_theirs, sizes(own) | unseen_own, origin)
+        or _about_options((*_sizes(origin), *_unseen_options(options, origin)), options, origin)
         or _about_vocabulary(model, own, theirs, origin)
-        or _about_gates(own, theirs, origin)
         or _about_tasks(model, own, theirs, origin)
         or _about_names(own, theirs, origin)
     )
-    return Mismatch(sentence) if sentence else None
-
-
-def refusal_of(model: Any, path: str, state: Mapping[str, Any]) -> UserError | None:
-    """Return `refusal` by sizes and vocabulary, for a process that has no experts yet."""
-    own, theirs, origin = _shapes_of(model.state_dict()), _shapes_of(state["model"]), origin_of(path, state)
-    sentence = _about_options(sizes(theirs), sizes(own), origin) or _about_vocabulary(model, own, theirs, origin)
     return UserError(sentence) if sentence else None
 
 
-def _shapes_of(state: Mapping[str, Any]) -> Shapes:
+def refusal_of(model: Any, options: Any, path: str, state: State) -> UserError | None:
+    """Return a refusal by options and vocabulary, for a process that has no experts yet."""
+    own, theirs, origin = _shapes_of(model.state_dict()), _shapes_of(state["model"]), origin_of(path, state)
+    sentence = _about_options(_sizes(origin), options, origin) or _about_vocabulary(model, own, theirs, origin)
+    return UserError(sentence) if sentence else None
+
+
+def _shapes_of(state: State) -> Shapes:
     """Return the shapes by name."""
     return {name: tuple(value.shape) for name, value in state.items()}
 
 
-def sizes(shapes: Shapes) -> dict[str, Any]:
-    """Return the options of stacks, experts and conditional parts that shapes show."""
-    found: dict[str, Any] = {}
-    for side, text in _SIDES.items():
-        names = [name for name in shapes if name.startswith(side)]
-        embedding = shapes.get(f"{side}.embed_tokens.weight")
-        positions = shapes.get(f"{side}.embed_positions.weight")
-        inner = [shapes[name][-2] for name in names if name.endswith((".fc1.weight", keys.FIRST_WEIGHT))]
-        found |= {f"{side}_embed_dim": embedding[1]} if embedding else {}
-        found |= {f"{side}_ffn_embed_dim": inner[0]} if inner else {}
-        found[f"{side}_layers"] = len(_blocks(names))
-        found[f"{side}_normalize_before"] = f"{side}.layer_norm.weight" in shapes
-        found[f"{side}_learned_pos"] = positions is not None
-        found |= {f"max_{text}_positions": positions[0] - _NO_POSITIONS} if positions else {}
-    found["layernorm_embedding"] = "encoder.layernorm_embedding.weight" in shapes
-    sparse = [name for name in shapes if keys.MOE in name]
-    if sparse:
-        preserving, paper = COMBINES
-        found["expert_interval"] = min(_blocks(sparse)) + 1
-        found["expert_combine"] = preserving if any(name.endswith(f"{keys.MOE}blend") for name in sparse) else paper
-    return found | _conditional_options(shapes)
-
-
-def _conditional_options(shapes: Shapes) -> dict[str, Any]:
-    if not any(name.endswith(keys.TASK_EMBEDDINGS) for name in shapes):
-        return {"conditional": _NO_CONDITIONS}
-    has_chain = any(keys.SIDE_CHAIN in name for name in shapes)
-    shapes = {name.replace(keys.SIDE_CHAIN, keys.CONDITIONS["bottleneck"]): shape for name, shape in shapes.items()}
-    parts = [part for part, mark in keys.CONDITIONS.items() if any(mark in name for name in shapes)]
-    biases = [shape for name, shape in shapes.items() if name.endswith(f"{keys.CONDITIONS['attention']}weight")]
-    found = {"conditional": ",".join(parts)} | ({"conditional_positions": biases[0][0]} if biases else {})
-    return found | ({"conditional_form": "large" if has_chain else "base"} if "bottleneck" in parts else {})
-
-
-def _blocks(names: Iterable[str]) -> set[int]:
-    return {int(match[1]) for match in map(_BLOCK.match, names) if match}
+def _sizes(origin: Origin) -> list[str]:
+    """Return the names of options that decide the shapes of a checkpoint."""
+    names = list(_SIZES)
+    for name, (option, needed) in _SIZES_OF_PARTS.items():
+        if needed in str(origin.model.get(option)):
+            names.append(name)
+    return names
 
 
 def _about_architecture(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
@@ -145,10 +123,11 @@ def _about_architecture(own: Shapes, theirs: Shapes, origin: Origin) -> str | No
     return None
 
 
-def _about_options(theirs: Mapping[str, Any], own: Mapping[str, Any], origin: Origin) -> str | None:
-    """Return one sentence with all options that differ."""
-    names = [name for name in theirs if name in own and theirs[name] != own[name]]
-    names = [name for name in names if theirs[name] != _NO_CONDITIONS]  # they can start afresh in any model
+def _about_options(names: Iterable[str], options: Any, origin: Origin) -> str | None:
+    """Return one sentence with all of these options that differ."""
+    theirs, own = origin.model, plain(options)
+    names = [name for name in names if name in theirs and name in own and theirs[name] != own[name]]
+    names = [name for name in names if name != "conditional" or theirs[name] not in _NO_CONDITIONS]  # they may be new
     if not names:
         return None
     wanted, here = ([str(_SWITCH.get(str(side[name]), side[name])) for name in names] for side in (theirs, own))
@@ -212,16 +191,6 @@ def _languages(dictionary: Any) -> list[str]:
     return found
 
 
-def _about_gates(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    """Return a sentence on another kind of gate: task gates have one more dimension."""
-    for name in own:
-        if name.endswith(keys.GATE) and len(own[name]) != len(theirs.get(name, own[name])):
-            wanted = origin.model.get("expert_gates", "the checkpoint's")
-            block = name.removesuffix(keys.GATE)
-            return f"`--expert-gates` must be {wanted} to load {origin.name}, but has another kind of gate in {block}."
-    return None
-
-
 def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     tables = [name for name in own if name.endswith((keys.GATE, keys.TASK_EMBEDDINGS))]
     here = training_model(model).task_names
@@ -247,15 +216,10 @@ def _about_names(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     return f"{origin.name} must be of this model, whose `{name}` has the shape {here}, but it has {there}."
 
 
-def _unseen_options(model: Any, origin: Origin) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the two models' options that no shape shows: heads, and tied embeddings."""
-    cfg = getattr(model, "cfg", None)
-    stacks = {side: getattr(cfg, side, None) for side in _SIDES}
-    own = {f"{side}_attention_heads": stack.attention_heads for side, stack in stacks.items() if stack is not None}
-    shared = [name for name in _SHARING if getattr(cfg, name, False)][:1]  # the first implies the second
-    if not origin.model.get("share_all_embeddings", False):
-        own |= dict.fromkeys(shared, True)
-    return {name: origin.model[name] for name in own if name in origin.model}, own
+def _unseen_options(options: Any, origin: Origin) -> tuple[str, ...]:
+    """Return the names of options that no shape shows: heads, and embeddings that become tied."""
+    ties = [name for name in _SHARING if plain(options).get(name)][:1]  # the first implies the second
+    return _HEADS if origin.model.get("share_all_embeddings") else (*_HEADS, *ties)
 
 
 def origin_of(path: str, state: State) -> Origin:

@@ -65,9 +65,7 @@ class SparseModel(TrainingModel, nn.Module):
                 )
             return
         if elsewhere or len(saved) < len(slots):
-            refusal = mismatch.refusal(self, state_dict)
-            assert refusal is not None
-            raise refusal
+            raise mismatch.Mismatch("The checkpoint must have the experts of the model, but has others.")
         for path, layer in expert_layers(self).items():
             placement = layer.experts.placement
             if saved[path] not in (placement.num_experts, placement.count):

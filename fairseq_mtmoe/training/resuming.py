@@ -93,10 +93,11 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
     options = trainer.cfg.checkpoint
     on_all = with_option(options, "load_checkpoint_on_all_dp_ranks", several or options.load_checkpoint_on_all_dp_ranks)
     try:
-        with loading.within(**context) as found, mismatch.explained(trainer.get_model(), found.loaded), on_all:
-            yield found
-        if goes_on and found.loaded:
-            _expect_same_optimizer(trainer, path, found.loaded[-1][1])
+        model = trainer.get_model()
+        with loading.within(**context) as loads, on_all, mismatch.explained(model, trainer.cfg.model, loads.loaded):
+            yield loads
+        if goes_on and loads.loaded:
+            _expect_same_optimizer(trainer, path, loads.loaded[-1][1])
     except AssertionError as error:
         raise _refusal(trainer, path) or error from error
     except KeyError as error:
@@ -183,7 +184,7 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
         try:
             return assemble.load_local(path, placement, trained_shapes(trainer), is_flat(trainer.cfg.common), file)
         except UserError as error:
-            raise mismatch.refusal_of(model, path, file.load(mapped=True)) or error from error
+            raise mismatch.refusal_of(model, trainer.cfg.model, path, file.load(mapped=True)) or error from error
 
 
 def placement_of(trainer: Any) -> ExpertPlacement | None:

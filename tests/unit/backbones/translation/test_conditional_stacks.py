@@ -7,7 +7,6 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch.nn import functional as F
 
-from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.conditioning import PARTS, FiLM, reference
 from tests.helpers.decoding import decode
 from tests.helpers.models import batch, dense_model, moe_model, perturb, stub_task
@@ -136,21 +135,6 @@ def test_task_ids_are_asked_for():
         conditional()(**batch(task_ids=False))
     with refused("--conditional", "--task translation_heated"):
         dense_model(conditional="norm")
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        *(({"conditional": parts}, "--conditional") for parts in ("none", "norm")),
-        ({"conditional_positions": 5}, "--conditional-positions"),
-        ({"task_names": "aa,bb"}, "encoder.task_embeddings.weight"),
-    ],
-)
-def test_conditions_of_another_model_are_named(options, name):
-    saved = conditional(parts="attention,norm").state_dict()
-    given = {"conditional": "attention,norm", "conditional_positions": POSITIONS, "task_names": TASKS, **options}
-    refusal = mismatch.refusal(dense_model(**given), saved)
-    assert refusal is not None and refusal.names[0] == name
 
 
 @pytest.mark.parametrize("options", [["cross_self_attention"], ["offload_activations", "checkpoint_activations"]])
