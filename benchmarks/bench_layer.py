@@ -1,8 +1,9 @@
 """What an expert layer costs: time and memory of a forward and a backward pass, ours and others', in one run.
 
     python benchmarks/bench_layer.py --write
-    python benchmarks/bench_layer.py --beside --no-peers   # with a process that keeps a core busy
+    python benchmarks/bench_layer.py --beside --no-peers --experts 8,32   # with a process that keeps a core busy
 
+`--beside` sets `OMP_WAIT_POLICY=PASSIVE`, unless the environment has another policy.
 Before anything is timed, our layers' outputs and gradients are compared with `moe/reference.py`, and the bound's with
 plain products. All systems take the same batches in turn. On a GPU `make gpu-check` times our layers.
 """
@@ -62,6 +63,8 @@ def main(
     write: bool,
 ) -> None:
     """Time one expert layer of each kind, and print tables with ratios."""
+    if beside and "OMP_WAIT_POLICY" not in os.environ:  # OpenMP reads it once, when torch is loaded
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
     torch.manual_seed(1)
     small = small or check
     peers = peers and not check  # the best of them is as fast as the dense layer: their floor is out of reach
