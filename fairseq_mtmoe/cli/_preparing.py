@@ -13,8 +13,12 @@ from fairseq_mtmoe.data.corpora.blocks import HARMLESS
 from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
-from fairseq_mtmoe.data.corpora.findings import findings, shards_of, training_command
-from fairseq_mtmoe.data.corpora.page import pair_table
+from fairseq_mtmoe.data.corpora.findings import (
+    findings,
+    pair_table,
+    shards_of,
+    training_command,
+)
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
 from fairseq_mtmoe.data.corpora.report import Report
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary

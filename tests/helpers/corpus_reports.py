@@ -25,9 +25,9 @@ def corpus(pair: str, role: str = "train", samples: int = 2, length: int = 40, r
     return {
         "pair": pair, "role": role, "files": [f"{pair}.{lang}.gz" for lang in pair.split("-")], "read": read,
         "bad": {"encoding": 3, "untranslated": 4} if train else {},
-        "bad_samples": {"encoding": [[f"{pair}.gz", 7, text]]} if train else {},
+        "bad_samples": {"encoding": [[f"{pair}.gz:7", text]]} if train else {},
         "dropped": dropped,
-        "samples": {rule: [[line, text, text[::-1]] for line in range(1, samples + 1)] for rule in dropped},
+        "samples": {rule: [[f"{pair}:{line}", text, text[::-1]] for line in range(1, samples + 1)] for rule in dropped},
         "kept": read - sum(dropped.values()),
     }  # fmt: skip
 
@@ -67,8 +67,8 @@ def hostile(texts: list[str] = HOSTILE) -> dict[str, Any]:
     found = report(2, 2)
     for one in found["corpora"].values():
         one["files"] = texts
-        one["samples"] = {key: [[index, text, text] for index, text in enumerate(texts[:5])] for key in one["samples"]}
-        one["bad_samples"] = {"encoding": [[text, 1, text] for text in texts]}
+        one["samples"] = {key: [[text, text, text] for text in texts[:5]] for key in one["samples"]}
+        one["bad_samples"] = {"encoding": [[text, text] for text in texts]}
     found["corpora"] = {(texts[1] if key == "corpus-0" else key): one for key, one in found["corpora"].items()}
     found["recipe"]["name"] = texts[1]
     found["recipe"]["vocabulary"] = {"model": texts[0], texts[2]: texts}

@@ -1,46 +1,21 @@
 """Findings about a data directory: counts, warnings, and a command to train on it."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS
+from fairseq_mtmoe.io.tables import Table
 
 Report = Mapping[str, Any]  # the value of `report.json`
 
-TRAIN = "train"
+SPLITS = ("train", "valid", "test")
+TRAIN = SPLITS[0]
 
 # Limits from which a report warns
 MANY_BAD = 0.01  # share of a corpus' lines that could not be read, at least
 FEW_KEPT = 0.5  # share of pairs that a training corpus keeps, below
 MANY_UNKNOWN = 0.005  # share of a pair's test tokens that the vocabulary lacks, at least
-
-
-@dataclass(frozen=True)
-class Flow:
-    """Counts of corpora's lines; drawn pairs are neither kept nor dropped."""
-
-    read: int
-    drawn: int
-    kept: int
-    dropped: Counter[str]
-    bad: Counter[str]
-
-    @property
-    def lines(self) -> int:
-        """Return the number of lines, bad ones included."""
-        return self.read + self.bad.total()
-
-
-def flow_of(corpora: Iterable[Report]) -> Flow:
-    """Return the counts of several corpora together."""
-    sums, dropped, bad = Counter[str](), Counter[str](), Counter[str]()
-    for corpus in corpora:
-        sums.update({name: corpus.get(name, 0) for name in ("read", "drawn", "kept")})
-        dropped.update(corpus["dropped"])
-        bad.update(corpus["bad"])
-    return Flow(sums["read"], sums["drawn"], sums["kept"], dropped, bad)
 
 
 def unknown_share(pairs: Iterable[Report]) -> float | None:
@@ -101,7 +76,7 @@ def _of_pairs(report: Report) -> Iterator[str]:
             "-".join(reversed(name.split("-"))), {}
         )  # its files serve this pair, too
         missing = [
-            split for split in (TRAIN, "valid", "test") if not pair[split] and not turned.get(split)
+            split for split in SPLITS if not pair[split] and not turned.get(split)
         ]
         if missing:
             yield f"{name} has no sentence pair for {' and '.join(missing)}."
@@ -115,26 +90,48 @@ def _of_pairs(report: Report) -> Iterator[str]:
 
 def _of_corpora(report: Report) -> Iterator[str]:
     for name, corpus in report["corpora"].items():
-        flow, is_training = flow_of([corpus]), corpus["role"] == TRAIN
+        is_training = corpus["role"] == TRAIN
         name = f"{name} ({corpus['pair']})"
-        if number := corpus["bad"].get("unpaired"):
+        bad, kept = Counter[str](corpus["bad"]), corpus["kept"]
+        if number := bad["unpaired"]:
             yield f"{name}: one side has {number:,} segments that the other lacks."
-        if not is_training and (number := sum(flow.bad[reason] for reason in HARMLESS)):
+        if not is_training and (number := sum(bad[reason] for reason in HARMLESS)):
             yield (
                 f"{name}: {number:,} entries are left out, as they have no text in one of the two"
                 " languages."
             )
-        faults = {reason: number for reason, number in flow.bad.items() if reason not in HARMLESS}
-        if flow.lines and (share := sum(faults.values()) / flow.lines) >= MANY_BAD:
+        faults = {reason: number for reason, number in bad.items() if reason not in HARMLESS}
+        lines = corpus["read"] + bad.total()
+        if lines and (share := sum(faults.values()) / lines) >= MANY_BAD:
             reasons = ", ".join(f"{reason} {number:,}" for reason, number in faults.items())
             yield f"{name}: {share:.1%} of its lines could not be read ({reasons})."
-        to_train_on = flow.read - flow.drawn
-        if is_training and to_train_on and flow.kept / to_train_on < FEW_KEPT:
-            (rule, number), *_ = flow.dropped.most_common(1) or [("nothing", 0)]
+        to_train_on = corpus["read"] - corpus.get("drawn", 0)
+        if is_training and to_train_on and kept / to_train_on < FEW_KEPT:
+            (rule, number), *_ = Counter(corpus["dropped"]).most_common(1) or [("nothing", 0)]
             most = f"; the rule {rule} left out most of the others ({number:,})" if number else ""
-            yield f"{name}: {flow.kept / to_train_on:.1%} of its pairs were kept{most}."
-        if not flow.read:
+            yield f"{name}: {kept / to_train_on:.1%} of its pairs were kept{most}."
+        if not corpus["read"]:
             instead = (
                 f"; without other {corpus['role']} corpora, sentences are drawn from training text"
             )
             yield f"{name} has no readable sentence pair{'' if is_training else instead}."
+
+
+def pair_table(report: Report) -> Table:
+    """Return the table of language pairs, largest first, with a total."""
+    pairs = sorted(report["pairs"].items(), key=lambda item: (-item[1][TRAIN], item[0]))
+    rows = [_pair_row(name, pair["tier"], [pair]) for name, pair in pairs]
+    rows.append(_pair_row("total", "", list(report["pairs"].values())))
+    columns = ["pair", "tier", "directions", *SPLITS, "shards", "unknown", "back-translated"]
+    if not any("back_translated" in pair for _, pair in pairs):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return Table(columns, rows[:-1], rows[-1:], texts=2)
+
+
+def _pair_row(name: str, tier: str, pairs: Sequence[Report]) -> list[str]:
+    directions = sum(len(pair["directions"]) for pair in pairs)
+    counts = [sum(pair[split] for pair in pairs) for split in SPLITS]
+    shards = max((pair["shards"] for pair in pairs), default=0)
+    synthetic = sum(pair.get("back_translated", 0) for pair in pairs) / max(1, counts[0])
+    shares = [f"{unknown_share(pairs) or 0:.2%}", f"{synthetic:.2%}"]
+    return [name, tier, str(directions), *map("{:,}".format, counts), str(shards), *shares]

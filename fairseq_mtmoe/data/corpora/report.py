@@ -13,9 +13,10 @@ from fairseq_mtmoe.data.corpora.engine.selecting import DRAWN
 from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState
 from fairseq_mtmoe.data.corpora.engine.work import plain
 from fairseq_mtmoe.data.corpora.engine.writing import DataDirectory
-from fairseq_mtmoe.data.corpora.page import html_of, markdown_of
+from fairseq_mtmoe.data.corpora.page import ABOUT, sections_of, title_of
 from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_OPTIONS, OF_RECIPE, table
+from fairseq_mtmoe.io.pages import markdown_of, page_of
 
 Report = dict[str, Any]
 
@@ -62,8 +63,9 @@ def write(folder: Path, report: Report) -> None:
     (folder / "report.json").write_text(
         json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
-    (folder / "report.md").write_text(markdown_of(report), encoding="utf-8")
-    (folder / "report.html").write_text(html_of(report), encoding="utf-8")
+    page = (title_of(report), sections_of(report), ABOUT)
+    (folder / "report.md").write_text(markdown_of(*page), encoding="utf-8")
+    (folder / "report.html").write_text(page_of(*page), encoding="utf-8")
 
 
 def of_corpora(data: DataDirectory) -> Report:
@@ -102,14 +104,19 @@ def of_corpora(data: DataDirectory) -> Report:
 def _corpus(corpus: CorpusState) -> Report:
     files = corpus.files
     dropped = {rule: corpus.dropped[rule] for rule in RULES if corpus.dropped[rule]}
-    samples = {rule: corpus.samples[rule] for rule in RULES if rule in corpus.samples}
+    samples = {}
+    for rule, pairs in corpus.samples.items():
+        samples[rule] = [(f"{files.name}:{line}", source, target) for line, source, target in pairs]
+    bad_samples = {}
+    for reason, lines in corpus.bad_samples.items():
+        bad_samples[reason] = [(f"{file}:{line}", excerpt) for file, line, excerpt in lines]
     report = {
         "pair": files.pair,
         "role": files.role.name,
         "files": list(files.names),
         "read": corpus.read,
         "bad": dict(sorted(corpus.bad.items())),
-        "bad_samples": corpus.bad_samples,
+        "bad_samples": bad_samples,
         "dropped": dropped,
         "samples": samples,
         "kept": corpus.kept,

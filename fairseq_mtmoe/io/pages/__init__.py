@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from fairseq_mtmoe.io.tables import Table
 HERE = Path(__file__).parent
 Chart = Mapping[str, Any]
 Part = str | Sequence[str] | Table | Chart
+_SIGNS = str.maketrans({sign: f"\\{sign}" for sign in "\\`*_<>[]"})
 # In JSON: no character can end the `<script>` element or a line of the script.
 _SPELLED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
@@ -79,6 +80,29 @@ def page_of(
         scripts=[Markup(script) for script in scripts],
         hashes=[policy_hash(script) for script in scripts],
     )
+
+
+def markdown_of(title: str, sections: Sequence[Section], about: str) -> str:
+    """Return a page in Markdown, without its charts and folded sections."""
+    paragraphs = [f"# {_plain(title)}", about]
+    for section in sections:
+        if section.folded:
+            continue
+        paragraphs.append(f"## {section.title}")
+        for kind, part in map(_kind_of, section.parts):
+            if kind == "text":
+                paragraphs.append(part)
+            elif kind == "points":
+                paragraphs.append("\n".join(f"- {_plain(point)}" for point in part))
+            elif kind == "table":
+                rows, below = ([list(map(_plain, row)) for row in half] for half in (part.rows, part.below))
+                paragraphs.append(replace(part, rows=rows, below=below).in_markdown())
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _plain(text: object) -> str:
+    """Return a text that Markdown shows as it is."""
+    return visible(text).translate(_SIGNS)
 
 
 def _kind_of(part: Part) -> tuple[str, Any]:

@@ -17,7 +17,7 @@ from fairseq_mtmoe.data.corpora.data_dir import STAMP
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
 from fairseq_mtmoe.data.corpora.engine.work import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Workers, local_workers
-from fairseq_mtmoe.data.corpora.page import pair_table
+from fairseq_mtmoe.data.corpora.findings import pair_table
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.test_sets import Speller, load_references
 from tests.helpers.raw_corpora import Counting, change, digests, entries, prepare_small, sentences, text_of, write_raw

@@ -83,7 +83,8 @@ def test_bad_lines_of_all_parts_are_counted(raw, tmp_path):
     (raw / "train-de-0.en").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     report = prepare_small(raw, tmp_path / "data")
     assert report["corpora"]["train-de-0"]["bad"] == {"empty": 4}
-    assert [line for _, line, _ in report["corpora"]["train-de-0"]["bad_samples"]["empty"]] == [4, 51, 52, 81]
+    places = [place for place, _ in report["corpora"]["train-de-0"]["bad_samples"]["empty"]]
+    assert places == [f"train-de-0.en:{line}" for line in (4, 51, 52, 81)]
 
 
 def test_large_files_are_hashed_once(tmp_path, monkeypatch, capsys):
