@@ -90,7 +90,7 @@ def test_a_folder_with_settings(made, tmp_path):
     assert [(pair["valid"], pair["test"]) for pair in report["pairs"].values()] == [(12, 12), (12, 12)]
     assert len((tmp_path / "data" / "dict.de.txt").read_text().splitlines()) == 66  # and fairseq's four
     assert all(TIER_RULE in text for text in (result.stdout, (tmp_path / "data" / "report.html").read_text()))
-    assert "directions" in result.stdout and "a larger `--vocab-size` gives longer pieces" in result.stderr
+    assert "directions" in result.stdout and "`--vocab-size`" in result.stderr
     shown = invoked(*command, "folder", *settings[3:], "--overwrite").stderr
     assert "pieces by default: two pieces for each different character and one for every 4,000" in shown
     recipe = (made / "raw" / "recipe.yaml", "--vocab-size", 70)
@@ -110,7 +110,7 @@ def test_a_folder_with_unknown_characters_names_the_option_that_includes_them(tm
     (raw / "train.en-ja.en").write_text("".join(f"{number} is the number of this long line\n" for number in range(60)))
     command = ("prepare", "corpora", raw, tmp_path / "data", "--workers", 1, "--held-out", 5, "--character-coverage")
     shown = invoked(*command, 0.98, "--recipe", "folder").stderr
-    assert "Vocabulary, ja: " in shown and "a higher `--character-coverage` includes more characters" in shown
+    assert "Vocabulary, ja: " in shown and "`--character-coverage`" in shown
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from fairseq_mtmoe.data.corpora.engine.work import plain
 from fairseq_mtmoe.data.corpora.engine.writing import DataDirectory
 from fairseq_mtmoe.data.corpora.page import ABOUT, sections_of, title_of
 from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED, Role
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_OPTIONS, OF_RECIPE, table
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_RECIPE, table
 from fairseq_mtmoe.io.pages import markdown_of, page_of
 
 Report = dict[str, Any]
@@ -84,9 +84,7 @@ def of_corpora(data: DataDirectory) -> Report:
     else:
         del settings["codes"]
     languages = _by_language(corpus for corpus in data.encoded.corpora if corpus.is_training)
-    advice = OF_OPTIONS if recipe.takes_options else OF_RECIPE
-    if recipe.vocabulary.model:
-        advice = OF_GIVEN
+    advice = OF_GIVEN if recipe.vocabulary.model else OF_RECIPE
     rows = table(dict(sorted(languages.items())), advice)
     pairs = {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.pairs}
     return {

@@ -27,7 +27,7 @@ from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import SIZE_RULE
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import load as load_pieces
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import with_tag
-from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS, sample_lines, train
+from fairseq_mtmoe.data.corpora.vocabulary.training import sample_lines, train
 from fairseq_mtmoe.data.translation.file_names import TAG
 from fairseq_mtmoe.io.digest import digest_of_file
 from fairseq_mtmoe.io.files import read_bytes, read_text
@@ -89,10 +89,12 @@ def encode(
     vocabulary = make_vocabulary(tools, corpora, recipe, given_files, folder)
     jobs, sizes, owners = [], [], []
     for number, corpus in enumerate(corpora):
-        form = Form(vocabulary, vocabulary.kinds(corpus.files.pair, recipe), corpus.files.tagged)
+        kinds = vocabulary.kinds(corpus.files.pair, recipe)
         for block, place in enumerate(corpus.places):
             corpus.ids.append(folder / f"{number:05d}" / f"{block:06d}.npz")
-            jobs.append(partial(encode_block, place, form, corpus.ids[-1]))
+            jobs.append(
+                partial(encode_block, place, vocabulary, kinds, corpus.files.tagged, corpus.ids[-1])
+            )
             sizes.append(place.size)
             owners.append(corpus)
     for corpus, counts in zip(owners, tools.run("Encoding", jobs, sizes), strict=True):
@@ -137,11 +139,8 @@ def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> tupl
     counts = [len(job.args[2]) for job in jobs]
     lines_by_job = tools.run("Drawing text for the vocabulary", jobs, counts, "sentences")
     text = [line for lines in lines_by_job for line in lines]
-    names = (f"{recipe.path}: vocabulary: size", f"{recipe.path}: vocabulary: character_coverage")
-    if recipe.takes_options:
-        names = OPTIONS
     with tools.progress.call("Making the vocabulary"):
-        return train(text, recipe.vocabulary, sizes.total(), names)
+        return train(text, recipe.vocabulary, sizes.total())
 
 
 def _gather_jobs(
@@ -186,15 +185,6 @@ def _write_vocabulary(
 
 
 @dataclass(frozen=True)
-class Form:
-    """The form of a corpus' ids."""
-
-    vocabulary: Vocabulary
-    kinds: tuple[str, str]  # of the vocabulary, for each side
-    tagged: str  # the side that begins with `TAG`; empty for none
-
-
-@dataclass(frozen=True)
 class _Encoder:
     """A vocabulary in memory, for one side."""
 
@@ -223,14 +213,19 @@ def _load_encoder(vocabulary: Vocabulary, kind: str) -> _Encoder:
     return _Encoder(model, ids, others, tag)
 
 
-def encode_block(place: Place, form: Form, out: Path) -> dict[str, Counter[str]]:
-    """Write the ids and lengths of a block's kept sentences; return counts by side."""
+def encode_block(
+    place: Place, vocabulary: Vocabulary, kinds: tuple[str, str], tagged: str, out: Path
+) -> dict[str, Counter[str]]:
+    """Write the ids and lengths of a block's kept sentences; return counts by side.
+
+    `kinds` are those of the vocabulary for each side. The side `tagged` begins with `TAG`.
+    """
     texts = load(place.block, *SIDES)
     rows = place.rows()
     arrays: dict[str, NDArray[Any]] = {}
     counts: dict[str, Counter[str]] = {}
-    for side, kind in zip(SIDES, form.kinds, strict=True):
-        encoder = _load_encoder(form.vocabulary, kind)
+    for side, kind in zip(SIDES, kinds, strict=True):
+        encoder = _load_encoder(vocabulary, kind)
         all_lines = lines_of(texts[side])
         lines = [all_lines[row] for row in rows.tolist()]
         ids, lengths = encode_lines(lines, encoder.model, encoder.ids, encoder.others)
@@ -241,7 +236,7 @@ def encode_block(place: Place, form: Form, out: Path) -> dict[str, Counter[str]]
             characters=sum(map(len, lines)),
         )
         most = encoder.most
-        if side == form.tagged:
+        if side == tagged:
             assert encoder.tag is not None, "the dictionary lacks the tag"
             starts = np.cumsum(lengths) - lengths
             ids = np.insert(ids, starts, encoder.tag)

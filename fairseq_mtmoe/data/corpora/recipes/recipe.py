@@ -85,11 +85,6 @@ class Recipe(Settings):
     of_sources: dict[str, str] = field(default_factory=dict)
 
     @property
-    def takes_options(self) -> bool:
-        """Return whether options of the command line set its values (`--recipe folder`)."""
-        return self.path == _shipped_path("folder")
-
-    @property
     def pairs(self) -> list[str]:
         """Return the language pairs with training data, each once; see `pair_of`."""
         return list(dict.fromkeys(self.pair_of(corpus) for corpus in self.corpora if corpus.role is Role.train))

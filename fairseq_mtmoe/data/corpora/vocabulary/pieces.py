@@ -80,42 +80,26 @@ def _names(model: bytes) -> list[str]:
 
 def _symbols(path: Path) -> list[str]:
     """Return the symbols of fairseq's dictionary file, which has a symbol and a count on each line."""
-    symbols: dict[str, int] = {}
-    for number, line in enumerate(text_lines(path, "a dictionary of fairseq's"), 1):
-        entry = line.rstrip()
-        symbol, _, count = entry.removesuffix(" #fairseq:overwrite").rpartition(" ")
-        if not symbol or not count.lstrip("-").isdecimal():
-            rule = f"have a symbol and a number on each line, but line {number} is {line!r:.80}"
-        elif symbol in SPECIAL and not entry.endswith("#fairseq:overwrite"):
-            rule = f"not have {symbol} (line {number}): fairseq adds it itself"
-        elif symbol in symbols:
-            rule = f"have each symbol once, but lines {symbols[symbol]} and {number} are the same"
-        else:
-            symbols[symbol] = number
-            continue
-        raise UserError(f"`{path}` must {rule}.")
-    return list(symbols)
+    symbols: dict[str, str] = dict.fromkeys(SPECIAL, "")
+    for line in text_lines(path, "a dictionary of fairseq's"):
+        symbol, _, count = line.rstrip().rpartition(" ")
+        if not symbol or symbol in symbols or not count.lstrip("-").isdecimal():
+            raise UserError(
+                f"`{path}` must have a symbol and a number on each line, each symbol once and none of fairseq's own"
+                f" four, but has the line {line!r:.80}."
+            )
+        symbols[symbol] = count
+    return list(symbols)[len(SPECIAL) :]
 
 
-@dataclass(frozen=True)
-class Advice:
-    """Second halves of warnings: why pieces are short, why tokens are unknown."""
-
-    short: str
-    unknown: str
-
-
-OF_GIVEN = Advice("the given vocabulary has few pieces for it", "the given vocabulary lacks some of its characters")
-OF_OPTIONS = Advice(
-    "a larger `--vocab-size` gives longer pieces", "a higher `--character-coverage` includes more characters"
-)
-OF_RECIPE = Advice(
-    "a larger `size` or a higher `temperature` gives longer pieces",
-    "a higher `character_coverage` includes more characters",
+OF_GIVEN = "the given vocabulary has too few pieces or characters for it"
+OF_RECIPE = (
+    "a larger `size` or a higher `temperature` gives longer pieces, a higher `character_coverage` (`folder`:"
+    " `--vocab-size`, `--character-coverage`) fewer unknown ones"
 )
 
 
-def table(counts: Mapping[str, Mapping[str, int]], advice: Advice = OF_RECIPE) -> dict[str, dict[str, Any]]:
+def table(counts: Mapping[str, Mapping[str, int]], advice: str = OF_RECIPE) -> dict[str, dict[str, Any]]:
     """Return a report's row per language: lengths, `unknown_share` and a `warning`.
 
     `counts` has `words`, `tokens`, `unknown` and `characters`. Warnings end in `advice`.
@@ -123,11 +107,12 @@ def table(counts: Mapping[str, Mapping[str, int]], advice: Advice = OF_RECIPE) -
     rows = {}
     for lang, sums in counts.items():
         length, unknown = _share(sums["characters"], sums["tokens"]), _share(sums["unknown"], sums["tokens"])
+        warnings = list(_warnings(lang, length, unknown))
         rows[lang] = {
             "pieces_per_word": None if _NO_SPACES & {*scripts_of(lang)} else _share(sums["tokens"], sums["words"]),
             "characters_per_piece": length,
             "unknown_share": unknown,
-            "warning": "; ".join(_warnings(lang, length, unknown, advice)) or None,
+            "warning": "; ".join([*warnings, advice]) if warnings else None,
         }
     return rows
 
@@ -136,12 +121,12 @@ def _share(part: int, whole: int) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-def _warnings(lang: str, length: float | None, unknown: float | None, advice: Advice) -> Iterator[str]:
+def _warnings(lang: str, length: float | None, unknown: float | None) -> Iterator[str]:
     least = LEAST_WIDE_CHARACTERS if _WIDE_SCRIPTS & {*scripts_of(lang)} else LEAST_CHARACTERS
     if length is not None and length < least:
-        yield f"pieces have {length:.2f} characters on average, below {least:g}: {advice.short}"
+        yield f"pieces have {length:.2f} characters on average, below {least:g}"
     if unknown is not None and unknown > MOST_UNKNOWN:
-        yield f"{unknown:.2%} of the tokens are unknown, above {MOST_UNKNOWN:.1%}: {advice.unknown}"
+        yield f"{unknown:.2%} of the tokens are unknown, above {MOST_UNKNOWN:.1%}"
 
 
 LANGS = "langs.txt"

@@ -23,7 +23,7 @@ from fairseq_mtmoe.io.isolated import Lost, isolated
 
 MAX_LINES = 400_000  # lines to train on; more do not change vocabularies of this size, and take minutes
 THREADS = 8  # fixed, as the sums depend on it and the model records it
-OPTIONS = ("--vocab-size", "--character-coverage")  # names of size and coverage on the command line
+SIZE = "vocabulary: size"  # in a recipe
 
 _MOST_BYTES, _PART = 4192, 1000  # SentencePiece skips longer lines; characters of their parts
 _LINES_AT_ONCE = 10_000
@@ -77,15 +77,14 @@ def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
     return min(max(pieces, LEAST_PIECES), MOST_PIECES)
 
 
-def train(lines: Sequence[str], vocabulary: Vocabulary, sentences: int, names: tuple[str, str]) -> tuple[bytes, int]:
+def train(lines: Sequence[str], vocabulary: Vocabulary, sentences: int) -> tuple[bytes, int]:
     """Return a serialized model, and the requested number of pieces: `vocabulary.size`, else `default_size`.
 
-    `character_coverage` also holds for each script. `lines` are a sample of the `sentences`. Errors use the `names`
-    of size and coverage.
+    `character_coverage` also holds for each script. `lines` are a sample of the `sentences`.
     """
     required = required_characters(lines, vocabulary.character_coverage)
     size = vocabulary.size or default_size(sentences, lines, len(required))
-    arguments = (vocabulary.character_coverage, required, names, vocabulary.size is None)
+    arguments = (vocabulary.character_coverage, required, vocabulary.size is None)
     return train_model_apart(lines, size, *arguments), size
 
 
@@ -122,7 +121,6 @@ def train_model(
     vocab_size: int,
     character_coverage: float,
     required_characters: str = "",
-    names: tuple[str, str] = OPTIONS,
     may_have_fewer: bool = False,
 ) -> bytes:
     """Return a serialized unigram model with `vocab_size` pieces, fairseq's special ones included.
@@ -130,7 +128,7 @@ def train_model(
     Each required character has a piece. With `may_have_fewer` the model may be smaller if the text allows no more.
 
     Raises:
-        UserError: the text does not allow this size; the message uses `names`.
+        UserError: the text does not allow this size.
     """
     model = io.BytesIO()
     required: dict[str, Any] = {"required_chars": required_characters} if required_characters else {}
@@ -153,15 +151,16 @@ def train_model(
     except RuntimeError as error:
         if match := _TOO_FEW_PIECES.search(str(error)):
             raise UserError(
-                f"`{names[0]}` must be at least {match[1]}, the number of characters in this text,"
-                f" but is {vocab_size} instead; raise it or lower `{names[1]}`."
+                f"`{SIZE}` (`--vocab-size`) must be at least {match[1]}, the number of characters in this text, but"
+                f" is {vocab_size} instead; raise it or lower `character_coverage` (`--character-coverage`)."
             ) from error
         match = _TOO_MANY_PIECES.search(str(error))
         if match and may_have_fewer:
-            return train_model(lines, int(match[1]), character_coverage, required_characters, names)
+            return train_model(lines, int(match[1]), character_coverage, required_characters)
         if match:
-            sentence = f"`{names[0]}` must be at most {match[1]} for this text, but is {vocab_size} instead."
-            raise UserError(sentence) from error
+            raise UserError(
+                f"`{SIZE}` (`--vocab-size`) must be at most {match[1]} for this text, but is {vocab_size} instead."
+            ) from error
         raise RuntimeError(f"SentencePiece failed: {error}") from error
     return model.getvalue()
 

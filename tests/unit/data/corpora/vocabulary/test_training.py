@@ -63,7 +63,7 @@ def test_lines_that_sentencepiece_would_skip_are_trained_on(space):
 @pytest.mark.parametrize("train", [spm.train_model, spm.train_model_apart])
 def test_a_vocabulary_that_does_not_fit(train):
     for size in (5000, 10):
-        with refused("--vocab-size"):
+        with refused("vocabulary: size", "--vocab-size"):
             train(lines(50), size, 1.0)
 
 
