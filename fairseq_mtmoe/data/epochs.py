@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from fairseq.data import data_utils, iterators
@@ -20,23 +20,6 @@ LIMITS = ("max_tokens", "batch_size", "required_batch_size_multiple")
 _SEEN = ("batches_in_epoch", "group_size", "batch_limits")  # a position's fields that say which sentences were seen
 
 
-@runtime_checkable
-class ResumesDraws(Protocol):
-    """A dataset of sampled examples, which a resumed run draws in the same way.
-
-    Methods:
-        batch_counts: number of batches in each separately shuffled part of the epoch; empty before they are made.
-        saved_draws: a checkpoint's state to resume in this epoch, or at the beginning of the next.
-        resume: resume a checkpoint's epoch, in its middle if it `has_begun`; return whether the part already trained
-            on is still the same.
-    """
-
-    @property
-    def batch_counts(self) -> Sequence[int]: ...
-    def saved_draws(self, epoch: int) -> dict[str, Any]: ...
-    def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool: ...
-
-
 class SharedEpochIterator(iterators.EpochBatchIterator):
     """fairseq's epoch iterator, resumable with other processes, `--update-freq` or limits of a batch.
 
@@ -44,6 +27,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     them; `batch_limits`, by which they were made; and `sampling`, the dataset's saved draws. If the limits changed
     within the epoch, `earlier` has these numbers for each of the limits before. A state of fairseq's own resumes with
     its number of processes.
+
+    A dataset of sampled examples has the methods `saved_draws` and `resume`, and `batch_counts`, the number of batches
+    in each separately shuffled part of the epoch.
     """
 
     epoch: int
@@ -68,6 +54,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     def _begin(self, update_freq: Sequence[int], only_complete: bool) -> None:
         self.update_freq = update_freq
         self._only_complete = only_complete  # whether incomplete updates are left out
+        self._draws = hasattr(self.dataset, "saved_draws")
         self._redraws = True  # a resumed run of fairseq's tasks keeps the batches drawn before the epoch is set
         self.limits: Limits | None = None  # by which batches are made, if known
         self.batches_by: Callable[[Limits], Sequence[Any]] | None = None  # returns the epoch's batches by other limits
@@ -82,8 +69,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         the count begins at `_first`, the start of the position's update.
         """
         self._batches_before, self._group = batches, group
-        own = batches // self.num_shards
-        self._first = own - own % self._freq
+        self._first = batches // self.num_shards // self._freq * self._freq
 
     @property
     def _freq(self) -> int:
@@ -102,8 +88,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         state["batches_in_epoch"] = 0 if is_over else seen
         state["earlier"] = [] if is_over else self._earlier
         state["group_size"], state["seed"], state["batch_limits"] = self._group, self.seed, self.limits
-        draws = isinstance(self.dataset, ResumesDraws)
-        state["sampling"] = self.dataset.saved_draws(state["epoch"]) if draws else None
+        state["sampling"] = self.dataset.saved_draws(state["epoch"]) if self._draws else None
         return state
 
     def load_state_dict(self, state_dict: Any) -> None:
@@ -115,9 +100,11 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
             drawn = self._frozen_batches
             self._go_to(state_dict["epoch"])
             self._frozen_batches = self._frozen_batches if self._redraws else drawn
-        draws = isinstance(self.dataset, ResumesDraws) and state_dict.get("sampling") is not None
-        if draws and not self._resume_drawing(state_dict, earlier, seen):
-            seen, earlier = 0, []
+        if self._draws and state_dict.get("sampling") is not None:
+            self._frozen_batches = None
+            if not self.dataset.resume(state_dict, bool(seen or earlier)):
+                self._go_to(self.epoch + 1)
+                seen, earlier = 0, []
         if seen and self._has_other_limits(state_dict):
             earlier.append({name: state_dict[name] for name in _SEEN})
             seen = 0
@@ -155,14 +142,6 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         logger.warning(f"{changes}: new batches are made of the sentences of epoch {self.epoch} that were not seen")
         return True
 
-    def _resume_drawing(self, state_dict: dict[str, Any], earlier: list[Any], seen: int) -> bool:
-        """Restore the dataset's draws; return whether the epoch goes on, or the next one begins."""
-        goes_on: bool = self.dataset.resume(state_dict, bool(seen or earlier))
-        self._frozen_batches = None
-        if not goes_on:
-            self._go_to(self.epoch + 1)
-        return goes_on
-
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> iterators.CountingIterator:
         """Return this process's batches: the rest of a resumed epoch, or the whole next one."""
         if self._next_epoch_itr is None:
@@ -191,9 +170,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
         """Return this process's share of the remaining batches, in fairseq's order, equally many in each process."""
-        parts = self._parts(self.frozen_batches)
-        if self._earlier:
-            parts = self._unseen(parts, epoch, shuffle)
+        parts = self._unseen(epoch, shuffle) if self._earlier else self._parts(self.frozen_batches)
         batches = self._in_order(parts, epoch, shuffle, self._group)
         if batches and self._batches_before >= len(batches):
             raise UserError(
@@ -207,50 +184,40 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
 
     def _parts(self, batches: Sequence[Any]) -> list[list[Any]]:
         """Return an epoch's batches in parts that are shuffled separately."""
-        counts = self.dataset.batch_counts if isinstance(self.dataset, ResumesDraws) else [len(batches)]
+        counts = self.dataset.batch_counts if self._draws else [len(batches)]
         remaining = iter(batches)
         return [list(itertools.islice(remaining, count)) for count in counts]
 
     def _in_order(self, parts: Sequence[list[Any]], epoch: int, shuffle: bool, group: int) -> list[Any]:
-        if shuffle:
-            return shuffled(parts, self.seed + epoch, group if self.grouped_shuffling else 1)
-        return list(itertools.chain.from_iterable(parts))
+        """Return the batches shuffled as by fairseq: in groups, each part separately; incomplete groups go."""
+        if not shuffle:
+            return list(itertools.chain.from_iterable(parts))
+        size = group if self.grouped_shuffling else 1
+        batches: list[Any] = []
+        with data_utils.numpy_seed(self.seed + epoch):
+            for part in parts:
+                groups = [part[start : start + size] for start in range(0, len(part) - size + 1, size)]
+                np.random.shuffle(groups)
+                batches += itertools.chain.from_iterable(groups)
+        return batches
 
-    def _unseen(self, parts: Sequence[list[Any]], epoch: int, shuffle: bool) -> list[list[Any]]:
-        """Return batches of the sentences in `parts` that were not seen under earlier limits."""
-        assert self.batches_by is not None and self.limits is not None
+    def _unseen(self, epoch: int, shuffle: bool) -> list[list[Any]]:
+        """Return batches of the epoch's sentences that were not seen under earlier limits."""
+        assert self.limits is not None
         seen = np.zeros(0, dtype=np.int64)
-        draws = isinstance(self.dataset, ResumesDraws)  # and counts batches when it makes them
-        counts = (self.dataset.batch_counts, self.dataset.updates_of_epoch) if draws else None
         for position in self._earlier:
-            before = self._parts(self.batches_by(position["batch_limits"]))
-            before = self._made_anew(before, seen, position["batch_limits"])
-            order = self._in_order(before, epoch, shuffle, position["group_size"])
+            parts = self._made_anew(position["batch_limits"], seen)
+            order = self._in_order(parts, epoch, shuffle, position["group_size"])
             seen = np.concatenate([seen, *order[: position["batches_in_epoch"]]])
-        if counts is not None:
-            self.dataset.batch_counts, self.dataset.updates_of_epoch = counts
-        return self._made_anew(parts, seen, self.limits)
+        return self._made_anew(self.limits, seen)
 
-    def _made_anew(self, parts: Sequence[list[Any]], seen: np.ndarray, limits: Limits) -> list[list[Any]]:
-        """Return each part's batches without sentences that were seen; all batches are full again."""
+    def _made_anew(self, limits: Limits, seen: np.ndarray) -> list[list[Any]]:
+        """Return the batches of each part by some limits, without sentences that were seen; all batches are full."""
+        assert self.batches_by is not None
+        parts = self._parts(self.batches_by(limits))
         if not len(seen):
-            return list(parts)
-        max_tokens, max_sentences, multiple = (limits[name] for name in LIMITS)
-        found = []
-        for part in parts:
-            indices = np.concatenate(part).astype(np.int64)
-            indices = indices[~np.isin(indices, seen)]
-            made = self.dataset.batch_by_size(indices, max_tokens, max_sentences, multiple) if len(indices) else []
-            found.append(list(made))
-        return found
-
-
-def shuffled(parts: Sequence[list[Any]], seed: int, group: int) -> list[Any]:
-    """Return the batches shuffled as by fairseq: in groups, each part of an epoch separately; incomplete groups go."""
-    found: list[Any] = []
-    with data_utils.numpy_seed(seed):
-        for batches in parts:
-            groups = [batches[start : start + group] for start in range(0, len(batches) - group + 1, group)]
-            np.random.shuffle(groups)
-            found += itertools.chain.from_iterable(groups)
-    return found
+            return parts
+        indices = [np.concatenate(part).astype(np.int64) for part in parts]
+        unseen = [part[~np.isin(part, seen)] for part in indices]
+        made = [self.dataset.batch_by_size(part, *map(limits.get, LIMITS)) if len(part) else [] for part in unseen]
+        return list(map(list, made))
