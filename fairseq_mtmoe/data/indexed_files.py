@@ -25,20 +25,19 @@ _FORMATS = {_MMAP: ("mmap",), _CACHED: ("cached", "lazy"), _HUFFMAN: ("huffman",
 class _Index:
     sentences: int
     tokens: int
-    shortest: int  # smallest length of a sentence; of the older formats it is not read
     type: type[np.integer]
     zero: int  # stored number of id 0
 
 
-def count_sentences(prefix: str, impl: str | None = None, may_be_empty: bool = False) -> int | None:
+def count_sentences(prefix: str, impl: str | None = None) -> int | None:
     """Return the number of sentences in `prefix.bin`; None for other formats (UserError: damaged, or not `impl`)."""
-    index = _read_index(prefix, impl, 0 if may_be_empty else 1)
+    index = _read_index(prefix, impl)
     return None if index is None else index.sentences
 
 
 def check_ids(prefix: str, symbols: int, impl: str | None = None) -> None:
     """Check that `prefix.bin` has only ids of a dictionary of this many symbols (UserError: it has others)."""
-    index = _read_index(prefix, impl, 1)
+    index = _read_index(prefix, impl)
     if index is None:
         return
     tokens = np.memmap(f"{prefix}.bin", index.type, "r", shape=(index.tokens,))
@@ -50,7 +49,7 @@ def check_ids(prefix: str, symbols: int, impl: str | None = None) -> None:
             )
 
 
-def _read_index(prefix: str, impl: str | None, least: int) -> _Index | None:
+def _read_index(prefix: str, impl: str | None) -> _Index | None:
     if os.path.lexists(prefix) and impl in (None, "raw"):
         read_text(prefix)  # fairseq prefers it to a binarized file
     if impl == "raw":
@@ -75,13 +74,11 @@ def _read_index(prefix: str, impl: str | None, least: int) -> _Index | None:
         index = _read_mmap(content) if magic == _MMAP else _read_cached(content)
     except (struct.error, ValueError, KeyError):  # KeyError: unknown type code
         raise _damaged(path) from None
-    if index.shortest < least:
-        raise _damaged(path)
     if index.sentences == 0:
         raise UserError(
             f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again."
         )
-    if data.stat().st_size < index.tokens * np.dtype(index.type).itemsize:
+    if data.stat().st_size != index.tokens * np.dtype(index.type).itemsize:
         raise _damaged(data)
     return index
 
@@ -91,8 +88,7 @@ def _read_mmap(content: np.ndarray) -> _Index:
     _, code, count = struct.unpack("<QBQ", content[9:26].tobytes())
     _check_size(content, 26 + 12 * count)
     lengths = np.frombuffer(content[26 : 26 + 4 * count], np.int32)
-    shortest = int(lengths.min(initial=1))
-    return _Index(count, int(lengths.sum(dtype=np.int64)), shortest, _TYPES[code], 0)
+    return _Index(count, int(lengths.sum(dtype=np.int64)), _TYPES[code], 0)
 
 
 def _read_cached(content: np.ndarray) -> _Index:
@@ -104,7 +100,7 @@ def _read_cached(content: np.ndarray) -> _Index:
     end = 48 + 16 * (count + 1)
     _check_size(content, end + 8 * num_lengths)
     (tokens,) = struct.unpack("<Q", content[end - 8 : end].tobytes())
-    return _Index(count, tokens, 1, _TYPES[code], 1)
+    return _Index(count, tokens, _TYPES[code], 1)
 
 
 def _check_size(content: np.ndarray, size: int) -> None:

@@ -97,8 +97,7 @@ class MixtureDataset(FairseqDataset):
         return longest_V
 
     def size(self, index: int) -> tuple[int, ...]:
-        task, example = self.numbering.locate(int(index))
-        return tuple(int(length) for length in sizes_of(self.datasets[task])[example])
+        return tuple(self.sizes_of(np.array([index]))[0].tolist())
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
         """Return the indices of examples up to `max_sizes` (per side, or one for all), and those of longer ones."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.sampling.draw import Draw
+from fairseq_mtmoe.data.sampling.draw import Draw, numbers_within
 from fairseq_mtmoe.data.sampling.order import Lengths
 from fairseq_mtmoe.data.sampling.permutation import Words
 
@@ -82,8 +82,5 @@ def most_uncertain(
     with np.errstate(invalid="ignore"):
         uncertainty_C = np.divide(entropy_C, norm_C, out=np.zeros_like(norm_C), where=norm_C != 0)
     uncertainty_C = np.nan_to_num(uncertainty_C, nan=np.inf)
-    by_task = task_C.argsort(kind="stable")
-    turn_C = np.empty_like(task_C)
-    turn_C[by_task] = np.arange(len(task_C)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    order = np.lexsort((task_C, turn_C, -uncertainty_C))
+    order = np.lexsort((task_C, numbers_within(task_C), -uncertainty_C))
     return np.sort(order[:count])

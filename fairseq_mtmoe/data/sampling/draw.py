@@ -117,6 +117,14 @@ class Draw:
         return indices
 
 
+def numbers_within(groups_V: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return each element's number among those of its group; `groups_V` has numbers from 0 on."""
+    sizes = np.bincount(groups_V)
+    numbers_V = np.empty(len(groups_V), dtype=np.int64)
+    numbers_V[groups_V.argsort(kind="stable")] = np.arange(len(groups_V)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return numbers_V
+
+
 def stratified_share(strata_E: NDArray[np.integer], share: float, seed: int) -> NDArray[np.int64]:
     """Draw `share · E` of E examples with about this share of each stratum, at least one; return sorted numbers.
 
@@ -126,9 +134,7 @@ def stratified_share(strata_E: NDArray[np.integer], share: float, seed: int) -> 
     order = items_at(0, len(strata_E), len(strata_E), derive_key(seed)).astype(np.int64)
     drawn = strata_E[order]
     sizes = np.bincount(drawn)
-    ranks = np.empty(len(drawn), dtype=np.int64)  # of each example within its stratum
-    ranks[drawn.argsort(kind="stable")] = np.arange(len(drawn)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     # All strata are used up at the same pace; the first example of each comes before all others.
-    paced = order[(ranks / sizes[drawn]).argsort(kind="stable")]
+    paced = order[(numbers_within(drawn) / sizes[drawn]).argsort(kind="stable")]
     count = max(round(share * len(strata_E)), np.count_nonzero(sizes))
     return np.sort(paced[:count])

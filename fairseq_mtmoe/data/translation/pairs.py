@@ -188,7 +188,7 @@ class PairLoader:
             check_ids(target, len(self.manager.get_target_dictionary(pair.target)), args.dataset_impl)
         alignments = os.path.join(folder, f"{self.split}.align.{pair.name}")
         if args.load_alignments and os.path.lexists(alignments + INDEX):
-            count_sentences(alignments, args.dataset_impl, may_be_empty=True)
+            count_sentences(alignments, args.dataset_impl)
 
     def _load(self, pair: PairSource, shard: int) -> FairseqDataset:
         manager = self.manager

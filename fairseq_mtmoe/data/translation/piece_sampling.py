@@ -10,7 +10,7 @@ import math
 import random
 from argparse import Namespace
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ from fairseq_mtmoe.errors import UserError
 
 _MOST_WORDS = 20_000  # cached words, some 3 KB each
 NEVER = -math.inf
+SIDES = ("source", "target")
 
 # For each end position in a word: starts of the pieces that may end there, their ids, and cumulated probabilities
 _Table = list[tuple[list[int], list[int], list[float]]]
@@ -141,16 +142,13 @@ class _Bpe:
 
 
 class PieceSampling:
-    """Draws new segmentations for both sides of an example, or for one; None leaves a side unchanged."""
+    """Draws new segmentations of an example's sides; other sides stay unchanged."""
 
-    def __init__(self, source: SampledSide | None, target: SampledSide | None) -> None:
-        self._sides: Sequence[tuple[str, SampledSide | None]] = (("source", source), ("target", target))
+    def __init__(self, sides: Mapping[str, SampledSide]) -> None:
+        self._sides = sides
 
     def __call__(self, example: dict[str, Any], seed: int) -> dict[str, Any]:
-        drawn = {
-            name: side.drawn(example[name], seed + number)
-            for number, (name, side) in enumerate(self._sides) if side is not None
-        }  # fmt: skip
+        drawn = {name: side.drawn(example[name], seed + SIDES.index(name)) for name, side in self._sides.items()}
         return {**example, **drawn}
 
 
@@ -158,9 +156,9 @@ def sampling_of(
     args: Namespace, vocabulary: Vocabulary, source: Dictionary, target: Dictionary, folder: str
 ) -> PieceSampling:
     """Return the sampling of `--sample-pieces` on the sides of `--sample-pieces-of`."""
-    sides: dict[str, SampledSide] = {}
-    for name, dictionary in (("source", source), ("target", target)):
-        if args.sample_pieces_of in ("both", name):
-            side, longest = getattr(vocabulary, name), getattr(args, f"max_{name}_positions")
-            sides[name] = SampledSide(side, dictionary, args.sample_pieces, longest, folder)
-    return PieceSampling(sides.get("source"), sides.get("target"))
+    dictionaries = dict(zip(SIDES, (source, target), strict=True))
+    sides = {}
+    for name in SIDES if args.sample_pieces_of == "both" else (args.sample_pieces_of,):
+        side, longest = getattr(vocabulary, name), getattr(args, f"max_{name}_positions")
+        sides[name] = SampledSide(side, dictionaries[name], args.sample_pieces, longest, folder)
+    return PieceSampling(sides)

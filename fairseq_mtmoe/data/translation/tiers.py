@@ -1,15 +1,12 @@
 """Resource tiers of language pairs, by training size ("Tricks for Training Sparse …", §3) or from `tiers.json`."""
 
-import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from fairseq_mtmoe.errors import UserError, raise_invalid, visible
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_json
 from fairseq_mtmoe.io.typed import fault
-
-logger = logging.getLogger(__name__)
 
 TIERS = ("high", "mid", "low")
 FROM_LOW = TIERS[::-1]  # the order in tables and charts
@@ -20,27 +17,18 @@ TIER_RULE = (
 )
 
 
-def load_tiers(
-    data_dir: str | Path, sizes: Mapping[str, int], languages: Collection[str] | None = None
-) -> dict[str, str]:
-    """Return pairs' tiers by `tiers.json`, else by the sentences in `sizes` (0: no tier).
-
-    With `languages`, warn of names in the file that are neither of these nor in `sizes`.
-    """
+def load_tiers(data_dir: str | Path, sizes: Mapping[str, int]) -> dict[str, str]:
+    """Return pairs' tiers by `tiers.json`, else by the sentences in `sizes` (0: no tier)."""
     path = Path(data_dir) / FILE_NAME
-    tiers = read_tiers(path) if os.path.lexists(path) else {}
-    named = {name: tier for tier, names in tiers.items() for name in names}
-    if languages is not None:
-        known = {lang for pair in sizes for lang in pair.split("-")}.union(languages)
-        if unknown := [name for name in named if not known.issuperset(name.split("-"))]:
-            shown = visible(", ".join(unknown))
-            logger.warning(f"{path} names {shown}, which are not language pairs or languages of the data")
+    listed = read_tiers(path) if os.path.lexists(path) else {}
+    named = {name: tier for tier, names in listed.items() for name in names}
     largest = max(sizes.values(), default=0)
-    found = {
-        pair: named.get(pair) or named.get(pair.split("-")[-1]) or (tier_of_size(size, largest) if size else None)
-        for pair, size in sizes.items()
-    }
-    return {pair: tier for pair, tier in found.items() if tier}
+    tiers = {}
+    for pair, size in sizes.items():
+        tier = named.get(pair) or named.get(pair.split("-")[-1])
+        if tier or size:
+            tiers[pair] = tier or tier_of_size(size, largest)
+    return tiers
 
 
 def tier_of_size(size: int, largest: int) -> str:

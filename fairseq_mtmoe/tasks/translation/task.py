@@ -297,8 +297,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def pair_tiers(self) -> dict[str, str]:
         """The tier of each language pair, where the data determines it."""
         sizes = {**dict.fromkeys(self.lang_pairs, 0), **training_sizes(self.data_manager)}
-        folder = split_paths(self.args.data)[0]
-        return load_tiers(folder, sizes, options.found_languages(folder))
+        return load_tiers(split_paths(self.args.data)[0], sizes)
 
     # ---- translating in validation ----
 

@@ -61,13 +61,6 @@ def test_what_is_no_file_is_one_sentence(suffix, tmp_path):
         count_sentences(prefix)
 
 
-def test_lists_of_alignments_may_be_empty(tmp_path):
-    prefix = write_ids(tmp_path / "x", [*SENTENCES, torch.arange(0)])
-    assert count_sentences(prefix, may_be_empty=True) == 5
-    with refused("x.idx"):
-        count_sentences(prefix)
-
-
 @pytest.mark.parametrize(("impl", "vocab_size"), [("mmap", 100), ("mmap", 10**6), ("cached", 10**10)])
 def test_ids_outside_the_dictionary_are_refused(impl, vocab_size, tmp_path):
     prefix = write_ids(tmp_path / "x", SENTENCES, vocab_size, impl)  # ids 4 to 8

@@ -12,7 +12,7 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_mtmoe.data.translation.new_pieces import BPE, model_type
-from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, SampledSide, _Bpe, _Unigram
+from fairseq_mtmoe.data.translation.piece_sampling import SIDES, PieceSampling, SampledSide, _Bpe, _Unigram
 from fairseq_mtmoe.data.translation.vocabulary import Side
 from tests.helpers.piece_models import pieces_of, trained_pieces
 from tests.helpers.refused import refused
@@ -102,7 +102,7 @@ def test_another_process_draws_the_same(side):
 
 def test_sides_are_drawn_apart(side):
     example = {"id": 3, "source": encoded(side, texts(2, 0)[1]), "target": encoded(side, texts(2, 0)[1], CODE)}
-    both = PieceSampling(sampled(side, amount=0.5), sampled(side, amount=0.5))(example, 5)
-    one = PieceSampling(None, sampled(side, amount=0.5))(example, 5)
+    both = PieceSampling(dict.fromkeys(SIDES, sampled(side, amount=0.5)))(example, 5)
+    one = PieceSampling({"target": sampled(side, amount=0.5)})(example, 5)
     assert both["id"] == 3 and one["source"] is example["source"] and torch.equal(one["target"], both["target"])
     assert both["source"].tolist() != both["target"][1:].tolist()

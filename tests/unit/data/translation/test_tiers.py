@@ -22,14 +22,6 @@ def test_the_file_names_pairs_or_target_languages_and_of_others_the_size_decides
     assert load_tiers(tmp_path, {"en-de": 0, "en-ro": 0}) == {"en-de": "low"} and load_tiers(tmp_path, {}) == {}
 
 
-def test_names_of_no_language_of_the_data_are_said(tmp_path, caplog):
-    path = tmp_path / "tiers.json"
-    path.write_text(json.dumps({"low": ["en-de", "en-ge"], "mid": ["fr", "xx", "fi", "lt"]}))
-    load_tiers(tmp_path, {"en-de": 5, "en-fr": 7}, ["fi", "lt"])
-    load_tiers(tmp_path, {"en-de": 5})
-    assert caplog.messages == [f"{path} names en-ge, xx, which are not language pairs or languages of the data"]
-
-
 @pytest.mark.parametrize("text", ['{"high": "en-de"}', '{"high": [null], "low": ["en-de"]}', '{"tiny": []}', None])
 def test_a_wrong_file_is_one_sentence(text, tmp_path):
     path = tmp_path / "tiers.json"
