@@ -10,7 +10,7 @@ default: BASE layers are balanced by assignment, and MT-TaG found that the loss 
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -28,8 +28,10 @@ from torch.special import entr
 
 from fairseq_mtmoe.criterions import add_weighted, log_weighted
 from fairseq_mtmoe.criterions.projected_loss import projected_entropies, projected_loss
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.typed import at_least
 from fairseq_mtmoe.moe.layer import balance_loss
+from fairseq_mtmoe.options import option
 from fairseq_mtmoe.slots.slot import takes
 
 NO_LAYER = -1
@@ -39,8 +41,8 @@ NO_LAYER = -1
 class MoELabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
     """Options of fairseq's criterion, and the weight of the load-balancing loss."""
 
-    load_balancing_weight: float = field(
-        default=0.0, metadata={"help": "weight of the switch gates' load-balancing loss, per token or sentence"}
+    load_balancing_weight: float = option(
+        0.0, "weight of the switch gates' load-balancing loss, per token or sentence", at_least(0)
     )
 
 
@@ -52,8 +54,6 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         self, task: Any, sentence_avg: bool, label_smoothing: float, ignore_prefix_size: int = 0,
         report_accuracy: bool = False, load_balancing_weight: float = 0.0,
     ) -> None:  # fmt: skip
-        if load_balancing_weight < 0:
-            raise_invalid("--load-balancing-weight", "at least 0", load_balancing_weight)
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         self.load_balancing_weight = load_balancing_weight
 

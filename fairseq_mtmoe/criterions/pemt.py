@@ -5,7 +5,7 @@ gates, such as in stage 1, nor in validation. The logged `loss` excludes it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
 from fairseq.criterions import FairseqCriterion, register_criterion
@@ -18,6 +18,8 @@ from torch import Tensor
 from fairseq_mtmoe.criterions import add_weighted, log_weighted
 from fairseq_mtmoe.criterions.multitask import HasTaskTypes, MultitaskCriterion
 from fairseq_mtmoe.errors import flag, raise_invalid
+from fairseq_mtmoe.io.typed import at_least
+from fairseq_mtmoe.options import option
 from fairseq_mtmoe.slots import SPARSITY
 from fairseq_mtmoe.slots.slot import unwrapped
 
@@ -26,8 +28,8 @@ from fairseq_mtmoe.slots.slot import unwrapped
 class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
     """fairseq's options of the criterion, and the sparsity loss's weight."""
 
-    sparsity_weight: float = field(
-        default=0.1, metadata={"help": "weight of the gates' task sparsity loss, per token or sentence"}
+    sparsity_weight: float = option(
+        0.1, "weight of the gates' task sparsity loss, per token or sentence", at_least(0)
     )
 
 
@@ -35,8 +37,6 @@ class _SparsityLoss(FairseqCriterion):
     """Mixin that adds the sparsity loss, which the next class takes from the output."""
 
     def __init__(self, *args: Any, sparsity_weight: float = 0.1, **kwargs: Any) -> None:
-        if sparsity_weight < 0:
-            raise_invalid("--sparsity-weight", "at least 0", sparsity_weight)
         super().__init__(*args, **kwargs)
         self.sparsity_weight = sparsity_weight
         self._sparsity: Optional[Tensor] = None  # of the current pass

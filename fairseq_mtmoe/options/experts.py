@@ -78,9 +78,11 @@ class RunOptions:
         10,
         "skip updates whose loss or gradients are not finite, and stop after this number in a row; 0: stop at the "
         "first, and log the layers whose outputs are not finite",
+        at_least(0),
     )
     distributed_timeout: int = option(
         600,
         "seconds to wait for a process that does not start or answer before the run ends; must exceed the duration "
         "of the slowest save",
+        at_least(1),
     )

@@ -19,8 +19,10 @@ from torch.distributed.constants import default_pg_timeout
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
+from fairseq_mtmoe.options import check_rules
+from fairseq_mtmoe.options.experts import RunOptions
 from fairseq_mtmoe.training import failures, screen, stopping
-from fairseq_mtmoe.training.option_check import check_run_options, refuse_full_sharding, refuse_what_needs_cuda
+from fairseq_mtmoe.training.option_check import refuse_full_sharding, refuse_what_needs_cuda
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +107,7 @@ def take_launcher(options: Any, num_gpus: int, environment: Mapping[str, str]) -
 def join(cfg: Any) -> None:
     """Join this process with the others of the run (UserError: one does not come in time)."""
     options, model = cfg.distributed_training, getattr(cfg, "model", None)
-    check_run_options(model)
+    check_rules(model, RunOptions)
     seconds: int | None = getattr(model, "distributed_timeout", None)
     num_gpus = 0 if cfg.common.cpu else torch.cuda.device_count()
     if num_gpus:

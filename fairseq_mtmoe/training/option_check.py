@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
@@ -17,6 +18,7 @@ from omegaconf import OmegaConf, open_dict
 from torch import nn
 
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.options import check_rules
 from fairseq_mtmoe.protocols import training_model
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
@@ -67,8 +69,8 @@ def _leaves(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]
             yield at + name, value
 
 
-def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
-    """Return the defaults of a group's options by name; empty if unknown."""
+def _options_class(group: str, chosen: str | None) -> Any:
+    """Return the dataclass of a group's options; one without fields if there is none."""
     kind: Any
     if chosen is None:
         kind = getattr(FairseqConfig.__dataclass_fields__.get(group), "type", None)
@@ -78,9 +80,14 @@ def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
         kind = TASK_DATACLASS_REGISTRY.get(chosen)
     else:
         kind = REGISTRIES.get(group, {}).get("dataclass_registry", {}).get(chosen)
+    return kind if dataclasses.is_dataclass(kind) else FairseqDataclass
+
+
+def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
+    """Return the defaults of a group's options by name; empty if unknown."""
     return {
         field.name: field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-        for field in (dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ())
+        for field in dataclasses.fields(_options_class(group, chosen))
     }
 
 
@@ -118,7 +125,8 @@ def is_flat(common: Any) -> bool:
 
 def check_options(cfg: Any, model: nn.Module) -> None:
     """Check a run's options: refuse what cannot work, warn of what has no effect (UserError)."""
-    check_run_options(cfg.model)
+    for group in ("model", "task", "criterion"):
+        check_rules(cfg[group], _options_class(group, getattr(cfg[group], "_name", None)))
     _expect_finite_options(cfg)
     refuse_what_cannot_work(cfg, model)
     warn_of_what_does_nothing(cfg, model)
@@ -131,14 +139,6 @@ def _expect_finite_options(cfg: Any) -> None:
             numbers = value if isinstance(value, list) else [value]
             if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
                 raise_invalid(flag(name), "a finite number", value)
-
-
-def check_run_options(model: Any) -> None:
-    """Check the numbers in a model's `RunOptions`, if it has them (UserError)."""
-    for name, least in (("distributed_timeout", 1), ("max_nonfinite", 0)):
-        value = getattr(model, name, None)
-        if value is not None and value < least:
-            raise_invalid(flag(name), f"at least {least}", value)
 
 
 def refuse_what_needs_cuda(cfg: Any) -> None:

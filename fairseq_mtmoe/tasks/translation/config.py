@@ -13,6 +13,8 @@ from fairseq_mtmoe.io.typed import between, one_of
 from fairseq_mtmoe.options import option
 from fairseq_mtmoe.tasks._multitask.config import SamplingConfig
 
+NEW_EMBEDDINGS = "new-embeddings"
+
 
 @dataclass
 class TranslationHeatedConfig(SamplingConfig):
@@ -34,6 +36,7 @@ class TranslationHeatedConfig(SamplingConfig):
         None,
         "new-embeddings: train only the embeddings of the symbols that `mtmoe extend` added to the model of "
         "--init-model (a model that borrows also trains its adapters); all else stays equal bit for bit",
+        one_of((NEW_EMBEDDINGS,)),
     )
     keep_inference_langtok: bool = option(False, "keep language tokens in the output of generation")
     task_ids: str = option(
@@ -86,7 +89,11 @@ class TranslationHeatedConfig(SamplingConfig):
     lang_dict: Optional[str] = option(None, "file with one language per line, instead of --langs")
     source_dict: Optional[str] = option(None, "dictionary of all source languages (default: dict.LANG.txt of each)")
     target_dict: Optional[str] = option(None, "dictionary of all target languages (default: dict.LANG.txt of each)")
-    lang_tok_style: str = option("multilingual", "language tokens: multilingual (__de__) or mbart ([de])")
+    lang_tok_style: str = option(
+        "multilingual",
+        "language tokens: multilingual (__de__) or mbart ([de])",
+        one_of(("multilingual", "mbart")),
+    )
     load_alignments: bool = option(False, "load the binarized alignments")
     left_pad_source: str = option("True", "pad the source on the left")
     left_pad_target: str = option("False", "pad the target on the left")
@@ -94,7 +101,9 @@ class TranslationHeatedConfig(SamplingConfig):
     max_target_positions: int = option(1024, "maximum length of a target sentence in tokens")
     upsample_primary: int = option(1, "number of repetitions of train beside train1, train2, …")
     truncate_source: bool = option(False, "truncate the source to --max-source-positions")
-    encoder_langtok: Optional[str] = option(None, "begin each source sentence with a language token: src or tgt")
+    encoder_langtok: Optional[str] = option(
+        None, "begin each source sentence with a language token: src or tgt", one_of(("src", "tgt"))
+    )
     encoder_langtok_last: bool = option(
         False, "put the encoder's language token after the sentence's end, as in NLLB with legacy_behaviour"
     )

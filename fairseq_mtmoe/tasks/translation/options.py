@@ -30,7 +30,6 @@ from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 
 logger = logging.getLogger(__name__)
 
-NEW_EMBEDDINGS = "new-embeddings"  # the only choice of `--train-only`
 TASK_IDS = ("target", "source", "pair")
 FORMS = (
     *("langs", "langtoks", "langtoks_specs", "lang_tok_style", "encoder_langtok_last"),
@@ -134,21 +133,13 @@ def _contents(value: str) -> str:
 
 
 def _check_choices(args: Namespace) -> None:
-    for name, choices in (
-        ("lang_tok_style", tuple(style.value for style in multilingual_utils.LangTokStyle)),
-        ("encoder_langtok", (None, *(token.value for token in multilingual_utils.EncoderLangtok))),
-    ):
-        value = getattr(args, name)
-        if value not in choices:
-            raise_invalid(flag(name), f"one of {', '.join(c for c in choices if c)}", value)
+    check_rules(args, TranslationHeatedConfig)
     style = os.path.join(utils.split_paths(args.data)[0], TOKEN_STYLE)
     if is_training(args) and os.path.isfile(style) and args.lang_tok_style != (wanted := read_text(style).strip()):
         raise_invalid("--lang-tok-style", f"{wanted}, the style of the data's recipe in {style}", args.lang_tok_style)
-    check_rules(args, TranslationHeatedConfig)
-    if args.load_alignments and args.sample_pieces:
-        raise_invalid("--load-alignments", "off with --sample-pieces", True)
-    if args.load_alignments and args.lang_tok_replacing_bos_eos:
-        raise_invalid("--load-alignments", "off with --lang-tok-replacing-bos-eos", True)
+    for name in ("sample_pieces", "lang_tok_replacing_bos_eos"):
+        if args.load_alignments and getattr(args, name):
+            raise_invalid("--load-alignments", f"off with {flag(name)}", True)
 
 
 def _read_dictionaries(args: Namespace) -> None:
@@ -271,16 +262,14 @@ def saved_settings(args: Namespace) -> dict[str, Any]:
     return {**{name: getattr(args, name) for name in SETTINGS}, "lang_pairs": all_pairs(args)}
 
 
-def new_symbols(args: Namespace, settings: Mapping[str, Any]) -> list[int]:
+def new_symbols(settings: Mapping[str, Any]) -> list[int]:
     """Return the numbers of new source and target symbols to train (UserError: none)."""
-    if args.train_only != NEW_EMBEDDINGS:
-        raise_invalid("--train-only", NEW_EMBEDDINGS, args.train_only)
-    found: list[int] = settings.get(NEW_SYMBOLS, [])
-    if not any(found):
+    counts: list[int] = settings.get(NEW_SYMBOLS, [])
+    if not any(counts):
         raise UserError(
             "`--train-only` must have new symbols to train, but `--init-model` names no file of `mtmoe extend`."
         )
-    return found
+    return counts
 
 
 def pairs_of(state: Mapping[str, Any]) -> list[str]:

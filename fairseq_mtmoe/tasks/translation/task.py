@@ -197,7 +197,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if begins is not None and self.checkpoint_to_go_on_from() is None:
             begins.begin(model)
         if self.training and self.args.train_only and not from_checkpoint:
-            counts = options.new_symbols(self.args, begins.settings if begins else {})
+            counts = options.new_symbols(begins.settings if begins else {})
             self._new_embeddings = NewEmbeddings(model, counts)
         return model
 

@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 
 from tests.helpers.bert import perturb
 from tests.helpers.pemt import inputs, pemt_model, target_model
-from tests.helpers.refused import refused
 from tests.helpers.t5 import dictionary, texts
 
 from fairseq_mtmoe.criterions.pemt import PemtCriterion  # isort: skip
@@ -59,8 +58,6 @@ def test_without_a_weight_nothing_is_worked_out_for_it():
     logged = criterion(0.0)(model, given)[2]
     assert "sparsity_loss" not in logged and losses(model, given)[1] is None
     assert "sparsity_loss" in criterion()(model, given)[2]
-    with refused("--sparsity-weight"):
-        criterion(-0.1)
 
 
 def test_means_are_logged():

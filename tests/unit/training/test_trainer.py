@@ -247,10 +247,15 @@ def test_what_cannot_work_is_refused(changes, option, trainer_on):
             refuse_what_cannot_work(cfg, wrapped)
 
 
-@pytest.mark.parametrize(("option", "value"), [("--max-nonfinite", -1), ("--distributed-timeout", 0)])
-def test_numbers_out_of_range_are_named(option, value, trainer_on):
+@pytest.mark.parametrize(("option", "value", "criterion"), [
+    ("--max-nonfinite", -1, "label_smoothed_cross_entropy"),
+    ("--distributed-timeout", 0, "label_smoothed_cross_entropy"),
+    ("--load-balancing-weight", -1, "moe_label_smoothed_cross_entropy"),
+    ("--sparsity-weight", -1, "pemt"),
+])  # fmt: skip
+def test_numbers_out_of_range_are_named(option, value, criterion, trainer_on):
     with refused(option):
-        trainer_on(option, value)
+        trainer_on("--criterion", criterion, option, value)
 
 
 BALANCED = ("--criterion", "moe_label_smoothed_cross_entropy", "--load-balancing-weight", 0.01, "--expert-gates")
