@@ -17,7 +17,6 @@ class BenchmarkConfig(MultitaskConfig):
     """Options of both tasks, and options that they read from fairseq's configuration."""
 
     max_tokens_valid: Optional[int] = option(II("dataset.max_tokens_valid"), None)
-    best_checkpoint_metric: str = option(II("checkpoint.best_checkpoint_metric"), None)
     path: Optional[str] = option(II("common_eval.path"), None)
     results_path: Optional[str] = option(II("common_eval.results_path"), None)
 

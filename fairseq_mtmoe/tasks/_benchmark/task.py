@@ -37,7 +37,7 @@ from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport, ma
 from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
-from fairseq_mtmoe.tasks._multitask.validation import Group, expect_best_metric
+from fairseq_mtmoe.tasks._multitask.validation import Group
 
 logger = logging.getLogger(__name__)
 
@@ -262,11 +262,7 @@ class BenchmarkTask(Multitask):
     # ---- validation ----
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Begin an epoch (UserError: a best metric or batch size that validation lacks)."""
-        figures = [f"{key}_{name}" for key in self.evaluated for name in (*self.metrics_of(key), "loss")]
-        figure_names = ["loss", *(group.name for group in self.groups()), *figures]
-        if self.evaluated:
-            expect_best_metric(self.args.best_checkpoint_metric, figure_names)
+        """Begin an epoch (UserError: a batch size that validation lacks)."""
         for dataset in self.datasets.values():
             if isinstance(dataset, EvaluationMixture):
                 longest = int(dataset.num_tokens_vec(np.arange(len(dataset))).max(initial=0))

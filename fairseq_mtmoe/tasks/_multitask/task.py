@@ -377,7 +377,13 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         return validation.group_values(meters, "" if name is None else f"{name}_")
 
     def post_validate(self, model: Any, stats: dict[str, Any], meters: Mapping[str, Any]) -> None:
-        """Write a subset's figures to the run log, and some to `stats` for TensorBoard."""
+        """Write a subset's figures to the run log, and some to `stats` for TensorBoard.
+
+        A `UserError` refuses a metric of the best checkpoint that is not among the figures.
+        """
+        metric = self._run["options"].get("best_checkpoint_metric")
+        if metric is not None and metric not in stats:
+            raise_invalid("--best-checkpoint-metric", f"one of {shortened(stats, metric)}", metric)
         position = {"epoch": self._epoch, "update": stats["num_updates"], "subset": self._evaluated_split}
         tasks = [name for name in self.validated_tasks if f"{name}_loss" in meters]
         names = [group.name for group in self.groups()] if tasks else []

@@ -6,7 +6,7 @@ fairseq adds them over ranks, which must have the same keys and types.
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_mtmoe.analysis.routing import LAST, entropies, used_experts
-from fairseq_mtmoe.errors import raise_invalid, shortened
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe import Gate, MixtureWeights, MoELayer, Routing
 from fairseq_mtmoe.slots import adapter_blocks, expert_layers
 from fairseq_mtmoe.slots.slot import unwrapped
@@ -44,15 +44,6 @@ def refuse_training_subset(options: Mapping[str, Any], train_subset: str) -> Non
     subsets = options.get("valid_subset", "valid")
     if train_subset in subsets.split(",") and not options.get("disable_validation"):
         raise_invalid("--valid-subset", f"other subsets than --train-subset {train_subset}", subsets)
-
-
-def expect_best_metric(metric: str, known: Collection[str], more: str = "") -> None:
-    """Raise a `UserError` unless a validation logs the metric of the best checkpoint.
-
-    more: further names, for the error.
-    """
-    if metric not in known:
-        raise_invalid("--best-checkpoint-metric", f"one of {shortened(known, metric)}{more}", metric)
 
 
 def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str]) -> None:

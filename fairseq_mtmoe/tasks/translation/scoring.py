@@ -30,43 +30,19 @@ from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Spelle
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
 from fairseq_mtmoe.moe.evaluation_routing import routed_by_prices
 from fairseq_mtmoe.slots import expert_layers
-from fairseq_mtmoe.tasks._multitask.validation import Group, expect_best_metric, uncounted
+from fairseq_mtmoe.tasks._multitask.validation import Group, uncounted
 
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
 COUNTS = {"bleu": 10, "chrf": 24}  # number of sacreBLEU's statistics per sentence
 
-LOSSES = ("loss", "nll_loss", "ppl")
-# Of criterions that this project knows: names of a validation's figures, and the options that they need.
-LOGGED: dict[str, dict[str, str | None]] = {
-    "cross_entropy": {"loss": None, "ppl": None, "nll_loss": "sentence_avg"},
-    "label_smoothed_cross_entropy": {
-        **dict.fromkeys(LOSSES),
-        **dict.fromkeys(("accuracy", "n_correct", "total"), "report_accuracy"),
-    },
-}
-LOGGED["moe_label_smoothed_cross_entropy"] = {
-    **LOGGED["label_smoothed_cross_entropy"],
-    "balance_loss": "load_balancing_weight",
-}
-LOGGED["pemt"] = {**LOGGED["label_smoothed_cross_entropy"], "sparsity_loss": "pemt_sources"}
-OTHERS = ("num_updates", "wps", "wpb", "bsz")  # fairseq's, which nobody should choose by
-OF_EXPERTS = ("expert_entropy/", "experts_used/")  # beginnings of names for TensorBoard
-
 logger = logging.getLogger(__name__)
 
 
-def check_best_metric(options: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Check that a validation logs `--best-checkpoint-metric` (UserError).
-
-    options: those that differ from the defaults. names: pairs and tiers. Figures of other criterions are unknown.
-    """
-    metric, logged = options.get("best_checkpoint_metric", "loss"), LOGGED.get(options.get("criterion", ""))
-    if logged is None or options.get("disable_validation") or metric in OTHERS or metric.startswith(OF_EXPERTS):
-        return
-    asked = [name for name in COUNTS if options.get(f"eval_{name}")]
-    figures = [name for name, needed in logged.items() if needed is None or options.get(needed)]
-    if metric not in [f"{name}_{figure}" for name in names for figure in (*LOSSES, *asked)]:
-        expect_best_metric(metric, [*figures, *asked], f", or a figure of a pair or tier such as {names[0]}_loss")
+def check_best_metric(metric: str, args: Namespace) -> None:
+    """Check that a validation scores `--best-checkpoint-metric` if it is a score (UserError)."""
+    name = metric.rpartition("_")[2]
+    if name in COUNTS and not getattr(args, f"eval_{name}"):
+        raise UserError(f"`{flag(f'eval_{name}')}` must be given with `--best-checkpoint-metric {metric}`, but is not.")
 
 
 class ValidationScores:

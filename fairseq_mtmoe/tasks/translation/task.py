@@ -256,7 +256,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Begin an epoch (UserError: the options are for generation, or would leave data out)."""
         options.check_training(self.args)
-        check_best_metric(self._run["options"], [*self.validated_tasks, *(group.name for group in self.groups())])
+        check_best_metric(self._run["options"].get("best_checkpoint_metric", "loss"), self.args)
         super().begin_epoch(epoch, model)
 
     # ---- a model that borrows ----
