@@ -25,6 +25,8 @@ from fairseq_mtmoe.data.nlu import text_split
 from fairseq_mtmoe.data.nlu.loader import drawn_examples
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid, shortened
+from fairseq_mtmoe.evaluation.beam_search import BeamSearch
+from fairseq_mtmoe.evaluation.decode import Decoding, Direction, searched
 from fairseq_mtmoe.options import check_rules
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.task_types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text
@@ -143,8 +145,10 @@ class TextToTextTask(BenchmarkTask):
         """Return a batch's greedy outputs: tokens with an end, (E, L), padded with NaN."""
         most = self.scored(self.name).most_tokens
         longest = self.args.max_target_positions - 1 if most is None else most
-        generator = self.build_generator([model], Namespace(beam=1, max_len_a=0, max_len_b=longest))
-        hypotheses = self.inference_step(generator, [model], sample)
+        decoding = Decoding(beam=1, max_len_b=longest)
+        search = BeamSearch(self.build_generator([model], decoding.generation))
+        direction = Direction(self.name, first_input=self.first_token)
+        hypotheses = searched(search, [model], sample, direction, None)
         tokens = [beam[0]["tokens"].float() for beam in hypotheses]
         return nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=math.nan)
 

@@ -208,18 +208,17 @@ def _refuse_with_exchange(cfg: Any) -> None:
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if value := getattr(cfg.model, name, 0.0):
             raise_invalid(flag(name), f"0 {where}, which would wait for each other's layers", value)
-    scores = (
-        getattr(cfg.task, "eval_bleu", False) and "eval_chrf" not in cfg.task
-    )  # our task's search waits for other ranks
+    # The search of our task waits for other ranks.
+    scores = getattr(cfg.task, "eval_bleu", False) and "eval_chrf" not in cfg.task
     for name, is_on, why in (
-        ("use_bmuf", cfg.optimization.use_bmuf, "which make each update together"),
+        ("use_bmuf", cfg.optimization.use_bmuf, ", which make each update together"),
         ("tpu", cfg.common.tpu, ""),
         ("pipeline_model_parallel", distributed.pipeline_model_parallel, ""),
-        ("eval_bleu", scores, "which would wait for each other's sentences; `mtmoe evaluate` scores the checkpoints"),
-        ("amp", cfg.common.amp, "whose loss scales would differ; use `--fp16` or `--bf16`"),
+        ("eval_bleu", scores, ", which would wait for each other's sentences; `mtmoe evaluate` scores the checkpoints"),
+        ("amp", cfg.common.amp, ", whose loss scales would differ; use `--fp16` or `--bf16`"),
     ):
         if is_on:
-            raise UserError(f"`{flag(name)}` must be off {where}{', ' * bool(why)}{why}.")
+            raise UserError(f"`{flag(name)}` must be off {where}{why}.")
 
 
 def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
@@ -236,7 +235,7 @@ def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
             f"--dense-updates {dense} is not below --max-update {most}: unless it begins with a sparse checkpoint, "
             "this run ends with a dense model"
         )
-    criterion = getattr(cfg.criterion, "_name", None)
+    criterion = cfg.criterion._name
     if getattr(cfg.model, "pemt_sources", "") and criterion != "pemt":
         logger.warning(
             f"--criterion {criterion} has no task sparsity loss, which is part of PEMT with sources (--criterion pemt)"

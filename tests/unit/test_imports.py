@@ -42,8 +42,8 @@ backbones/t5: protocols errors io checkpoints slots backbones/translation {BLOCK
 task_types: errors backbones/bert data/nlu
 sparsify: errors moe checkpoints slots optim
 models/*: {LAYERS} io options protocols {BLOCKS} {BACKBONES}
-criterions: errors moe slots task_types
-training: protocols errors io known_warnings moe checkpoints slots sparsify optim data
+criterions: errors io moe slots options task_types
+training: protocols errors io known_warnings moe checkpoints slots options sparsify optim data
 fairseq_patches: protocols errors checkpoints data training
 data: errors io
 data/mixtures: errors data/sampling
@@ -54,7 +54,8 @@ tasks: criterions tasks/glue tasks/text_to_text tasks/translation
 tasks/_multitask: protocols errors options checkpoints analysis moe slots data data/mixtures data/sampling
 tasks/_benchmark: protocols errors io options analysis checkpoints task_types tasks/_multitask data/mixtures data/nlu
 tasks/glue: errors checkpoints slots task_types criterions tasks/_benchmark backbones/bert backbones/bert/model data/nlu
-tasks/text_to_text: errors options checkpoints slots task_types tasks/_benchmark tasks/_multitask backbones/t5 data/nlu
+tasks/text_to_text: errors options checkpoints slots task_types tasks/_benchmark tasks/_multitask backbones/t5 data/nlu \
+ evaluation
 tasks/translation: protocols errors io options checkpoints moe slots sparsify criterions tasks/_multitask analysis \
  evaluation {DATA}
 """
