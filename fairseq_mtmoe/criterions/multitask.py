@@ -4,7 +4,7 @@ Each task's type defines its loss (`task_types/`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from fairseq import utils
@@ -18,22 +18,15 @@ from fairseq_mtmoe.slots import SPARSITY
 from fairseq_mtmoe.task_types.task_type import TaskType, Uncertainty
 
 
-@runtime_checkable
-class HasTaskTypes(Protocol):
-    """A multi-task task with a `TaskType` for each of its tasks, by name."""
-
-    task_types: Mapping[str, TaskType]
-
-
 @register_criterion("multitask", dataclass=FairseqDataclass)
 class MultitaskCriterion(FairseqCriterion):
     """The sum of examples' losses, by whose number the trainer divides."""
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
-        if not isinstance(task, HasTaskTypes):
+        if not hasattr(task, "task_types"):
             raise UserError("`--criterion multitask` must be used with `--task glue` or a similar task.")
-        self.task_types = dict(task.task_types)
+        self.task_types: Mapping[str, TaskType] = task.task_types
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Return the loss, always a sum, the number of examples, and the logging output.

@@ -16,7 +16,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from torch import Tensor
 
 from fairseq_mtmoe.criterions import add_weighted, log_weighted
-from fairseq_mtmoe.criterions.multitask import HasTaskTypes, MultitaskCriterion
+from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.errors import flag, raise_invalid
 from fairseq_mtmoe.io.typed import at_least
 from fairseq_mtmoe.options import option
@@ -69,7 +69,7 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
 
         A `UserError` refuses options that are for text output alone.
         """
-        if not isinstance(task, HasTaskTypes):
+        if not hasattr(task, "task_types"):
             return super().build_criterion(cfg, task)
         for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
             if value := getattr(cfg, name):

@@ -9,8 +9,6 @@ from fairseq_mtmoe.moe.gates import EVALUATIONS
 from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.options import TaskOptions, option
 
-_FINITE = Rule("a finite number of at least 0", lambda value: 0 <= value < float("inf"))
-
 EXPERT_GATES = (
     "gate of the expert layers: base, task, switch or fixed (one expert per task), or a repeating pattern such as "
     "base,task"
@@ -42,7 +40,7 @@ class ExpertOptions(TaskOptions):
         None,
         "learning rate of gate weights and of the blend of --expert-combine preserving, as a multiple of --lr; "
         "0 freezes them (default: 30 in mt_tag and mt_switch, 1 in other models)",
-        _FINITE,
+        at_least(0),
     )
     expert_dropout: Optional[float] = option(
         None,

@@ -54,8 +54,8 @@ tasks: criterions tasks/glue tasks/text_to_text tasks/translation
 tasks/_multitask: protocols errors options checkpoints analysis moe slots data data/mixtures data/sampling
 tasks/_benchmark: protocols errors io options analysis checkpoints task_types tasks/_multitask data/mixtures data/nlu
 tasks/glue: errors checkpoints slots task_types criterions tasks/_benchmark backbones/bert backbones/bert/model data/nlu
-tasks/text_to_text: errors options checkpoints slots task_types tasks/_benchmark tasks/_multitask backbones/t5 data/nlu \
- evaluation
+tasks/text_to_text: errors options checkpoints slots task_types tasks/_benchmark tasks/_multitask evaluation \
+ backbones/t5 data/nlu
 tasks/translation: protocols errors io options checkpoints moe slots sparsify criterions tasks/_multitask analysis \
  evaluation {DATA}
 """

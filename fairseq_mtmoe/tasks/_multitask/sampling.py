@@ -22,21 +22,21 @@ logger = logging.getLogger(__name__)
 
 def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
     """Return the sampling plan of the options; options that a task lacks are defaults."""
-    options: dict[str, Any] = {one.name: getattr(args, one.name, one.default) for one in fields(Schedule)}
-    given = [name for name in ("heating_epochs", "heating_updates") if options[name] is not None]
-    if given and options["sampling_method"] == UNCERTAINTY:
+    options: dict[str, Any] = {field.name: getattr(args, field.name, field.default) for field in fields(Schedule)}
+    durations = [name for name in ("heating_epochs", "heating_updates") if options[name] is not None]
+    if durations and options["sampling_method"] == UNCERTAINTY:
         raise UserError(
-            f"`{flag(given[0])}` must be left out with `--sampling-method {UNCERTAINTY}`: the model "
+            f"`{flag(durations[0])}` must be left out with `--sampling-method {UNCERTAINTY}`: the model "
             "decides how often each task trains, and there is no temperature."
         )
-    if not given:
+    if not durations:
         options["heating_epochs"] = args.max_epoch or None
     if weights := options["sampling_weights"]:
         for key in loader.keys:
             if key not in weights:
                 raise_invalid("--sampling-weights", f"a dictionary with {key}", weights)
     options["sampling_weights"] = tuple(float(weights[key]) for key in loader.keys) if weights else None
-    return SamplingPlan(loader.shard_sizes, Schedule(**options), args.seed, loader.keys, bool(given))
+    return SamplingPlan(loader.shard_sizes, Schedule(**options), args.seed, loader.keys, bool(durations))
 
 
 def announce(
@@ -52,12 +52,6 @@ def announce(
     if run_log.has_begun:
         return
     names, about = [shown_name(key) for key in plan.names], run()
-    wished, size = schedule.virtual_epoch_size, plan.epoch_size(schedule, plan.start_of(epoch).shard_epoch)
-    if wished is not None and wished > size:
-        logger.warning(
-            f"--virtual-epoch-size {wished} is more than a pass over the data; an epoch is one pass, {size} examples"
-            + ("" if schedule.takes_everything else "; --virtual-data-size sets the size of a pass")
-        )
     updates, most_updates = dataset.updates_of_epoch, about["options"].get("max_update") or 0
     is_only = epoch == 1 and (about["options"].get("max_epoch") == 1 or 0 < most_updates <= updates)
     if is_only and schedule.heating_coefficient > 0 and schedule.heating_epochs is not None:
@@ -66,8 +60,6 @@ def announce(
             f"rises from epoch to epoch, and the run ends within its first epoch of {updates} updates; use "
             "--heating-updates to heat within an epoch, or --virtual-epoch-size for shorter epochs"
         )
-    if about["options"].get("fix_batches_to_gpus"):
-        logger.warning("--fix-batches-to-gpus has no effect: any number of processes can resume a shuffled epoch")
     options = options_of(schedule, names)
     del options["virtual_data_size"], options["sampling_weights"]
     run_log.write("run", sizes=dict(zip(names, plan.sizes, strict=True)), **about, **options, seed=plan.seed)
@@ -110,5 +102,5 @@ def refuse_too_long(shortest: int, max_tokens: int | None, max_positions: Any) -
 def moved(sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     """Return a batch on the model's device."""
     device = next(model.parameters()).device
-    found: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)
-    return found
+    moved_sample: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)
+    return moved_sample

@@ -292,9 +292,10 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     def set_checkpoint_dict(self, state: dict[str, Any]) -> None:
         """Restore a checkpoint's state of the task."""
         self.stopwatch.seconds = state["training_seconds"]
-        self.record.tokens = state["training_tokens"]
+        self.record.tokens = state.get("training_tokens")
         self._selection, self._saved_selection = None, state.get("selection")
-        self.movement.restore(state["gates"])
+        if state.get("gates") is not None:
+            self.movement.restore(state["gates"])
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
         """Stop the training clock, and start the validation's counts."""

@@ -19,12 +19,13 @@ from fairseq.data import Dictionary
 from fairseq.data.multilingual import multilingual_utils
 from omegaconf import DictConfig, OmegaConf
 
+from fairseq_mtmoe.data.sampling.schedule import NonNegative
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
 from fairseq_mtmoe.data.translation.recorded_sizes import folders_in, with_shards
 from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid, shortened, unknown_language, visible
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
-from fairseq_mtmoe.io.typed import OR_LIST, Rule, fault
+from fairseq_mtmoe.io.typed import OR_LIST, fault
 from fairseq_mtmoe.options import check_rules
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 
@@ -38,21 +39,13 @@ FORMS = (
 SETTINGS = (*FORMS, "task_ids")
 
 
-
-def _is_share(value: Any) -> bool:
-    try:
-        return 0 <= float(value) < float("inf")
-    except (ValueError, TypeError, OverflowError):
-        return False
-
-
 # Rules for the values of an option's dictionary.
 _TOKENS = Annotated[tuple[str | None, str | None], OR_LIST]
 _VALUES: dict[str, tuple[str, Any]] = {
     "langtoks": ("two language tokens such as ('src', 'tgt'), or None in their place", _TOKENS),
     "extra_data": ("a data directory", str),
     "extra_lang_pairs": ("a list such as en-de,en-ro", str),
-    "sampling_weights": ("a finite number of at least 0", Annotated[Any, Rule("a share", _is_share)]),
+    "sampling_weights": ("a finite number of at least 0", NonNegative),
 }
 
 
@@ -185,20 +178,15 @@ def _complete_languages(args: Namespace) -> None:
     elif args.lang_pairs:
         args.langs = sorted({lang for pair in all_pairs(args) for lang in pair.split("-")})
     else:
-        found = languages_of(utils.split_paths(args.data)[0])
-        args.langs_beyond_data = [lang for lang in (args.source_lang, args.target_lang) if lang not in found]
-        args.langs = found + args.langs_beyond_data
+        folder = utils.split_paths(args.data)[0]
+        _check_folder(folder)
+        langs = found_languages(folder)
+        if not langs:
+            raise_invalid("data", "a directory with binarized data such as train.en-de.en.idx", folder)
+        args.langs_beyond_data = [lang for lang in (args.source_lang, args.target_lang) if lang not in langs]
+        args.langs = langs + args.langs_beyond_data
     if args.lang_pairs is None:
         args.lang_pairs = _pairs_to_load(args)
-
-
-def languages_of(folder: str) -> list[str]:
-    """Return a data directory's languages, sorted (UserError: no binarized data)."""
-    _check_folder(folder)
-    found = found_languages(folder)
-    if not found:
-        raise_invalid("data", "a directory with binarized data such as train.en-de.en.idx", folder)
-    return found
 
 
 def _check_folder(folder: str) -> None:
@@ -274,8 +262,7 @@ def new_symbols(settings: Mapping[str, Any]) -> list[int]:
 
 def pairs_of(state: Mapping[str, Any]) -> list[str]:
     """Return the pairs that a checkpoint was trained on; empty if it lacks them."""
-    pairs = (state.get("task_state") or {}).get("lang_pairs")
-    return [pair for pair in pairs if isinstance(pair, str)] if isinstance(pairs, list) else []
+    return (state.get("task_state") or {}).get("lang_pairs") or []
 
 
 def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
@@ -347,8 +334,6 @@ def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Nam
 
 # ---- generation ----
 
-# Each selects another search; values up to these are off.
-_SEARCHES = {"sampling": 0, "diversity_rate": -1, "match_source_len": 0, "score_reference": 0}
 _LEFT_OUT = {
     "replace_unk": "as data of `--task translation_heated` have no text to take words from",
     "lm_path": "as a language model does not have the language tokens of `--task translation_heated`",
@@ -358,11 +343,10 @@ _LEFT_OUT = {
 
 
 def check_decoding(args: Namespace) -> None:
-    """Check fairseq's generation options (UserError: they conflict, or cannot work)."""
+    """Check generation options that fairseq does not check itself (UserError: they cannot work)."""
     if not hasattr(args, "nbest"):
         return
     left_out = {name: why for name, why in _LEFT_OUT.items() if getattr(args, name)}
-    searches = [name for name, off in _SEARCHES.items() if getattr(args, name) > off]
     if args.diverse_beam_groups > 0:
         left_out["diverse_beam_groups"] = "as fairseq's search by groups fails when a sentence has ended"
     if hasattr(args, "buffer_size"):  # fairseq-interactive
@@ -370,14 +354,7 @@ def check_decoding(args: Namespace) -> None:
         left_out |= {name: why for name in ("score_reference", "prefix_size") if getattr(args, name)}
     for name, why in left_out.items():
         raise UserError(f"`{flag(name)}` must be left out, {why}.")
-    if len(searches) > 1:
-        raise UserError(f"`{flag(searches[0])}` must be given without `{flag(searches[1])}`: these are two searches.")
-    if args.sampling and args.nbest != args.beam:
-        raise_invalid("--nbest", f"{args.beam}, the --beam, with `--sampling`", args.nbest)
     if args.no_repeat_ngram_size == 1:
         raise_invalid("--no-repeat-ngram-size", "at least 2, or 0 for none", 1)
     if args.score_reference and args.print_alignment == "soft":
         raise_invalid("--print-alignment", "hard with `--score-reference`", "soft")
-    for name in ("sampling_topk", "sampling_topp"):
-        if getattr(args, name) > 0 and not args.sampling:
-            raise UserError(f"`--sampling` must be given with `{flag(name)}`, but is not.")

@@ -54,7 +54,6 @@ from fairseq_mtmoe.tasks.translation.targets import check_targets, warn_of_targe
 logger = logging.getLogger(__name__)
 
 SIDES = ("source", "target")  # of a vocabulary
-MANY_UNKNOWN = 0.1  # fraction of unknown tokens in a batch of lines above which to warn
 
 
 @register_task("translation_heated", dataclass=TranslationHeatedConfig)
@@ -68,7 +67,6 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         self.set_up_tasks(options.task_names(args, langs))
         self.dictionary_sizes: dict[int, int] = {}
         self._model_langs: list[str] | None = None
-        self._has_warned_of_unknown = False
         self._scores = ValidationScores(self) if args.eval_bleu or args.eval_chrf else None
         self.data_manager = DataManager(args, self.lang_pairs, langs, dicts, self.sampling_method)
         self.initial: InitialModel | None = None
@@ -360,26 +358,15 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             return super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
         tokens = sample["net_input"]["src_tokens"]
         sample = {**sample, "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))}
-        found = super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
+        hypotheses = super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
         dictionary = self.source_dictionary
         special = tokens.new_tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()])
         codes = [code for lang in self.langs for code in codes_of(lang, vars(self.args))]
         is_language = torch.isin(tokens, tokens.new_tensor([dictionary.index(code) for code in codes]))
         has_text = ~(torch.isin(tokens, special) | is_language)
-        self._warn_of_unknown(tokens[has_text])
         for row in (~has_text.any(1)).nonzero().flatten().tolist():
-            hypothesis = found[row][0]
+            hypothesis = hypotheses[row][0]
             nothing = {"tokens": hypothesis["tokens"].new_tensor([self.target_dictionary.eos()]), "alignment": []}
             scores = hypothesis["positional_scores"].new_zeros(1)
-            found[row] = [{**hypothesis, **nothing, "positional_scores": scores, "score": scores[0]}]
-        return found
-
-    def _warn_of_unknown(self, words: Tensor) -> None:
-        unknown = words.eq(self.source_dictionary.unk()).sum().item()
-        if self._has_warned_of_unknown or unknown <= MANY_UNKNOWN * len(words):
-            return
-        self._has_warned_of_unknown = True
-        logger.warning(
-            f"{unknown:,} of {len(words):,} tokens to translate are not in the dictionary: `--bpe` must split lines as "
-            "the data directory's text was split, or the lines must be split so beforehand"
-        )
+            hypotheses[row] = [{**hypothesis, **nothing, "positional_scores": scores, "score": scores[0]}]
+        return hypotheses

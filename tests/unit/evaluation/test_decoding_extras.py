@@ -39,8 +39,6 @@ def test_an_option_that_has_no_meaning_here_is_refused(models, given):
     ("command", "given", "names"),
     [
         ("generate", "--constraints", ["--constraints"]),
-        ("generate", "--sampling --nbest 2", ["--nbest", "--sampling"]),
-        ("generate", "--sampling-topk 3", ["--sampling", "--sampling-topk"]),
         ("generate", "--diverse-beam-groups 2", ["--diverse-beam-groups"]),
         ("generate", "--score-reference --print-alignment soft", ["--print-alignment", "--score-reference"]),
         ("generate", "--no-repeat-ngram-size 1", ["--no-repeat-ngram-size"]),

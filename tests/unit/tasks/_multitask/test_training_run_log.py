@@ -240,6 +240,15 @@ def test_long_runs_have_fewer_lines_with_means_of_what_they_leave_out():
         assert update - before <= max(1, update / LINES + 1)
 
 
+def test_a_checkpoint_without_tokens_and_gates_gives_the_time_alone(tmp_path):
+    parts = {"validated_tasks": [], "groups": lambda self: [], "uncertainties": None}
+    task = type("Whole", (Multitask,), parts)(cfg=None)
+    task.args = SimpleNamespace(save_dir=str(tmp_path), train_subset="train")
+    task.set_up_tasks(["en-aa"])
+    task.set_checkpoint_dict({"training_seconds": 60.0})
+    assert task.stopwatch.seconds == 60 and task.record.tokens is None and task.movement.since is None
+
+
 @pytest.mark.parametrize("missing", ["validated_tasks", "groups", "uncertainties"])
 def test_a_task_that_lacks_a_part_is_refused_when_it_is_made(missing):
     parts = {"validated_tasks": [], "groups": lambda self: [], "uncertainties": None}
