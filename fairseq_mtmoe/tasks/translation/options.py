@@ -19,13 +19,12 @@ from fairseq.data import Dictionary
 from fairseq.data.multilingual import multilingual_utils
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_mtmoe.data.sampling.schedule import NonNegative
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
 from fairseq_mtmoe.data.translation.recorded_sizes import folders_in, with_shards
 from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid, shortened, unknown_language, visible
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
-from fairseq_mtmoe.io.typed import OR_LIST, fault
+from fairseq_mtmoe.io.typed import OR_LIST, at_least, fault
 from fairseq_mtmoe.options import check_rules
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 
@@ -45,7 +44,7 @@ _VALUES: dict[str, tuple[str, Any]] = {
     "langtoks": ("two language tokens such as ('src', 'tgt'), or None in their place", _TOKENS),
     "extra_data": ("a data directory", str),
     "extra_lang_pairs": ("a list such as en-de,en-ro", str),
-    "sampling_weights": ("a finite number of at least 0", NonNegative),
+    "sampling_weights": ("a number of at least 0", Annotated[float, at_least(0)]),
 }
 
 
