@@ -48,11 +48,9 @@ def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _hashes(folder: Path, names: Iterable[str], digest: Callable[[Path], str]) -> dict[str, str]:
-    numbers = {name: (folder / name).stat().st_ino for name in names}
-    once = {number: folder / name for name, number in numbers.items()}  # hard links share an inode
+    paths = {name: folder / name for name in names}
     with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-        hash_of_inode = dict(zip(once, pool.map(digest, once.values()), strict=True))
-    return {name: hash_of_inode[number] for name, number in numbers.items()}
+        return dict(zip(paths, pool.map(digest, paths.values()), strict=True))
 
 
 @contextmanager

@@ -16,17 +16,11 @@ from fairseq_mtmoe.io.pages import Chart, Part, Section
 from fairseq_mtmoe.io.tables import Table
 
 ABOUT = "Made by `mtmoe prepare corpora`. `report.html` has samples of lines left out, `report.json` all figures."
-_DRAWN = "`drawn`: taken for validation and test, as the pair has no corpus for these."
 _UNKNOWN = "`unknown`: share of test tokens, both sides, that the vocabulary lacks."
 _FIGURES = {"pieces_per_word": ".2f", "characters_per_piece": ".2f", "unknown_share": ".3%"}
 # Of samples: where their meanings are, and their columns.
 _SAMPLES = {"samples": ("dropped", ["line", "source", "target"]), "bad_samples": ("bad", ["line", "beginning"])}
 _ROWS = 100  # samples of a rule, if there are fewer corpora; else one of each
-
-
-def title_of(report: Report) -> str:
-    """Return the page's title."""
-    return f"Report on the corpora of {report['recipe'].get('name', 'a recipe')}"
 
 
 def sections_of(report: Report) -> list[Section]:
@@ -40,7 +34,7 @@ def sections_of(report: Report) -> list[Section]:
         *([Section("Check first", [warnings])] if warnings else []),
         Section("Language pairs", [*pairs, "`mtmoe suggest DATA` prints a command to train on them."]),
         Section("Vocabulary", [_vocabulary_table(report)]),
-        Section("Corpora", [_share_chart(report), _corpus_table(report), _DRAWN]),
+        Section("Corpora", [_share_chart(report), _corpus_table(report)]),
         Section("Recipe", [settings], folded=True),
         *_samples(report),
     ]
@@ -65,16 +59,15 @@ def _share_chart(report: Report) -> Chart:
             pairs = corpus["kept"] * corpus.get("weight", 1)
             points.append({"corpus": visible(name), "pair": visible(corpus["pair"]), "pairs": pairs})
     share = {"field": "pairs", "type": "quantitative", "stack": "normalize", "axis": {"format": "%"}}
-    color = {"field": "corpus", "type": "nominal", "legend": None}
+    color = {"field": "corpus", "type": "nominal", "legend": None, "scale": {"scheme": "viridis"}}
     return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "title": "Each corpus' share of its pair",
         "data": {"values": points},
         "mark": {"type": "bar", "stroke": "white", "tooltip": {"content": "data"}},
         "encoding": {
             "x": {**share, "title": None},
             "y": {"field": "pair", "type": "nominal", "title": None},
-            "color": {**color, "scale": {"scheme": "viridis"}},
+            "color": color,
         },
     }
 

@@ -16,6 +16,7 @@ from fairseq_mtmoe.data.corpora.recipes.schema import ARCHIVE, Corpus
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.digest import digest_of_file
 from fairseq_mtmoe.io.files import read_json, regular_file, write_text
+from fairseq_mtmoe.io.typed import structured
 
 MEGABYTE = 1e6
 
@@ -73,12 +74,9 @@ def record_path(file: Path) -> Path:
 
 def _read_record(file: Path) -> Record | None:
     """Return a file's record; None if it is missing or damaged."""
-    try:
-        record = Record(**read_json(record_path(file), "the record of a download"))
-    except (UserError, TypeError):
-        return None
-    is_whole = isinstance(record.sha256, str) and isinstance(record.size, int) and isinstance(record.changed, int)
-    return record if is_whole else None
+    with suppress(UserError):
+        return structured(Record, read_json(record_path(file)), "the record of a download")
+    return None
 
 
 def write_record(file: Path, address: str, sha256: str) -> None:

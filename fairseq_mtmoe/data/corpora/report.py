@@ -13,15 +13,13 @@ from fairseq_mtmoe.data.corpora.engine.selecting import DRAWN
 from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState
 from fairseq_mtmoe.data.corpora.engine.work import plain
 from fairseq_mtmoe.data.corpora.engine.writing import DataDirectory
-from fairseq_mtmoe.data.corpora.page import ABOUT, sections_of, title_of
-from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED, Role
+from fairseq_mtmoe.data.corpora.findings import SPLITS
+from fairseq_mtmoe.data.corpora.page import ABOUT, sections_of
+from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_RECIPE, table
 from fairseq_mtmoe.io.pages import markdown_of, page_of
 
 Report = dict[str, Any]
-
-SPLITS = tuple(role.name for role in Role)
-
 
 def pair_figures(data: DataDirectory, pair: str) -> Report:
     """Return a pair's tier, directions, shards, sentence pairs and tokens."""
@@ -63,7 +61,8 @@ def write(folder: Path, report: Report) -> None:
     (folder / "report.json").write_text(
         json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
-    page = (title_of(report), sections_of(report), ABOUT)
+    title = f"Report on the corpora of {report['recipe']['name']}"
+    page = (title, sections_of(report), ABOUT)
     (folder / "report.md").write_text(markdown_of(*page), encoding="utf-8")
     (folder / "report.html").write_text(page_of(*page), encoding="utf-8")
 
@@ -88,7 +87,6 @@ def of_corpora(data: DataDirectory) -> Report:
     rows = table(dict(sorted(languages.items())), advice)
     pairs = {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.pairs}
     return {
-        "command": "corpora",
         "recipe": settings,
         # if the text allows fewer pieces than the default size
         "fewer_pieces": vocabulary.symbols if vocabulary.symbols < vocabulary.wanted else None,

@@ -53,12 +53,7 @@ class WorkFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lock the folder within (UserError: another run has it, or it cannot be made)."""
-        if self.path.is_symlink():
-            raise UserError(
-                f"`{self.path}` must be a folder, but is a link, which could lead to another one;"
-                " remove it."
-            )
+        """Lock the folder within (UserError: another run has it)."""
         with disk_errors_of(self.out):
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDONLY)

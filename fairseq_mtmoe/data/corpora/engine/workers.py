@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
-from fairseq_mtmoe.io.files import open_in_place
 from fairseq_mtmoe.io.isolated import begin_worker
 
 Result = TypeVar("Result")
@@ -97,7 +96,7 @@ class Progress:
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
         if self.log is not None:
             moment = datetime.now().isoformat(" ", "seconds")
-            with open_in_place(self.log, "a", encoding="utf-8") as file:
+            with open(self.log, "a", encoding="utf-8") as file:
                 file.write(f"{moment} {text}\n")
 
 

@@ -66,10 +66,8 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
     lines = [text for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad] or [""]
     rows = [line.split("\t") for line in lines]
     width = Counter(map(len, rows)).most_common(1)[0][0]
-    first, *others = [row for row in rows if len(row) == width]
+    first = next(row for row in rows if len(row) == width)
     names = _named_columns(first, files)
-    if names and any([row[column] for column in names] == [first[column] for column in names] for row in others):
-        names = None  # columns of language codes, as other lines have the same
     if "source" in files.fields or "target" in files.fields:
         source, target = (_given_column(first, side, files) for side in ("source", "target"))
         if source == target:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from fairseq_mtmoe.data.corpora.engine import workers
-from fairseq_mtmoe.data.corpora.engine.work import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Progress, Tools, Workers, cluster, local_workers
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.refused import refused
@@ -154,11 +153,6 @@ def test_a_result_that_is_lost_is_made_again():
     assert results == {0: 0, 1: 1, 2: 4} and executor.calls == 4
 
 
-def test_a_job_with_an_error_is_not_made_again():
-    with LosingExecutor() as executor, pytest.raises(TypeError):
-        list(Workers(executor).results([partial(len, 1), partial(len, 1)]))
-
-
 def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr(workers, "SECONDS_TO_CONNECT", 0.2)
@@ -177,17 +171,3 @@ def test_steps_are_shown_now_and_then_and_at_their_end(tmp_path, monkeypatch, ca
     assert logged[0].endswith(first) and logged[-1].endswith(last)
 
 
-def test_no_link_is_followed_to_the_log(tmp_path):
-    (tmp_path / "precious.txt").write_text("mine")
-    (tmp_path / "log.txt").symlink_to("precious.txt")
-    with refused("log.txt"):
-        Progress(tmp_path / "log.txt").note("a line")
-    assert (tmp_path / "precious.txt").read_text() == "mine"
-
-
-def test_no_link_is_followed_to_the_work_folder(tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / ".data.work").symlink_to("home")
-    with refused(".data.work"), WorkFolder(tmp_path / "data").held():
-        pass
-    assert not list((tmp_path / "home").iterdir())

@@ -8,7 +8,7 @@ from lxml.html import document_fromstring as parsed
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.data.corpora.findings import findings, training_command
-from fairseq_mtmoe.data.corpora.page import ABOUT, sections_of, title_of
+from fairseq_mtmoe.data.corpora.page import ABOUT, sections_of
 from fairseq_mtmoe.errors import visible
 from fairseq_mtmoe.io.pages import markdown_of, page_of
 from tests.helpers.corpus_reports import HOSTILE, hostile, report
@@ -16,7 +16,7 @@ from tests.helpers.tables import unpadded
 
 
 def html_of(found):
-    return page_of(title_of(found), sections_of(found), ABOUT)
+    return page_of("Corpora", sections_of(found), ABOUT)
 
 
 def table_of(tree, title):
@@ -33,7 +33,7 @@ def structure(page):
 def test_the_figures_are_the_reports():
     found = report(3, 4)
     found["corpora"]["corpus-0"].update(weight=21, drawn=600)
-    tree, text = parsed(html_of(found)), unpadded(markdown_of(title_of(found), sections_of(found), ABOUT))
+    tree, text = parsed(html_of(found)), unpadded(markdown_of("Corpora", sections_of(found), ABOUT))
     pairs = table_of(tree, "Language pairs")
     assert pairs[1] == ["en-ac", "low", "1", "10,002", "100", "100", "3", "0.06%"]
     assert pairs[-1] == ["total", "", "3", "11,103", "300", "300", "3", "0.03%"] and "| **total** |" in text
@@ -96,7 +96,7 @@ def test_hostile_text_is_text():
     page.encode()  # no lone surrogate is left
     assert structure(page) == structure(html_of(hostile([f"x{number}" for number in range(len(HOSTILE))])))
     assert visible(HOSTILE[0]) in [cell.text_content() for cell in parsed(page).iter("td")]
-    text = markdown_of(title_of(hostile()), sections_of(hostile()), ABOUT).replace("\\<", "")
+    text = markdown_of("Corpora", sections_of(hostile()), ABOUT).replace("\\<", "")
     assert "<script" not in text and "<img" not in text
 
 

@@ -75,7 +75,6 @@ def test_a_line_before_the_one_of_names_is_reported(tmp_path, first, reason):
     ("row", "fields", "name"),
     [
         (("Ein Haus", "A house"), {}, "a"),
-        (("en", "de"), {}, "a"),  # in each line
         (("a", "b"), {"source": 1, "target": 3}, "fields: target"),
         (("a", "b"), {"source": 1}, "fields: target"),
         (("a", "b"), {"source": "x", "target": 2}, "fields: source"),
