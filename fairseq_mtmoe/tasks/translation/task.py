@@ -49,7 +49,7 @@ from fairseq_mtmoe.tasks.translation.initial import InitialModel, check_places, 
 from fairseq_mtmoe.tasks.translation.new_embeddings import NewEmbeddings
 from fairseq_mtmoe.tasks.translation.options import check_decoding
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores, check_best_metric
-from fairseq_mtmoe.tasks.translation.targets import check_targets, warn_of_targets
+from fairseq_mtmoe.tasks.translation.targets import check_targets
 
 logger = logging.getLogger(__name__)
 
@@ -332,8 +332,6 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         build = FairseqTask.build_generator if kept else TranslationMultiSimpleEpochTask.build_generator
         generator = build(self, models, args, *others, **kwargs)
         mend(generator)
-        pairs = options.pairs_of({"task_state": self.state.state_dict})
-        warn_of_targets(pairs, self.args.langtoks["main"], self.task_id, models)
         return generator
 
     def build_bpe(self, args: Any) -> Any:

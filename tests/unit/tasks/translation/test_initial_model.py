@@ -6,7 +6,6 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import data_utils
 
 from fairseq_mtmoe.checkpoints import file_io
@@ -137,15 +136,6 @@ def test_two_processes_begin_alike(folder, tmp_path):
     assert np.array_equal(experts[0], experts[1])  # copies of the dense layer
 
 
-def test_a_resumed_run_goes_on_from_its_checkpoint(folder, tmp_path):
-    runs = {}
-    for name, until in (("whole", [4]), ("halves", [2, 4])):
-        for updates in until:
-            runs[name] = begun(folder, tmp_path / name, "--arch", "base_dense", "--lr", 0.01, "--max-update", updates)
-    for name, value in runs["whole"]["parameters"].items():
-        assert np.array_equal(value, runs["halves"]["parameters"][name]), name
-
-
 def test_new_embeddings_alone_leave_all_else_bit_for_bit(folder, tmp_path):
     """With weight decay, and moments; logits of old symbols in an old direction are what they were."""
     options = ("--arch", "base_dense", "--lr", 0.05, "--weight-decay", 0.1, "--max-update", 6)
@@ -220,19 +210,3 @@ def test_what_cannot_begin_is_one_sentence(folder, tmp_path, options, wrong, sai
         begun(folder, tmp_path / "run", "--arch", "base_dense", *STILL, *options)
     assert said in str(caught.value)
     assert not list((tmp_path / "run").glob("*.pt"))
-
-
-def test_a_line_of_nothing_but_codes_is_empty_although_these_are_in_the_dictionary(folder, tmp_path):
-    """What `fairseq-interactive` gives to the task for an empty line, between lines with words."""
-    begun(folder, tmp_path, "--arch", "base_dense", *STILL)
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(tmp_path / "checkpoint_best.pt")],
-        {"data": str(folder / "data"), "source_lang": "eng_Latn", "target_lang": "swh_Latn"},
-    )
-    dictionary = task.source_dictionary
-    code, end = dictionary.index("__eng_Latn__"), dictionary.eos()
-    tokens = torch.tensor([[code, 20, 21, end], [dictionary.pad(), dictionary.pad(), code, end]])
-    sample = {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([4, 2])}}
-    generator = task.build_generator([model.eval()], Namespace(beam=1, max_len_b=5))
-    found = task.inference_step(generator, [model], sample)
-    assert len(found[0][0]["tokens"]) > 1 and found[1][0]["tokens"].tolist() == [end]

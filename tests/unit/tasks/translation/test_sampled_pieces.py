@@ -8,18 +8,8 @@ from tests.helpers.refused import refused
 from tests.helpers.training import train_here
 from tests.helpers.translated_text import make_text_data
 
-OPTIONS = (
-    "--arch",
-    "base_dense_tiny",
-    "--batch-size",
-    4,
-    "--required-batch-size-multiple",
-    1,
-    "--valid-subset",
-    "test",
-    "--sample-pieces",
-    0.3,
-)
+OPTIONS = ("--arch", "base_dense_tiny", "--batch-size", 4, "--required-batch-size-multiple", 1,
+           "--valid-subset", "test", "--sample-pieces", 0.3)  # fmt: skip
 UPDATES = 18
 
 
