@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from fractions import Fraction
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -52,15 +51,12 @@ class Screen:
             TextColumn("{task.fields[left]}", table_column=narrow.copy()),
             TextColumn("{task.fields[figures]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=self.console,
-            get_time=self._training_clock,
             transient=True,
             expand=True,
         )
         self._task: TaskID | None = None
-        self._last_line = time.monotonic()
-        self._validation_began = 0.0
-        self._seconds_of_validations = 0.0  # all so far
-        self._seconds_by_subset: dict[str, float] = {}  # of the last validation
+        self._last_line = self._began = time.monotonic()  # again at the first update
+        self._updates_before = 0  # the updates that earlier processes made
         self._before: dict[tuple[str, str], float] = {}  # the figures of the last validation
 
     def step(self, epoch: int, batches: int, left: int) -> None:
@@ -71,61 +67,30 @@ class Screen:
         done = self.trainer.get_num_updates()
         if self._task is None:
             self._task = self.bar.add_task("", total=None, completed=done, left="", figures="")
+            self._began, self._updates_before = time.monotonic(), done
             if self.console.is_terminal:
                 self.bar.start()
         options = self.trainer.cfg.optimization
         epochs_left = options.max_epoch - epoch if options.max_epoch else math.inf
         limit = min(done + left + epochs_left * batches, options.max_update or math.inf)
         total = limit if math.isfinite(limit) else None
-        self.bar.update(self._task, description=f"epoch {epoch}", total=total, completed=done)
-        self.bar.update(self._task, left=self._time_left(batches))
+        time_left = self._time_left(done, limit)
+        self.bar.update(self._task, description=f"epoch {epoch}", total=total, completed=done, left=time_left)
         if not self.console.is_terminal and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             (task,) = self.bar.tasks
-            time_left = f", {task.fields['left']}" if task.fields["left"] else ""
-            of = "" if total is None else f" of {total:,.0f}"
-            line = f"epoch {epoch}: {done:,.0f}{of} updates{time_left} {task.fields['figures']}".rstrip()
+            of_all = "" if total is None else f" of {total:,.0f}"
+            words = f"epoch {epoch}: {done:,.0f}{of_all} updates"
+            line = f"{words}{', ' * bool(time_left)}{time_left} {task.fields['figures']}".rstrip()
             self.console.print(line, highlight=False, soft_wrap=True)
 
-    def _training_clock(self) -> float:
-        """Return a time in seconds that stands still during validations."""
-        return time.monotonic() - self._seconds_of_validations
-
-    def _time_left(self, batches: int) -> str:
-        """Return the time that the run's updates and validations will take; empty if unknown.
-
-        Until the first validation has been timed, the text says that validations are left out.
-        """
-        (task,) = self.bar.tasks
-        if task.time_remaining is None or task.remaining is None:
+    def _time_left(self, done: int, total: float) -> str:
+        """Return the time that the run will take, by its updates and validations so far; empty if unknown."""
+        updates = done - self._updates_before
+        if not updates or math.isinf(total):
             return ""
-        validations = self._validations_in(task.remaining, batches)
-        seconds = task.time_remaining + validations * sum(self._seconds_by_subset.values())
-        is_timed = not validations or self._seconds_by_subset
-        return f"{timedelta(seconds=int(seconds))} left{'' if is_timed else ' without validations'}"
-
-    def _validations_in(self, updates: float, batches: int) -> int:
-        """Return the number of validations in the run's last updates; an epoch has `batches`."""
-        dataset, checkpoint = self.trainer.cfg.dataset, self.trainer.cfg.checkpoint
-        if dataset.disable_validation:
-            return 0
-        of_epochs = dataset.validate_interval * batches
-        per_update = Fraction(1, of_epochs)
-        # fairseq also validates before it saves within an epoch.
-        intervals = (dataset.validate_interval_updates, checkpoint.save_interval_updates)
-        if any(interval > 0 for interval in intervals):
-            interval = min(interval for interval in intervals if interval > 0)
-            per_update += Fraction(1, interval) - Fraction(1, math.lcm(of_epochs, interval))  # both at once are one
-        return math.ceil(updates * per_update)
-
-    def begin_validation(self) -> None:
-        """Start timing a validation of one subset."""
-        self._validation_began = time.monotonic()
-
-    def _end_validation(self, subset: str) -> None:
-        seconds = time.monotonic() - self._validation_began
-        self._seconds_of_validations += seconds
-        self._seconds_by_subset[subset] = seconds
+        seconds = (time.monotonic() - self._began) / updates * (total - done)
+        return f"{timedelta(seconds=int(seconds))} left"
 
     def show_figures(self, stats: Mapping[str, Any]) -> None:
         """Show the last updates' figures at the end of the line of progress."""
@@ -134,7 +99,6 @@ class Screen:
 
     def show_validation(self, subset: str, stats: Mapping[str, Any]) -> None:
         """Print a table of a validation: tasks such as language pairs, groups, and all."""
-        self._end_validation(subset)
         title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
         table = Table("", title=title, title_justify="left")
         for column in ("loss", "figure", "", "change"):
@@ -187,8 +151,6 @@ class RichProgressBar(progress_bar.SimpleProgressBar):
         self.is_shown = progress_bar.logger.getEffectiveLevel() <= logging.INFO  # on rank 0
 
     def __iter__(self) -> Iterator[Any]:
-        if not self.is_training:
-            _screen.begin_validation()
         for item in super().__iter__():
             if self.is_training and self.is_shown:
                 _screen.step(self.epoch, self.size, self.size - self.i)
