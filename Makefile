@@ -82,8 +82,8 @@ test-all: lint  ## run all tests, also those marked `rare`, with more seeds, siz
 check: lint  ## lint, and run the quick tests: 2 minutes on 2 cores
 	$(PYTEST) -m 'not slow and not rare' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
 
-test-kill: $(INSTALLED)  ## kill small runs at 40 moments and resume them, into benchmarks/results/kills.md: 5 minutes
-	PYTHONPATH=benchmarks OMP_NUM_THREADS=1 $(BIN)/python -m tests.kill.report --write
+test-kill: $(INSTALLED)  ## kill small runs at 40 moments and resume them: 8 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/kill
 
 test-fuzz: $(INSTALLED)  ## feed damaged files to all readers, FUZZ_TRIES=300 each, from FUZZ_SEED=0
 	FUZZ_TRIES=$(or $(FUZZ_TRIES),300) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz

@@ -23,11 +23,6 @@ class Moment:
         """The moment without the number of the call."""
         return f"{self.function}|{self.argument}"
 
-    def in_words(self) -> str:
-        name = self.function.split(":")[1].split(".")[-1]
-        argument = f" of `{self.argument}`" if self.argument else ""
-        return f"{self.when} `{name}`{argument}, call {self.call}"
-
 
 @dataclass(frozen=True)
 class Case:

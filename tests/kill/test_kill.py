@@ -8,19 +8,12 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import file_io
-from tests.kill.moments import ALL, BACKWARD, COPY_LAST, LEAVE, PLACES, SPARSE, UPDATE, Case, Moment, drawn, replace
+from tests.kill.moments import ALL, COPY_LAST, PLACES, Case, Moment, drawn, replace
 from tests.kill.runs import Outcome, References, compare, difference, is_equal
 from tests.kill.victim import HalfWritten, arm
 
 SAVE = Case("a save", (replace(COPY_LAST, call=2),))
-EPOCH = Case("an epoch", (replace(UPDATE, call=27),))
-SPARSIFICATION = Case("sparsification", (SPARSE,))
-OF_TASKS = Case("an epoch, of tasks", (replace(UPDATE, call=43),), data="benchmark")
-OF_A_SOURCE = Case("a save, of a source", (replace(LEAVE, call=1),), data="source")
-OF_A_TARGET = Case("an epoch, of a target", (replace(BACKWARD, call=27),), data="target")
-RARE = [
-    pytest.param(case, marks=pytest.mark.rare) for case in (SPARSIFICATION, EPOCH, OF_TASKS, OF_A_SOURCE, OF_A_TARGET)
-]
+NUMBERS_OF_KILLS = {1: 36, 2: 12}  # by number of processes
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +22,15 @@ def references(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [SAVE, *RARE], ids=lambda case: case.phase)
-def test_a_killed_run_resumes_to_the_same_parameters(case, references, tmp_path):
-    assert references.killed(case, tmp_path / "run") == Outcome(difference=0.0, leftovers=())
+def test_a_killed_run_resumes_to_the_same_parameters(references, tmp_path):
+    assert references.killed(SAVE, tmp_path / "run") == Outcome(difference=0.0, leftovers=())
 
 
 @pytest.mark.rare
-def test_twelve_kills_of_two_processes_lose_nothing(references, tmp_path):
-    cases = drawn([case for case in ALL if case.processes == 2], 1, references.calls)
-    assert sum(len(case.moments) for case in cases) == 12
+@pytest.mark.parametrize("processes", NUMBERS_OF_KILLS)
+def test_kills_in_all_phases_lose_nothing(processes, references, tmp_path):
+    cases = drawn([case for case in ALL if case.processes == processes], 1, references.calls)
+    assert sum(len(case.moments) for case in cases) == NUMBERS_OF_KILLS[processes]
     for number, case in enumerate(cases):
         outcome = references.killed(case, tmp_path / f"run{number}")
         assert is_equal(case, outcome), (case, outcome)

@@ -121,13 +121,10 @@ def reordered(folder):
     return folder / "table.yaml", orders
 
 
-@pytest.mark.parametrize(
-    "arch", [("--arch", "mt_tag", "--dense-updates", 3), ("--arch", "ca_mtl", "--conditional-positions", 24)]
-)
-def test_a_run_goes_on_and_begins_with_labels_in_another_order(arch, data, tmp_path):
+def test_a_run_goes_on_and_begins_with_labels_in_another_order(data, tmp_path):
     """It makes the same updates, with the optimizer's moments and without."""
     options = ("--glue-tasks", ",".join(TASKS), "--init-encoder", data / "encoder.pt", "--disable-validation",
-               *arch, "--lr", 0.01)  # fmt: skip
+               "--arch", "mt_tag", "--dense-updates", 3, "--lr", 0.01)  # fmt: skip
     last = tmp_path / "begun" / "checkpoint_last.pt"
     run_here(task_arguments(data, last.parent, *options, "--max-update", 5))
     table, orders = reordered(tmp_path)

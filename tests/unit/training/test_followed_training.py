@@ -1,11 +1,10 @@
-"""What a training leaves for those who follow it: in the run log, in TensorBoard's files and at Weights & Biases.
+"""What a training leaves for those who follow it: in the run log and in TensorBoard's files.
 
 One training for all tests.
 """
 
 import struct
 from collections import defaultdict
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,21 +24,13 @@ PAIRS = ("en-aa", "en-bb", "en-cc")
 
 
 @pytest.fixture(scope="module")
-def wandb():
-    """In the place of the package, which sends what it gets to a service."""
-    return Mock(config={})
-
-
-@pytest.fixture(scope="module")
-def followed(digits, wandb, tmp_path_factory):
+def followed(digits, tmp_path_factory):
     """A run's folder; `boards` in it has TensorBoard's files."""
     folder = tmp_path_factory.mktemp("followed") / "run"
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(progress_bar, "wandb", wandb)
         patches.setattr(progress_bar, "_tensorboard_writers", {})
         train_here(digits, folder, *OPTIONS, "--max-update", UPDATES, "--validate-interval-updates", 6,
-                   "--validate-interval", 100, "--tensorboard-logdir", folder / "boards",
-                   "--wandb-project", "ours")  # fmt: skip
+                   "--validate-interval", 100, "--tensorboard-logdir", folder / "boards")  # fmt: skip
         progress_bar._close_writers()  # as when the process ends
     return folder
 
@@ -119,18 +110,6 @@ def test_tensorboard_gets_who_uses_which_expert(followed, events):
             mean = np.nanmean([entropies(row.value)[at] for row in rows if row.layer == layer])
             assert valid[f"expert_entropy/{layer}"][update] == pytest.approx(mean, abs=1e-3)
     assert all(f"expert_entropy/{row.task}" in valid for row in rows)
-
-
-def test_weights_and_biases_gets_what_tensorboard_gets(followed, wandb):
-    got = defaultdict(dict)
-    for call in wandb.log.call_args_list:
-        for name, value in call.args[0].items():
-            got[name][call.kwargs["step"]] = float(value)
-    for tag in ("train_inner", "train", "valid"):
-        for name, values in scalars(followed / "boards" / tag).items():
-            assert got[f"{tag}/{name}"] == pytest.approx(values, rel=1e-5), name
-    wandb.init.assert_called_with(project="ours", reinit=False, name="run")
-    assert wandb.config["optimization"]["max_update"] == UPDATES
 
 
 def test_a_run_that_goes_on_goes_on_counting_tokens(followed, digits, events):

@@ -387,12 +387,13 @@ def without_moments(source, target):
     return target
 
 
-WARM = {"lr": [0.01], "warmup_updates": 2, "warmup_init_lr": 0.0}
-PLATEAU = {"lr_patience": 3, "lr_shrink": 0.1, "lr_threshold": 1e-4, "maximize_best_checkpoint_metric": False}
+PLATEAU = {
+    "lr": [0.01], "warmup_updates": 2, "warmup_init_lr": 0.0, "lr_patience": 3, "lr_shrink": 0.1,
+    "lr_threshold": 1e-4, "maximize_best_checkpoint_metric": False,
+}  # fmt: skip
 SCHEDULES = {
     "polynomial_decay": {},
-    "inverse_sqrt": {**WARM, "_name": "inverse_sqrt"},
-    "reduce_lr_on_plateau": {**WARM, **PLATEAU, "_name": "reduce_lr_on_plateau"},
+    "reduce_lr_on_plateau": {**PLATEAU, "_name": "reduce_lr_on_plateau"},
 }
 
 

@@ -10,7 +10,6 @@ from tests.helpers.training import run_here
 
 SHORT = ("--virtual-epoch-size", 150, "--max-tokens", 400, "--disable-validation")
 KEPT = {
-    "no epochs": ("--no-epoch-checkpoints",),
     "epochs": (),
     "the last epoch": ("--keep-last-epochs", 1),
     "every second epoch": ("--save-interval", 2),

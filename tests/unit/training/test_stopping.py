@@ -17,15 +17,11 @@ from torch.multiprocessing import spawn
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.rewriting import write_in_parts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import saving, stopping
-from fairseq_mtmoe.training.resuming import _read_share, sparsify_for
 from fairseq_mtmoe.training.saving import LOCK_NAME, lock
 from tests.golden.runs import FROZEN, RUNS
-from tests.helpers.opened import opened_from_now
 from tests.helpers.rare import rarely
-from tests.helpers.refused import refused
 from tests.helpers.states import assert_same
 from tests.helpers.trainers import trainer_here
 from tests.helpers.training import interrupted, signalled, train_here, wait_for
@@ -195,23 +191,6 @@ def test_processes_agree_on_a_signal():
     usr1, term = signal.SIGUSR1, signal.SIGTERM
     for *got, agreed in ((None, usr1, None, usr1), (None, None, None, None), (usr1, term, usr1, term)):
         assert stopping.decode_signal(sum(stopping.encode_signal(number, 3) for number in got), 3) == agreed
-
-
-def test_a_process_reads_each_file_once_and_none_to_say_what_differs(tmp_path):
-    """Of a checkpoint of four experts in two shards."""
-    path = tmp_path / "checkpoint_last.pt"
-    write_in_parts(SPARSE, path, 2)
-    trainer = trainer_here(FROZEN / "data", tmp_path, *RUNS["sparse"])
-    sparsify_for(trainer, str(path))
-    opened = opened_from_now()
-    assert _read_share(trainer, str(path))["model"]
-    assert opened() == ["checkpoint_last.pt", "0-1.pt", "2-3.pt"]
-    trainer = trainer_here(FROZEN / "data", tmp_path, *RUNS["sparse"], "--num-experts", 2, "--encoder-embed-dim", 16)
-    sparsify_for(trainer, str(path))
-    opened = opened_from_now()
-    with refused("--encoder-embed-dim", "checkpoint_last.pt"):
-        _read_share(trainer, str(path))
-    assert opened() == ["checkpoint_last.pt"]
 
 
 def hold(path, ready):
