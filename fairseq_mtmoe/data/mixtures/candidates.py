@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item, batches_of
-from fairseq_mtmoe.data.sampling.candidates import Ranks
 
 INDEX, LENGTH = "index", "length"  # keys of an example: number in its task, tokens of its longest side
 CANDIDATES, PASSES, DROPOUT_PASS = "of_candidates", "passes", "dropout_pass"  # keys of the sample
@@ -24,16 +23,6 @@ class Candidates:
     items: tuple[Item, ...]  # each with its task's number and an `INDEX`
     count: int  # number to choose
     tensors: frozenset[str] = frozenset()  # keys of an example's tensors
-
-    @classmethod
-    def of(cls, items: Iterable[Item], count: int) -> Self:
-        """Return the candidates of a step, with arrays for tensors."""
-        items = list(items)
-        tensors = {name for _, example in items for name, value in example.items() if isinstance(value, Tensor)}
-        plain = [
-            (task, {**example, **{n: example[n].numpy() for n in tensors & example.keys()}}) for task, example in items
-        ]
-        return cls(tuple(plain), count, frozenset(tensors))
 
     def examples(self, numbers: Iterable[int]) -> list[Item]:
         """Return the examples with these numbers, with tensors again."""
@@ -49,10 +38,26 @@ class Candidates:
         return np.array([task for task, _ in self.items])
 
 
-def batches_of_ranks(ranks: Ranks, *limits: Any) -> list[np.ndarray]:
-    """Return the indices of each step's candidates, task after task; limits as in `batches_of`, for ranks."""
-    steps = batches_of(np.arange(len(ranks.longest_R)), ranks.longest_R, *limits)
-    return [np.concatenate([task[step[0] : step[-1] + 1] for task in ranks.indices]) for step in steps]
+def packed(items: Sequence[Item], count: int) -> Candidates:
+    """Return the candidates of a step, with arrays for tensors."""
+    tensors = {name for _, example in items for name, value in example.items() if isinstance(value, Tensor)}
+    plain = []
+    for task, example in items:
+        arrays = {name: example[name].numpy() for name in tensors & example.keys()}
+        plain.append((task, {**example, **arrays}))
+    return Candidates(tuple(plain), count, frozenset(tensors))
+
+
+def batches_of_ranks(indices: Sequence[np.ndarray], longest: Sequence[np.ndarray], *limits: Any) -> list[np.ndarray]:
+    """Return the indices of each step's candidates, task after task; limits as in `batches_of`, for ranks.
+
+    indices, longest: each task's candidates by rank, and their greatest lengths; a task may lack the last ranks.
+    """
+    longest_R = np.zeros(max(map(len, longest)), dtype=np.int64)
+    for lengths in longest:
+        np.maximum(longest_R[: len(lengths)], lengths, out=longest_R[: len(lengths)])
+    steps = batches_of(np.arange(len(longest_R)), longest_R, *limits)
+    return [np.concatenate([task[step[0] : step[-1] + 1] for task in indices]) for step in steps]
 
 
 def candidate_batch(
@@ -68,7 +73,7 @@ def candidate_batch(
     once = [*{(task, example[INDEX]): (task, example) for task, example in items}.values()]
     numbered = [(task, {**example, "id": number}) for number, (task, example) in enumerate(once)]
     by_length = sorted(numbered, key=lambda item: item[1][LENGTH])
-    sample: Batch = {CANDIDATES: Candidates.of(once, count)}
+    sample: Batch = {CANDIDATES: packed(once, count)}
     if not all(dropout_draws):
         plain = [item for item in by_length if not dropout_draws[item[0]]]
         passes = -(-list(dropout_draws).count(0) // TASKS_AT_ONCE)

@@ -10,7 +10,7 @@ from fairseq.data import FairseqDataset
 
 from fairseq_mtmoe.data.mixtures.candidates import INDEX, LENGTH, batches_of_ranks, candidate_batch
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, batches_of, sizes_of
-from fairseq_mtmoe.data.sampling.candidates import Ranks, ranked
+from fairseq_mtmoe.data.sampling.candidates import ranked
 from fairseq_mtmoe.data.sampling.draw import Draw
 from fairseq_mtmoe.data.sampling.order import Order, order_by_length
 from fairseq_mtmoe.data.sampling.permutation import derive_key
@@ -35,9 +35,6 @@ class TaskLoader(Protocol):
 
     @property
     def shard_sizes(self) -> Sequence[Sequence[int]]: ...
-
-    @property
-    def kind(self) -> str: ...  # "task" or "pair", for messages
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]: ...  # None: the first shards
 
@@ -125,15 +122,15 @@ class TrainingMixture(MixtureDataset):
         """Return the epoch's batches, part after part, and the examples left out as too long."""
         limits, said = (max_tokens, max_sentences, multiple), f"[{self.loader.split}] epoch {self.epoch} draws"
         if self.draws_candidates:
-            ranks = ranked(self.draw, *self._lengths(max_sizes))
-            logger.info(f"{said} {len(self)} candidates, as many from each {self.loader.kind}")
-            parts, too_long = [batches_of_ranks(ranks, *limits)], ranks.too_long
+            *ranks, too_long = ranked(self.draw, *self._lengths(max_sizes))
+            logger.info(f"{said} {len(self)} candidates, as many from each task")
+            parts = [batches_of_ranks(*ranks, *limits)]
         else:
             orders, parts = map(list, zip(*self._cut_parts(max_sizes, limits, per_update), strict=True))
             counts = np.sum([order.counts for order in orders], axis=0).tolist()
             each = dict(zip(self.loader.keys, counts, strict=True))
             within = f"; the temperature rises within it, in {len(parts)} parts" if len(parts) > 1 else ""
-            logger.info(f"{said} {len(self)} examples, from each {self.loader.kind} {each}{within}")
+            logger.info(f"{said} {len(self)} examples, from each task {each}{within}")
             too_long = np.concatenate([order.too_long for order in orders])
         self.batch_counts = [len(batches) for batches in parts]
         self.updates_of_epoch = -(-sum(self.batch_counts) // per_update)
@@ -146,7 +143,7 @@ class TrainingMixture(MixtureDataset):
         tasks, _ = self.numbering.locate_all(indices)
         by_task = [indices[tasks == task] for task in range(len(self.task_ids))]
         longest = [self.num_tokens_vec(candidates) for candidates in by_task]
-        return batches_of_ranks(Ranks.of_tasks(by_task, longest, indices[:0]), *limits)
+        return batches_of_ranks(by_task, longest, *limits)
 
     def _cut_parts(
         self, max_sizes: Any, limits: tuple[int | None, int | None, int], per_update: int

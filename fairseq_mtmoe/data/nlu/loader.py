@@ -28,8 +28,6 @@ Split = TypeVar("Split", bound=TokenizedSplit | TextSplit)
 class BenchmarkLoader(Generic[Split]):
     """`TaskLoader` of one split of all tasks, with one shard per set, such as `mnli/mismatched`."""
 
-    kind = "task"
-
     def __init__(
         self, rows: Mapping[str, TaskRow], split: str, read: Callable[[str, TaskRow, str], Split],
         dataset_of: Callable[[Split], FairseqDataset],

@@ -6,7 +6,6 @@ allow; the longest candidate of a rank counts. Within a window, tasks' shuffled 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +17,13 @@ from fairseq_mtmoe.data.sampling.permutation import Words
 WINDOW = 1024  # ranks sorted by length together: some ten steps or more
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """The candidates of an epoch, in R ranks."""
+def ranked(
+    draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None = None
+) -> tuple[list[Words], list[NDArray[np.int64]], Words]:
+    """Return each task's candidates by rank, their greatest lengths, and the indices of examples that are too long.
 
-    indices: tuple[Words, ...]  # per task, in order; (R,), or fewer if some were too long
-    longest_R: NDArray[np.int64]  # greatest length of any side in a rank
-    too_long: Words  # indices of examples that were left out
-
-    @classmethod
-    def of_tasks(cls, indices: Sequence[Words], longest: Sequence[NDArray[np.int64]], too_long: Words) -> "Ranks":
-        """Return the ranks of each task's candidates, whose greatest lengths are `longest`."""
-        longest_R = np.zeros(max(map(len, longest)), dtype=np.int64)
-        for lengths in longest:
-            np.maximum(longest_R[: len(lengths)], lengths, out=longest_R[: len(lengths)])
-        return cls(tuple(indices), longest_R, too_long)
-
-
-def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None = None) -> Ranks:
-    """Return the candidates of a draw; `lengths` and `limits` as in `order_by_length`."""
+    lengths, limits: as in `order_by_length`.
+    """
     kept, longest, too_long = [], [], []
     for task, sizes in enumerate(lengths):
         indices, examples = draw.sequence(task)
@@ -47,7 +34,7 @@ def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | Non
         order = _by_length_in_windows(sides_ES, len(sizes))
         kept.append(indices[order])
         longest.append(sides_ES[order].max(axis=1))
-    return Ranks.of_tasks(kept, longest, np.concatenate(too_long))
+    return kept, longest, np.concatenate(too_long)
 
 
 def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:

@@ -130,13 +130,12 @@ class SamplingPlan:
         keys = [derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(of)) for of in shards]
         cursors = [start.cursors.get(of, 0) for of in shards]
         stretches: list[Stretch] = []
-        passes = []
-        for other, counts in enumerate(self._counts(start)[: None if part is None else part + 1]):
+        passes: list[int] = []
+        for other, counts in enumerate(self._counts(start)):
             for number, (group, count, key) in enumerate(zip(groups, counts.tolist(), keys, strict=True)):
                 cursor, size = cursors[number], sum(sizes[task] for task in group)
-                if part is None or other == part:
-                    in_order, index = start.schedule.draws_candidates, other * len(groups) + number
-                    stretches += _stretches(index, size, cursor, count, key, in_order)
+                if part in (None, other):
+                    stretches += _stretches(len(passes), size, cursor, count, key, start.schedule.draws_candidates)
                 passes.append(-(-(cursor + count) // size) - cursor // size)
                 cursors[number] += count
         chosen = tuple(start.shard_epoch % len(sizes) for sizes in self.shard_sizes)

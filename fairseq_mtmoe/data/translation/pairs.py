@@ -91,8 +91,6 @@ def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
 class PairLoader:
     """Loader of one split's language pairs; with `combine`, `train1`, … belong to `train`."""
 
-    kind = "pair"  # see `data.mixtures.training.TaskLoader`
-
     def __init__(self, manager: MultilingualDatasetManager, split: str, combine: bool = False) -> None:
         self.manager, self.split, self.combine = manager, split, combine
         self.is_training = split == manager.args.train_subset  # only this split has shards and extra data

@@ -30,16 +30,6 @@ def test_each_batch_is_of_one_pair_and_no_sentence_is_missing(digits):
     assert counts == dict.fromkeys(PAIRS, 21)
 
 
-@pytest.mark.parametrize("options", [{}, {"decoder_langtok": True, "lang_tok_replacing_bos_eos": True}])
-def test_language_tokens_are_the_pairs(options, digits):
-    task = digit_task(digits, **options)
-    for batch in batches(task):
-        token = task.source_dictionary.index(f"__{batch['task'].split('-')[1]}__")
-        tokens, lengths = batch["net_input"]["src_tokens"], batch["net_input"]["src_lengths"]
-        first = tokens.gather(1, tokens.shape[1] - lengths[:, None])
-        assert (tokens[:, -1:] if options else first).eq(token).all()
-
-
 def test_the_order_does_not_change_between_validations(digits):
     task = digit_task(digits)
     first, second = ([batch["id"].tolist() for batch in batches(task)] for _ in range(2))
@@ -48,40 +38,35 @@ def test_the_order_does_not_change_between_validations(digits):
     assert task.get_batch_iterator(valid, max_tokens=80) is task.get_batch_iterator(valid, max_tokens=80)
 
 
-def test_all_pairs_have_their_share_of_any_first_batches_if_a_validation_does_not_take_all(digits, tmp_path):
-    data = shutil.copytree(digits, tmp_path / "data")
-    for side in ("en", "aa"):
-        write_digits(f"{data}/valid.en-aa.{side}", [np.array([1, 2, 3])] * 120, digit_dictionary())
-    whole, few = digit_task(data), digit_task(data, save_dir=str(tmp_path))
-    few._run = {"options": {"max_valid_steps": 5}}
-    in_turn, mixed = batches(whole), batches(few)
-    assert sorted(batch["id"].tolist() for batch in mixed) == sorted(batch["id"].tolist() for batch in in_turn)
-    counts = Counter(batch["task"] for batch in in_turn)
-    assert len(mixed) > counts["en-aa"] > counts["en-bb"] > 1
-    for first in range(len(mixed) + 1):
-        found = Counter(batch["task"] for batch in mixed[:first])
-        assert all(abs(found[pair] - first * counts[pair] / len(mixed)) <= 1 for pair in PAIRS)
+@pytest.fixture
+def mixed(digits, tmp_path):
+    """The batches of a validation that `steps` end, with other sentences of one pair; and all batches."""
+
+    def batches_of(sentences, steps):
+        data = shutil.copytree(digits, tmp_path / "data")
+        for side in ("en", "aa"):
+            write_digits(f"{data}/valid.en-aa.{side}", sentences, digit_dictionary())
+        few = digit_task(data, save_dir=str(tmp_path))
+        few._run = {"options": {"max_valid_steps": steps}}
+        return batches(few), batches(digit_task(data))
+
+    return batches_of
 
 
-def test_a_pair_of_few_lines_is_among_the_first_batches(digits, tmp_path):
-    data = shutil.copytree(digits, tmp_path / "data")
-    for side in ("en", "aa"):
-        write_digits(f"{data}/valid.en-aa.{side}", [np.array([1, 2, 3])] * 600, digit_dictionary())
-    few = digit_task(data, save_dir=str(tmp_path))
-    few._run = {"options": {"max_valid_steps": 2}}
-    mixed = batches(few)
-    assert len(mixed) > 10 * len(PAIRS)
-    assert {batch["task"] for batch in mixed[: len(PAIRS)]} == set(PAIRS)
+def test_all_pairs_have_their_share_of_any_first_batches_if_a_validation_does_not_take_all(mixed):
+    few, whole = mixed([np.array([1, 2, 3])] * 120, 5)
+    assert sorted(batch["id"].tolist() for batch in few) == sorted(batch["id"].tolist() for batch in whole)
+    counts = Counter(batch["task"] for batch in whole)
+    assert len(few) > counts["en-aa"] > counts["en-bb"] > 1
+    for first in range(len(few) + 1):
+        found = Counter(batch["task"] for batch in few[:first])
+        assert all(abs(found[pair] - first * counts[pair] / len(few)) <= 1 for pair in PAIRS)
 
 
-def test_the_first_batches_of_a_short_validation_are_of_all_lengths(digits, tmp_path):
-    data = shutil.copytree(digits, tmp_path / "data")
-    for side in ("en", "aa"):
-        sentences = [np.resize([1, 2, 3], length) for length in range(1, 21) for _ in range(20)]
-        write_digits(f"{data}/valid.en-aa.{side}", sentences, digit_dictionary())
-    few = digit_task(data, save_dir=str(tmp_path))
-    few._run = {"options": {"max_valid_steps": 20}}
-    lengths = [batch["target"].shape[1] for batch in batches(few) if batch["task"] == "en-aa"]
+def test_the_first_batches_of_a_short_validation_are_of_all_pairs_and_lengths(mixed):
+    few, _ = mixed([np.resize([1, 2, 3], length) for length in range(1, 21) for _ in range(60)], 20)
+    assert len(few) > 10 * len(PAIRS) and {batch["task"] for batch in few[: len(PAIRS)]} == set(PAIRS)
+    lengths = [batch["target"].shape[1] for batch in few if batch["task"] == "en-aa"]
     assert abs(np.mean(lengths[: len(lengths) // 4]) - np.mean(lengths)) < 3 and max(lengths) > 2 * min(lengths)
 
 

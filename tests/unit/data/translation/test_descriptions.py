@@ -9,13 +9,8 @@ from fairseq_mtmoe.data.corpora.binarize import write_dictionary
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import load
 from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 from fairseq_mtmoe.data.translation.descriptions import described_languages, description_of_pair, description_tokens
+from fairseq_mtmoe.data.translation.languages import MBART50
 from tests.helpers.refused import refused
-
-ML50 = (
-    "ar_AR,cs_CZ,de_DE,en_XX,es_XX,et_EE,fi_FI,fr_XX,gu_IN,hi_IN,it_IT,ja_XX,kk_KZ,ko_KR,lt_LT,lv_LV,my_MM,ne_NP,nl_XX,"
-    "ro_RO,ru_RU,si_LK,tr_TR,vi_VN,zh_CN,af_ZA,az_AZ,bn_IN,fa_IR,he_IL,hr_HR,id_ID,ka_GE,km_KH,mk_MK,ml_IN,mn_MN,mr_IN,"
-    "pl_PL,ps_AF,pt_XX,sv_SE,sw_KE,ta_IN,te_IN,th_TH,tl_XX,uk_UA,ur_PK,xh_ZA,gl_ES,sl_SI"
-)
 
 
 def test_a_pair_is_described_by_its_languages_which_must_be_known():
@@ -30,7 +25,7 @@ def test_a_pair_is_described_by_its_languages_which_must_be_known():
 
 
 def test_the_table_has_the_papers_languages_and_each_is_told_from_the_others():
-    assert {code for code in ML50.split(",") if code.split("_")[0] not in described_languages()} == set()
+    assert {code for code in MBART50 if code.split("_")[0] not in described_languages()} == set()
     described = [text for code, text in described_languages().items() if code != "zh_TW"]
     assert len(set(described)) == len(described)
     assert all(re.fullmatch(r"[A-Z][^,]+, an? .+[a-z]", text) for text in described)
@@ -50,7 +45,7 @@ def test_tokens_are_those_of_the_datas_sentencepiece(tmp_path):
         description_tokens(text, dictionary, str(tmp_path))
 
 
-def test_without_one_they_are_the_words_as_they_are(tmp_path):
+def test_without_a_model_they_are_the_words_as_they_are(tmp_path):
     dictionary = Dictionary()
     known = dictionary.add_symbol("▁trans"), dictionary.add_symbol("late")
     assert description_tokens("▁trans late it", dictionary, str(tmp_path)) == [*known, dictionary.unk()]

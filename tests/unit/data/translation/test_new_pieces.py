@@ -3,9 +3,7 @@
 import random
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 
-import polib
 import pytest
 import sentencepiece
 
@@ -57,29 +55,10 @@ def test_text_is_cut_as_before_but_where_it_has_a_new_piece(grown):
     assert sum(has_new) < len(lines) - 100
     assert changed(before, after, [line for line, new in zip(lines, has_new, strict=True) if not new]) == 0
     assert changed(before, after, lines) <= sum(has_new)
-
-
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_catalogs_of_real_languages_are_cut_as_before_but_where_they_have_a_new_piece(kind):
-    folder = Path(pytest.importorskip("django").__file__).parent / "conf" / "locale"
-
-    def messages(lang):
-        entries = polib.mofile(str(folder / lang / "LC_MESSAGES" / "django.mo"))
-        return [" ".join(entry.msgstr.split()) for entry in entries if entry.msgstr]
-
-    old = [line for lang in ("de", "fr", "tr", "pl", "fi", "ar") for line in messages(lang)]
-    model = trained_pieces(old, kind, 1500)
-    for lang, least in (("sw", 5), ("ig", 5), ("hi", 60)):
-        made = grow(model, processor_of(model), pieces_of(model), messages(lang), 200)
-        new = [piece.replace("▁", " ") for piece in made.parts]
-        without = [line for line in old if not any(piece in f" {line}" for piece in new)]
-        assert len(made.parts) > least and len(without) > len(old) / 3
-        after = processor_of(made.model)
-        assert changed(processor_of(model), after, without) == 0
-        score = {after.id_to_piece(number): after.get_score(number) for number in range(after.get_piece_size())}
-        whole = [piece for piece, parts in made.parts.items() if parts and "".join(parts) == piece]
-        if kind == "unigram":  # whose cut is that with the highest sum
-            assert all(sum(score[part] for part in made.parts[piece]) < score[piece] for piece in whole)
+    score = {after.id_to_piece(number): after.get_score(number) for number in range(after.get_piece_size())}
+    whole = [piece for piece, parts in made.parts.items() if parts and "".join(parts) == piece]
+    if model_type(model) == KINDS["unigram"]:  # whose cut is that with the highest sum
+        assert whole and all(sum(score[part] for part in made.parts[piece]) < score[piece] for piece in whole)
 
 
 def test_bpe_cuts_as_the_joins_say_each_of_two_pieces_that_there_are():

@@ -109,23 +109,16 @@ def test_a_pair_without_data_and_sides_of_different_length_are_refused(digits, t
         loader(copy)
 
 
-def test_a_name_says_what_it_was_made_of():
+def test_files_are_found_by_the_parts_of_their_names(tmp_path):
     for split, source, target in (("train", "en", "de"), ("train1", "en_XX", "zh_Hans"), ("test.v2", "kab", "fr")):
         for lang in (source, target):
             side = Side(split, source, target, lang)
             assert read_side_name(side_name(split, side.pair, lang)) == side
-
-
-def test_indices_say_which_sides_are_there(tmp_path):
     others = ("train.en-de.en.bin", "valid.en-de.en", "dict.en.txt", "train.en.en.idx", "train.align.en-de.idx")
     for name in ("train.en-de.en.idx", "test.en-de.de.idx", *others):
         (tmp_path / name).touch()
     assert indexed_sides(tmp_path) == [Side("test", "en", "de", "de"), Side("train", "en", "de", "en")]
-
-
-@pytest.mark.parametrize("suffix", ["", ".idx"])
-def test_a_pairs_files_serve_the_reversed_pair(suffix, tmp_path):
-    (tmp_path / f"test.en-de.de{suffix}").touch()
-    assert find_side(tmp_path, "test", "en", "de", "de") == find_side(tmp_path, "test", "de", "en", "de")
-    assert find_side(tmp_path, "test", "de", "en", "de") == str(tmp_path / "test.en-de.de")
+    for split, lang in (("test", "de"), ("valid", "en")):  # binarized, or text
+        for pair in (("en", "de"), ("de", "en")):
+            assert find_side(tmp_path, split, *pair, lang) == str(tmp_path / f"{split}.en-de.{lang}")
     assert find_side(tmp_path, "test", "en", "de", "en") is None

@@ -3,8 +3,6 @@
 import math
 import pickle
 import random
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -85,19 +83,6 @@ def test_bpe_leaves_out_each_join_with_the_probability():
     bpe, rng = _Bpe(ids, {"a": 0.0, "b": 0.0, "ab": -1.0}, 0.3), random.Random(1)
     assert sum(len(bpe("ab", rng)) == 2 for _ in range(20_000)) / 20_000 == pytest.approx(0.3, abs=0.015)
     assert bpe("axb", rng) == []
-
-
-CHILD = """
-import pickle, sys
-side, tokens = pickle.load(sys.stdin.buffer)
-print([side.drawn(tokens, seed).tolist() for seed in range(5)])
-"""
-
-
-def test_another_process_draws_the_same(side):
-    drawing, tokens = sampled(side), encoded(side, " ".join(texts(4, 0)), CODE)
-    done = subprocess.run([sys.executable, "-c", CHILD], input=pickle.dumps((drawing, tokens)), capture_output=True)
-    assert done.stdout.decode().strip() == str([drawing.drawn(tokens, seed).tolist() for seed in range(5)])
 
 
 def test_sides_are_drawn_apart(side):
