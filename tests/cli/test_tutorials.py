@@ -17,6 +17,7 @@ from tests.helpers.benchmark import LETTERS, make_benchmark, make_encoder, make_
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.invoked import mtmoe
 from tests.helpers.pretrained_translators import write_lines
+from tests.helpers.rare import rarely
 from tests.helpers.raw_corpora import sentences, write_corpus
 from tests.helpers.scripts import run_text
 from tests.helpers.text_to_text import pretrained_t5
@@ -194,23 +195,25 @@ def pemt(folder):
     return PREPARED.format(raw="RAW", data="DATA"), trained, "cp TRANSLATOR/checkpoint_last.pt translator.pt"
 
 
-PAGES = (own_text, sparse_from_dense, new_language, glue_mt_tag, ca_mtl, pemt)
+PAGES = {page.__name__: page for page in (own_text, sparse_from_dense, new_language, glue_mt_tag, ca_mtl, pemt)}
+# Each takes a minute; `test_commands_in_texts.py` checks their commands and options always.
+RARE = ("own_text", "new_language", "glue_mt_tag", "ca_mtl", "pemt")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lay_out", PAGES, ids=lambda page: page.__name__)
-def test_a_tutorial_runs_as_it_stands(lay_out, tmp_path):
+@pytest.mark.parametrize("name", rarely(PAGES, *RARE))
+def test_a_tutorial_runs_as_it_stands(name, tmp_path):
     for name in ("fairseq_mtmoe", "examples"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     write_lines(tmp_path / "in.txt", sentences("in", 3))
-    before = lay_out(tmp_path) or ()
-    page = (TUTORIALS / f"{lay_out.__name__}.md").read_text(encoding="utf-8")
+    before = PAGES[name](tmp_path) or ()
+    page = (TUTORIALS / f"{name}.md").read_text(encoding="utf-8")
     run_text("\n".join(["set -euxo pipefail", *before, script_of(page)]), tmp_path, small)
 
 
 def test_every_tutorial_is_run_and_skipped_lines_are_there():
     texts = {path.stem: path.read_text(encoding="utf-8") for path in TUTORIALS.glob("*.md")}
-    assert set(texts) == {"index", *(page.__name__ for page in PAGES)}
+    assert set(texts) == {"index", *PAGES}
     lines = {
         command_of(line) for text in texts.values() for _, block in BLOCK.findall(text) for line in block.splitlines()
     }
