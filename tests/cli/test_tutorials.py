@@ -203,8 +203,8 @@ RARE = ("own_text", "new_language", "glue_mt_tag", "ca_mtl", "pemt")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", rarely(PAGES, *RARE))
 def test_a_tutorial_runs_as_it_stands(name, tmp_path):
-    for name in ("fairseq_mtmoe", "examples"):
-        (tmp_path / name).symlink_to(REPOSITORY / name)
+    for folder in ("fairseq_mtmoe", "examples"):
+        (tmp_path / folder).symlink_to(REPOSITORY / folder)
     write_lines(tmp_path / "in.txt", sentences("in", 3))
     before = PAGES[name](tmp_path) or ()
     page = (TUTORIALS / f"{name}.md").read_text(encoding="utf-8")
