@@ -229,12 +229,6 @@ def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
             f"--load-balancing-weight {weight} has no effect: no layer of the model has a switch gate "
             "(--expert-gates switch)"
         )
-    dense, most = getattr(cfg.model, "dense_updates", 0), cfg.optimization.max_update
-    if 0 < most <= dense:
-        logger.warning(
-            f"--dense-updates {dense} is not below --max-update {most}: unless it begins with a sparse checkpoint, "
-            "this run ends with a dense model"
-        )
     criterion = cfg.criterion._name
     if getattr(cfg.model, "pemt_sources", "") and criterion != "pemt":
         logger.warning(

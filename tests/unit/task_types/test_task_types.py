@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.backbones.bert.heads import heads_to_text
 from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
 from fairseq_mtmoe.data.nlu.text_split import Pieces, TextSplit
@@ -23,7 +22,6 @@ from tests.helpers.benchmark import serialized_tokenizer
 from tests.helpers.refused import refused
 from tests.helpers.text_to_text import spiece
 
-OLD_HEADS = {"mnli": (3, 0, "true"), "stsb": (1, 0, "true"), "copa": (1, 0, "false"), "wic": (2, 2, "true")}
 ROWS = load_tables()
 PIECES = Pieces(spiece())
 NO_RUNS = TokenRuns.of([])
@@ -40,13 +38,6 @@ def test_the_only_answer_to_several_examples():
 def test_every_kind_has_a_class():
     assert {row.kind for row in ROWS.values()} == set(Kind)
     assert all({row.metric, *row.also} <= set(task_type_of(row).metrics) for row in ROWS.values())
-
-
-def test_heads_are_those_of_old_checkpoints():
-    """Of 0.1.5."""
-    form = '"{}": {{"num_outputs": {}, "num_words": {}, "has_bias": {}}}'
-    old = ", ".join(form.format(name, *values) for name, values in OLD_HEADS.items())
-    assert heads_to_text({name: task_type_of(ROWS[name]).head for name in OLD_HEADS}) == f"{{{old}}}"
 
 
 def test_the_loss_of_a_ranking_written_out():

@@ -268,12 +268,6 @@ def test_an_option_that_changes_nothing_is_said(trainer_on, caplog):
     assert "has no effect" in caplog.text
 
 
-@pytest.mark.parametrize(("dense", "is_said"), [(4, False), (5, True)])
-def test_a_run_that_stays_dense_is_said(dense, is_said, trainer_on, caplog):
-    trainer_on("--dense-updates", dense, "--max-update", 5)
-    assert ("this run ends with a dense model" in caplog.text) is is_said
-
-
 STOCK = ("--task", "translation_multi_simple_epoch", "--lang-pairs", "en-aa,en-bb,en-cc", "--encoder-langtok", "tgt",
          "--sampling-method", "temperature")  # fmt: skip
 

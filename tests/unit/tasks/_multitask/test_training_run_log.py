@@ -249,15 +249,6 @@ def test_a_checkpoint_without_tokens_and_gates_gives_the_time_alone(tmp_path):
     assert task.stopwatch.seconds == 60 and task.record.tokens is None and task.movement.since is None
 
 
-@pytest.mark.parametrize("missing", ["validated_tasks", "groups", "uncertainties"])
-def test_a_task_that_lacks_a_part_is_refused_when_it_is_made(missing):
-    parts = {"validated_tasks": [], "groups": lambda self: [], "uncertainties": None}
-    assert type("Whole", (Multitask,), parts)(cfg=None).validated_tasks == []
-    del parts[missing]
-    with pytest.raises(TypeError, match=missing):
-        type("Unfinished", (Multitask,), parts)(cfg=None)
-
-
 @pytest.mark.parametrize("subsets", [("--valid-subset", "valid,train"), ("--train-subset", "valid")])
 def test_a_training_does_not_validate_its_own_data(subsets, corpus, tmp_path):
     with refused("--valid-subset"):

@@ -48,13 +48,7 @@ def test_several_processes_draw_what_one_does(data, tmp_path):
     assert first == pytest.approx(alone, rel=1e-4)
 
 
-def test_options_that_do_not_go_together_are_refused(data, tmp_path):
-    for name, options in (
-        ("--sample-pieces", ("--sample-pieces", 1.5)), ("--sample-pieces-of", ("--sample-pieces-of", "neither")),
-        ("--load-alignments", ("--load-alignments",)),
-    ):  # fmt: skip
-        with refused(name):
-            run(data, tmp_path, *options)
+def test_data_without_a_model_of_pieces_are_refused(data, tmp_path):
     (data / "spm.model").rename(data / "other.model")
     with refused("--sample-pieces"):
         run(data, tmp_path)

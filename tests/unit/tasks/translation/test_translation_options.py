@@ -128,6 +128,10 @@ def test_languages_are_those_of_the_pairs_or_in_generation_of_the_directory(digi
     ("the value of main in --langtoks", {"langtoks": "{'main': 5}"}),
     ("the value of mined in --extra-lang-pairs", {"extra_lang_pairs": "{'mined': ['en-aa']}"}),
     ("--load-alignments", {"load_alignments": True, "lang_tok_replacing_bos_eos": True}),
+    ("--load-alignments", {"load_alignments": True, "sample_pieces": 0.3}),
+    ("--sample-pieces", {"sample_pieces": 1.5}),
+    ("--sample-pieces-of", {"sample_pieces_of": "neither"}),
+    ("--encoder-langtok", {"encoder_langtok": "both"}),
 ])  # fmt: skip
 def test_a_wrong_option_is_one_sentence(wrong, options, digits):
     with refused(wrong):

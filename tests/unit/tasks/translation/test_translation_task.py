@@ -151,14 +151,6 @@ def test_an_epoch_says_how_it_samples(digits, tmp_path, caplog):
     assert "epoch 1: sampling temperature 1.0, probabilities en-aa 0.7407" in caplog.text
 
 
-def test_an_epoch_of_candidates_says_no_probabilities(digits, tmp_path):
-    task = digit_task(digits, save_dir=str(tmp_path), sampling_method="uncertainty")
-    task.load_dataset("train")
-    with metrics.aggregate(new_root=True) as meters:
-        task.begin_epoch(1, None)
-    assert read(tmp_path)[1]["of_candidates"] and not [key for key in meters if key.endswith("_probability")]
-
-
 def test_different_dictionaries_and_weights_that_lack_a_pair_are_refused(digits, tmp_path):
     with refused("--sampling-weights"):
         digit_task(digits, sampling_weights="{'main:en-aa': 1, 'main:en-bb': 1}").load_dataset("train")
