@@ -133,5 +133,5 @@ def names_the_same(answer: str, referent: str) -> float:
     if not words:
         return NONE
     # A match: one contains all words of the other, and both or none have an apostrophe.
-    has_apostrophe = ["'" in " ".join(found) for found in (words, right)]
+    has_apostrophe = ["'" in " ".join(noun) for noun in (words, right)]
     return float(has_apostrophe[0] == has_apostrophe[1] and (words <= right or right <= words))

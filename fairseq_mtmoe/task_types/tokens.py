@@ -60,7 +60,7 @@ class Span(TaskType):
         windows_E = np.bincount(np.searchsorted(split.row_offsets_E, predictions.examples_E, side="right") - 1,
                                 minlength=len(texts))  # fmt: skip
         whole = np.flatnonzero(windows_E == np.diff(split.row_offsets_E)).tolist()
-        return (np.array([answers.best(metric, str(texts[one]), rights[one]) for one in whole]),)
+        return (np.array([answers.best(metric, str(texts[question]), rights[question]) for question in whole]),)
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
         return [*split.passages.found(split, predictions.examples_E, predictions.values_V.reshape(-1, 3))]
@@ -92,8 +92,8 @@ class WordLabels(TaskType):
 
         A uniform guess has the loss 1, as in other tasks.
         """
-        of_words = numbers.float().flatten(0, 1), labels.nan_to_num(0).long().flatten()
-        losses_EW = F.cross_entropy(*of_words, reduction="none").view(labels.shape)
+        labels_W = labels.nan_to_num(0).long().flatten()
+        losses_EW = F.cross_entropy(numbers.float().flatten(0, 1), labels_W, reduction="none").view(labels.shape)
         return _mean_of_words(losses_EW, labels).sum() / math.log(numbers.shape[2])
 
     def predictions(self, numbers: Tensor) -> Tensor:
@@ -116,10 +116,10 @@ class WordLabels(TaskType):
         counts = []
         for example, numbers in predictions:
             right = split.tags_W[split.word_starts_E[example] : split.word_starts_E[example + 1]]
-            found, there = (set(get_entities([self.labels[int(n)] for n in of])) for of in (numbers, right))
-            counts.append((len(found & there), len(found), len(there)))
-        hits_E, found_E, there_E = np.array(counts, dtype=np.float64).T
-        return hits_E, found_E, there_E
+            predicted = set(get_entities([self.labels[int(number)] for number in numbers]))
+            reference = set(get_entities([self.labels[int(number)] for number in right]))
+            counts.append((len(predicted & reference), len(predicted), len(reference)))
+        return tuple(np.array(counts, dtype=np.float64).T)
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
         starts = split.word_starts_E.tolist()

@@ -104,8 +104,8 @@ class GlueTask(BenchmarkTask):
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ids_E, found = unwrapped(criterion).uncertainties(model, sample, under_dropout)
-        return ids_E, found.entropy, found.most
+        ids_E, uncertainty = unwrapped(criterion).uncertainties(model, sample, under_dropout)
+        return ids_E, uncertainty.entropy, uncertainty.most
 
     def about_the_run(self) -> dict[str, Any]:
         """Return the event's fields, with the fraction of each task's examples."""

@@ -93,7 +93,7 @@ def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it: a number, a list of plain values, or a string."""
-    if isinstance(value, list) and all(isinstance(one, bool | int | float | str) for one in value):
+    if isinstance(value, list) and all(isinstance(element, bool | int | float | str) for element in value):
         return value
     return value if isinstance(value, bool | int | float) else str(value)
 

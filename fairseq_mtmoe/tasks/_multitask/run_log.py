@@ -86,14 +86,17 @@ class TrainingRecord:
 
     def add(self, update: int, figures: Mapping[str, Any]) -> dict[str, float] | None:
         """Return the figures to write after an update, or None to average them later."""
-        known = {ours: figures[name] for name, ours in FIGURES.items() if _is_number(figures.get(name))}
-        self._since.append({name: float(value) for name, value in known.items()})
+        numbers = {ours: figures[name] for name, ours in FIGURES.items() if _is_number(figures.get(name))}
+        self._since.append({name: float(value) for name, value in numbers.items()})
         if update - self._written < update // LINES:
             return None
-        self._written, since, self._since = update, self._since, []
-        names = dict.fromkeys(name for one in since for name in one)
-        values = {name: [one[name] for one in since if name in one] for name in names}
-        return {name: found[-1] if name in TOTALS else fmean(found) for name, found in values.items()}
+        values: dict[str, list[float]] = {}
+        for figures_of_update in self._since:
+            for name, value in figures_of_update.items():
+                values.setdefault(name, []).append(value)
+        self._written, self._since = update, []
+        means = {name: fmean(numbers) for name, numbers in values.items()}
+        return {name: values[name][-1] if name in TOTALS else mean for name, mean in means.items()}
 
 
 def _is_number(value: Any) -> bool:

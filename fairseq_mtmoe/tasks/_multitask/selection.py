@@ -45,13 +45,13 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Se
     """
     candidates: Candidates = sample[CANDIDATES]
     model.eval()
-    found = [measure(batch, model, False) for batch in sample.get(PASSES, ())]
+    passes = [measure(batch, model, False) for batch in sample.get(PASSES, ())]
     if DROPOUT_PASS in sample:
         task, example = candidates.items[0]
         with _dropout(model, seed=derive_key(update, task, example[INDEX]) >> 1):
-            found.append(measure(sample[DROPOUT_PASS], model, True))
+            passes.append(measure(sample[DROPOUT_PASS], model, True))
     model.train()
-    columns = [torch.cat([column.double() for column in columns]) for columns in zip(*found, strict=True)]
+    columns = [torch.cat([column.double() for column in columns]) for columns in zip(*passes, strict=True)]
     number_E, entropy_E, most_E = torch.stack(columns).cpu().numpy()  # one host synchronisation
     entropy_C, most_C = np.zeros((2, len(candidates.items)))
     entropy_C[number_E.astype(int)], most_C[number_E.astype(int)] = entropy_E, most_E
@@ -141,11 +141,11 @@ class SelectionRecord:
 
     def gather(self) -> None:
         """Gather the selections of all ranks; a collective call."""
-        of_ranks = [self._ungathered]
+        chosen_by_rank = [self._ungathered]
         if dist.is_initialized() and dist.get_world_size() > 1:
-            of_ranks = [[]] * dist.get_world_size()
-            dist.all_gather_object(of_ranks, self._ungathered)
-        for task, index in itertools.chain.from_iterable(of_ranks):
+            chosen_by_rank = [[]] * dist.get_world_size()
+            dist.all_gather_object(chosen_by_rank, self._ungathered)
+        for task, index in itertools.chain.from_iterable(chosen_by_rank):
             self._seen[task][index] = True
         self._ungathered = []
 

@@ -117,10 +117,10 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     def checkpoint_to_go_on_from(self) -> str | None:
         """Return the checkpoint to continue from, by fairseq's rules, or None."""
         args = self.args
-        own = args.restore_file.replace(".pt", f"{args.checkpoint_suffix}.pt")
+        restored = args.restore_file.replace(".pt", f"{args.checkpoint_suffix}.pt")
         if args.restore_file == LAST:
-            own = os.path.join(args.save_dir, own)
-        paths = (own, args.continue_once, args.finetune_from_model)
+            restored = os.path.join(args.save_dir, restored)
+        paths = (restored, args.continue_once, args.finetune_from_model)
         return next((path for path in paths if path and os.path.isfile(path)), None)
 
     def options_to_go_on_with(self) -> Mapping[str, Any]:
@@ -346,9 +346,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
 
     def trained(self, update: int, figures: Mapping[str, Any]) -> None:
         """Write the event `train`, with means since the last one."""
-        found = self.record.add(update, figures)
-        if found is not None:
-            self.run_log.write("train", update=update, **self._so_far(), **found)
+        means = self.record.add(update, figures)
+        if means is not None:
+            self.run_log.write("train", update=update, **self._so_far(), **means)
 
     def sparsified(self, update: int, num_experts: int, model: nn.Module) -> None:
         """Write the event `sparsified`."""
@@ -356,9 +356,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
 
     def ended(self) -> None:
         """Warn of gates that have hardly learned."""
-        found = unmoved(list(self.movement.latest))
-        if found and run_log.is_first_process():
-            reasons = "; ".join(f"{reason} in {', '.join(layers)}" for reason, layers in found.items())
+        still_gates = unmoved(list(self.movement.latest))
+        if still_gates and run_log.is_first_process():
+            reasons = "; ".join(f"{reason} in {', '.join(layers)}" for reason, layers in still_gates.items())
             logger.warning(f"gates have hardly learned: {reasons} (--gate-lr-factor)")
 
     def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
@@ -390,8 +390,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         names = [group.name for group in self.groups()] if tasks else []
         groups = [name for name in names if name in meters or f"{name}_loss" in meters]
         figures = {
-            key: {name: self.figures(meters, name) for name in of_key}
-            for key, of_key in ((self.tasks_event_key, tasks), (self.groups_event_key, groups))
+            self.tasks_event_key: {name: self.figures(meters, name) for name in tasks},
+            self.groups_event_key: {name: self.figures(meters, name) for name in groups},
         }
         self.run_log.write("valid", **position, **self._so_far(), **figures, all=self.figures(meters, None))
         if layers := validation.expert_counts(model):

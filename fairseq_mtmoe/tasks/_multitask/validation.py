@@ -152,21 +152,22 @@ def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Se
     Entropies are fractions of their maximum: a layer's is the mean over tasks, a task's the mean over layers.
     `layers` has the number of tokens of each task and expert.
     """
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     by_task: dict[str, list[float]] = {}
     for path, rows in layers.items():
         counts_TN = np.asarray(rows, dtype=np.float64)
         entropy_T = entropies(counts_TN)
         if not np.isfinite(entropy_T).any():
             continue
-        found[f"expert_entropy/{path}"] = float(np.nanmean(entropy_T))
-        found[f"experts_used/{path}"] = float(used_experts(counts_TN).mean())
+        figures[f"expert_entropy/{path}"] = float(np.nanmean(entropy_T))
+        figures[f"experts_used/{path}"] = float(used_experts(counts_TN).mean())
         if len(entropy_T) == len(task_names):
             for name, entropy in zip(task_names, entropy_T.tolist(), strict=True):
                 by_task.setdefault(name, []).append(entropy)
-    means = {name: np.array(values) for name, values in by_task.items()}
-    found |= {f"expert_entropy/{name}": float(np.nanmean(of)) for name, of in means.items() if np.isfinite(of).any()}
-    return {name: round(value, 4) for name, value in found.items()}
+    for name, values in by_task.items():
+        if np.isfinite(values).any():
+            figures[f"expert_entropy/{name}"] = float(np.nanmean(values))
+    return {name: round(value, 4) for name, value in figures.items()}
 
 
 class GateMovement:
@@ -217,7 +218,8 @@ class GateMovement:
         hidden_TH, task_B, padding_T, *_ = inputs
         with torch.autocast(hidden_TH.device.type, enabled=False):
             weights = (self._start[path], gate.weight)
-            then_T, now_T = (gate.scores(of, hidden_TH.float(), task_B, padding_T).argmax(1) for of in weights)
+            experts = [gate.scores(weight, hidden_TH.float(), task_B, padding_T).argmax(1) for weight in weights]
+        then_T, now_T = experts
         real_T = routing.expert_T < gate.num_experts
         self._counts[path] += torch.stack([(then_T != now_T) & real_T, real_T]).sum(1)
 
@@ -229,14 +231,14 @@ class GateMovement:
         """
         layers: dict[str, dict[str, float]] = {}
         for path, layer in _learned(model).items():
-            found = {} if layer.blend is None else {"blend": float(layer.blend.detach())}
+            figures = {} if layer.blend is None else {"blend": float(layer.blend.detach())}
             if path in self._counts:
                 if torch.distributed.is_initialized():
                     torch.distributed.all_reduce(self._counts[path])
                 start, now = self._start[path].float(), layer.gate.weight.detach().float()
                 changed, tokens = self._counts[path].tolist()
-                found |= {"moved": float((now - start).norm() / start.norm()), "changed": changed / max(tokens, 1)}
-            layers[path] = found
+                figures |= {"moved": float((now - start).norm() / start.norm()), "changed": changed / max(tokens, 1)}
+            layers[path] = figures
         self.rest()
         self.latest.append(layers)
         return layers

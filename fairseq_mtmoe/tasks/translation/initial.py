@@ -31,7 +31,7 @@ SIZES = (
     *("decoder_input_dim", "decoder_output_dim", "activation_fn", "layernorm_embedding", "no_scale_embedding"),
     *("share_all_embeddings", "share_decoder_input_output_embed", "no_token_positional_embeddings"),
     *("no_decoder_final_norm", *LIMITS),
-    *(own.name for own in fields(TranslatorForm)),
+    *(field.name for field in fields(TranslatorForm)),
 )
 
 
@@ -57,11 +57,11 @@ class InitialModel:
 
     def check(self, source: Any, target: Any, data: str) -> None:
         """Check a data directory's dictionaries, with their language tokens (UserError)."""
-        known = self.vocabulary
-        sides = (None, None) if known is None else (known.source.symbols, known.target.symbols)
+        vocabulary = self.vocabulary
+        sides = (None, None) if vocabulary is None else (vocabulary.source.symbols, vocabulary.target.symbols)
         for dictionary, symbols, name in zip((source, target), sides, EMBEDDINGS, strict=True):
-            own, rows = tuple(dictionary.symbols[NUM_SPECIAL:]), len(self.weights[name])
-            if len(dictionary) != rows or own != (symbols or own):
+            data_symbols, rows = tuple(dictionary.symbols[NUM_SPECIAL:]), len(self.weights[name])
+            if len(dictionary) != rows or data_symbols != (symbols or data_symbols):
                 raise UserError(
                     f"`{data}` must be a data directory with the vocabulary of `{self.path}`, but has another; "
                     f"`mtmoe prepare … --vocabulary-of {self.path}` makes one."
@@ -105,9 +105,9 @@ def load(path: str) -> InitialModel:
         raise UserError(
             f"`--init-model` must be a dense model, but `{path}` has experts; use `--finetune-from-model` for it."
         )
-    known = {name: sizes[name] for name in SIZES if name in sizes}
-    check_sizes(path, list(known.items()), weights)
-    return InitialModel(path, known, {**_stock_forms(state), **(state.get("task_state") or {})}, weights)
+    model_sizes = {name: sizes[name] for name in SIZES if name in sizes}
+    check_sizes(path, list(model_sizes.items()), weights)
+    return InitialModel(path, model_sizes, {**_stock_forms(state), **(state.get("task_state") or {})}, weights)
 
 
 def check_places(
@@ -141,8 +141,8 @@ def _model_options(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stock_forms(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return `FORMS` from the options that stock fairseq's multilingual task saves."""
-    found = plain((state.get("cfg") or {}).get("task")) or plain(state.get("args"))
-    langs = found.get("langs")
+    task = plain((state.get("cfg") or {}).get("task")) or plain(state.get("args"))
+    langs = task.get("langs")
     if not isinstance(langs, list) or not all(isinstance(lang, str) for lang in langs):
         return {}
-    return {name: found[name] for name in options.FORMS if found.get(name) is not None}
+    return {name: task[name] for name in options.FORMS if task.get(name) is not None}

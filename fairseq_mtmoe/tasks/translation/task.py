@@ -129,8 +129,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def _keep(self, settings: Mapping[str, Any]) -> None:
         """Store in checkpoints what a model knows about itself, unless it is stored already."""
-        known = {name: settings[name] for name in KEPT if name in settings}
-        self.state.merge_state_dict({**known, **self.state.state_dict})
+        kept = {name: settings[name] for name in KEPT if name in settings}
+        self.state.merge_state_dict({**kept, **self.state.state_dict})
 
     def _keep_vocabulary(self) -> None:
         """Store the vocabulary in checkpoints, so that they translate plain text."""
@@ -266,8 +266,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             raise_invalid("--lang-pairs", "a single pair for a model that borrows from others", ",".join(pairs))
         text = self.args.description or description_of_pair(pairs[0])
         tokens = description_tokens(text, self.source_dictionary, split_paths(self.args.data)[0])
-        own = self.dictionary_sizes[id(self.source_dictionary)]
-        return TaskDescription(pairs[0], text, tokens, language_symbols=len(self.source_dictionary) - own)
+        dictionary = self.source_dictionary
+        language_symbols = len(dictionary) - self.dictionary_sizes[id(dictionary)]
+        return TaskDescription(pairs[0], text, tokens, language_symbols=language_symbols)
 
     # ---- the run log ----
 
