@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import time
-from random import Random
 
 import pytest
 
@@ -69,15 +68,6 @@ def test_without_what_is_missing(made, tmp_path):
     assert "Unreadable lines are left out (2 empty, 1 encoding); bad_lines.tsv lists them." in shown
 
 
-def test_blocks_that_a_file_has_no_room_for(made, tmp_path):
-    command = ("mtmoe", "prepare", "corpora", made / "raw", tmp_path / "data", "--recipe", made / "raw" / "recipe.yaml")
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))"
-    with start_command(*command, "--workers", 2, before=limit) as process:
-        assert process.wait(120) == 1
-        assert process.err().splitlines()[-1] == f"error: `{tmp_path}/data` cannot be written: File too large."
-    assert not (tmp_path / "data").exists()
-
-
 def test_a_folder_with_settings(made, tmp_path):
     raw = tmp_path / "raw"
     raw.mkdir()
@@ -100,17 +90,6 @@ def test_a_folder_with_settings(made, tmp_path):
     ):  # fmt: skip
         with refused(name, first=False):
             mtmoe(*command, *wrong)
-
-
-def test_a_folder_with_unknown_characters_names_the_option_that_includes_them(tmp_path):
-    raw, signs = tmp_path / "raw", Random(1)
-    raw.mkdir()
-    kanji = ["".join(chr(0x4E00 + int(signs.expovariate(0.01))) for _ in range(30)) for _ in range(60)]
-    (raw / "train.en-ja.ja").write_text("".join(f"{line}の\n" for line in kanji))
-    (raw / "train.en-ja.en").write_text("".join(f"{number} is the number of this long line\n" for number in range(60)))
-    command = ("prepare", "corpora", raw, tmp_path / "data", "--workers", 1, "--held-out", 5, "--character-coverage")
-    shown = invoked(*command, 0.98, "--recipe", "folder").stderr
-    assert "Vocabulary, ja: " in shown and "`--character-coverage`" in shown
 
 
 @pytest.mark.slow

@@ -171,14 +171,6 @@ def test_a_redirect_may_lead_to_another_host_and_keeps_what_was_asked(web, get):
         assert other.ranges("/there.tgz") == [None, "bytes=3000-"]
 
 
-@pytest.mark.parametrize("name", ["a" * 250, "d/f"])
-def test_a_name_that_cannot_be_is_an_error(web, get, tmp_path, name):
-    (tmp_path / "d").write_text("a file, and no folder")
-    with refused(name):
-        get(Item(name, web.put("/a.tgz", CONTENT)))
-    assert list(digests(tmp_path)) == ["d"]
-
-
 def test_two_runs_do_not_write_one_file(web, get, tmp_path):
     item = Item("a.tgz", web.put("/a.tgz", CONTENT))
     with downloading._Part(tmp_path / "a.tgz", item), refused("a.tgz"):

@@ -157,17 +157,6 @@ def test_a_change_of_the_recipe_redoes_the_first_stage_that_depends_on_it_and_th
     assert digests(folder / "data") == digests(folder / "anew")
 
 
-def test_what_is_there_is_kept_or_replaced_as_told(folder):
-    raw, data = folder / "raw", folder / "data"
-    before = digests(data)
-    change(raw / "recipe.yaml", seed=7)
-    said = r"was made with seed 1 \(now 7\), and models .* --overwrite .* repeats only the stages"
-    with pytest.raises(UserError, match=said):
-        prepare_small(raw, data)
-    assert digests(data) == before
-    assert prepare_small(raw, data, overwrite=True) is not None and digests(data) != before
-
-
 def test_a_second_run_at_once_and_a_missing_corpus_are_one_sentence_and_leave_nothing(raw, tmp_path):
     with WorkFolder(tmp_path / "data").held(), refused("data"):
         prepare_small(raw, tmp_path / "data")

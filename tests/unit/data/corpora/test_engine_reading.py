@@ -1,16 +1,12 @@
 """Workers read raw files themselves: the same data however these are packed and cut."""
 
 import gzip
-import pickle
 import tarfile
-from dataclasses import dataclass, field
 
-from fairseq_mtmoe.data.corpora import blocks, raw_files
-from fairseq_mtmoe.data.corpora.engine import cleaning
+from fairseq_mtmoe.data.corpora import raw_files
 from fairseq_mtmoe.data.corpora.raw_files import Digests
-from fairseq_mtmoe.data.corpora.readers import parts_of
 from fairseq_mtmoe.io.digest import digest_of_file
-from tests.helpers.raw_corpora import Counting, change, digests, entries, prepare_small, sentences
+from tests.helpers.raw_corpora import Counting, change, digests, entries, prepare_small
 
 
 def with_files(raw, **files):
@@ -39,42 +35,6 @@ def test_packed_corpora_are_unpacked_once_and_make_the_same_ids(raw, tmp_path):
     prepare_small(raw, tmp_path / "packed", workers)
     assert workers.done["unpack"] == 3 and ids(tmp_path / "packed") == ids(tmp_path / "plain")
     assert not (tmp_path / ".packed.work" / "cleaned" / "unpacked").exists()
-
-
-@dataclass(frozen=True)
-class Posting(Counting):
-    """Workers that record how many bytes go to them and come back."""
-
-    sizes: list[int] = field(default_factory=list)
-
-    def results(self, jobs):
-        for number, job in enumerate(jobs):
-            result = pickle.loads(pickle.dumps(job))()
-            if job.func in (parts_of, cleaning.clean_part):
-                self.sizes.append(len(pickle.dumps(job)) + len(pickle.dumps(result)))
-            yield number, result
-
-
-def test_no_text_goes_through_the_main_process(raw, tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK", 50_000)
-    lines = [f"{line} {'word ' * 40}{number}" for number, line in enumerate(sentences("long", 2000))]
-    for name in ("train-de-0.en", "train-de-0.de"):
-        (raw / name).write_text("".join(f"{line} {name[-2:]}\n" for line in lines), encoding="utf-8")
-    workers = Posting()
-    prepare_small(raw, tmp_path / "data", workers)
-    assert 0 < sum(workers.sizes) < 20_000 < sum(path.stat().st_size for path in raw.glob("train*")) / 20
-
-
-def test_a_corpus_in_one_piece_makes_the_same_ids(raw, tmp_path):
-    """Such as a translation memory, which has to be read as a whole."""
-    prepare_small(raw, tmp_path / "plain")
-    sides = [(raw / f"train-de-0.{lang}").read_text(encoding="utf-8").splitlines() for lang in ("en", "de")]
-    unit = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv></tu>'
-    units = "".join(map(unit.format, *sides))
-    (raw / "a.tmx").write_text(f'<tmx version="1.4"><body>{units}</body></tmx>', encoding="utf-8")
-    with_files(raw, train_de_0=["a.tmx"])
-    prepare_small(raw, tmp_path / "data")
-    assert ids(tmp_path / "data") == ids(tmp_path / "plain")
 
 
 def test_bad_lines_of_all_parts_are_counted(raw, tmp_path):

@@ -243,28 +243,9 @@ def test_a_name_that_yaml_takes_for_false_is_explained(load):
         load("name: a\ncorpora:\n- {name: n, pair: en-xx, langs: [no], role: train, files: '{target}.tsv'}\n")
 
 
-def test_texts_mean_what_they_say(load):
-    for text in ("${oc.env:HOME}", "???"):
-        content = changed("corpora.0.licence", text)
-        content["corpora"][0].update(files=[text, f"{text}.b"], fields={"source": text})
-        corpus = load(content).corpora[0]
-        assert (corpus.licence, corpus.files, corpus.fields) == (text, [text, f"{text}.b"], {"source": text})
-
-
 def test_what_is_no_recipe(load):
-    code, circle = (
-        "name: !!python/object/apply:os.system ['true']\n",
-        "corpora:\n- &c {name: a,\n   fields: {source: *c}}\n",
-    )
-    wrong = [f"name: !!{kind} maybe\n" for kind in ("bool", "int", "float")] + ["name: !!int ''\n"]
-    for text in (
-        "name: [",
-        "- a\n- b\n",
-        "name: a\nname: b\ncorpora: []\n",
-        code,
-        circle,
-        *wrong,
-    ):
+    circle = "corpora:\n- &c {name: a,\n   fields: {source: *c}}\n"
+    for text in ("- a\n- b\n", "name: !!python/object/apply:os.system ['true']\n", circle):
         with refused("mine.yaml"):
             load(text)
 
