@@ -14,13 +14,14 @@ def table(path):
 
 def test_lines_in_are_lines_out_and_lines_listed(raw, tmp_path):
     more = [f"{en}\t{de}" for en, de in zip(sentences("more", 40), sentences("more de", 40, "de"), strict=True)]
-    lines = ["en\tde", *more[:9], "one\"column", *more[9:], *["only\t"] * 10]
+    lines = ["en\tde", *more[:9], "one\"column", *more[9:], *["only\t"] * 10, "-\tabsent"]
     (raw / "in").mkdir()
     (raw / "in" / "more.tsv.gz").write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
     for lang, text in (("en", b"caf\xe9 \xff\n\n"), ("et", b"kohv\nja\n")):
         with open(raw / f"train-et-0.{lang}", "ab") as file:
             file.write(text)
     corpus = {"name": "more", "pair": "en-de", "role": "train", "files": ["in/more.tsv.gz"]}
+    corpus["fields"] = {"source": "en", "target": "de", "absent": "-"}
     change(raw / "recipe.yaml", corpora=[*entries(raw), corpus])
     report = prepare_small(raw, tmp_path / "data")
     head, *rows = table(tmp_path / "data" / LIST)
@@ -33,10 +34,11 @@ def test_lines_in_are_lines_out_and_lines_listed(raw, tmp_path):
     assert rows[2][4] == 'one"column'
     for name, number in {"train-et-0": 56, "more": len(lines) - 1}.items():
         made = report["corpora"][name]
+        number -= made["bad"].pop("untranslated", 0)  # which is no fault
         listed = sum(row[0] == name for row in rows)
         assert made["read"] + listed == number and sum(made["bad"].values()) == listed
     samples = report["corpora"]["more"]["bad_samples"]
-    assert {reason: len(lines) for reason, lines in samples.items()} == {"columns": 1, "empty": 5}
+    assert {reason: len(lines) for reason, lines in samples.items()} == {"columns": 1, "empty": 5, "untranslated": 1}
     workers = Counting()
     assert prepare_small(raw, tmp_path / "data", workers) is None and not workers.done
 

@@ -61,6 +61,9 @@ def test_dictionaries_that_do_not_fit(ours, tmp_path, text):
     (tmp_path / "dict.txt").write_text(text, encoding="utf-8")
     with refused("dict.txt", first=False):
         load(ours, tmp_path / "dict.txt")
+    _, names = pieces_of(ours)
+    with refused("dict.txt"):
+        load(ours, written(tmp_path, [*names[4:], names[4]]))
 
 
 def test_what_is_no_model():
