@@ -1,5 +1,6 @@
 """Adding a language to a vocabulary: its code and pieces of its text, after all existing symbols."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,11 +41,11 @@ def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabular
     """Return the vocabulary with language tokens, which fairseq appends to the dictionary's symbols."""
 
     def side(old: Side) -> Side:
-        specs, langs = range(len(settings["langtoks_specs"])), settings["langs"]
-        codes = [codes_of(lang, settings)[spec] for spec in specs for lang in langs]
-        more = [*codes, *(["<mask>"] if settings["lang_tok_style"] == "mbart" else [])]
-        known = set(old.symbols)
-        return Side((*old.symbols, *(symbol for symbol in dict.fromkeys(more) if symbol not in known)), old.model)
+        codes = zip(*(codes_of(lang, settings) for lang in settings["langs"]), strict=True)
+        mask = ["<mask>"] if settings["lang_tok_style"] == "mbart" else []
+        listed = set(old.symbols)
+        symbols = [symbol for symbol in dict.fromkeys(itertools.chain(*codes, mask)) if symbol not in listed]
+        return Side((*old.symbols, *symbols), old.model)
 
     source = side(vocabulary.source)
     return Vocabulary(source, source if vocabulary.target == vocabulary.source else side(vocabulary.target))
@@ -77,7 +78,7 @@ def extend(
     codes = dict.fromkeys(codes_of(lang, settings))
     relatives = [codes_of(relative, settings) for relative in like or langs]
     code_rows = {code: tuple(of[spec] for of in relatives) for spec, code in enumerate(codes)}
-    sides = [vocabulary.source] if vocabulary.source == vocabulary.target else [vocabulary.source, vocabulary.target]
+    sides = list(dict.fromkeys((vocabulary.source, vocabulary.target)))
     grown = [new_pieces.grow(side.model, side.processor, side.symbols, text, most) for side in sides]
     if len({side.symbols for side in sides}) == 1:  # one matrix, with the pieces of both models
         joined = {symbol: parts for each in reversed(grown) for symbol, parts in each.parts.items()}

@@ -14,6 +14,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import sentencepiece
 
@@ -68,14 +69,14 @@ def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Itera
     words = _words(processor, text, scores)
     counts = Counter[str]()
     for word, count in words.items():
-        counts.update({piece: count * times for piece, times in Counter(word).items()})
+        for piece in word:
+            counts[piece] += count
     parts: dict[str, Parts] = {}
-    letters: list[str] = []
     for piece, count in counts.most_common():
         is_letter = piece not in scores and unicodedata.category(piece[0]) not in _UNWRITTEN
         if is_letter and count >= LEAST_LETTERS:
-            letters.append(piece)
             parts[piece] = tuple(part for part in unicodedata.normalize("NFKD", piece) if part in symbols_before)
+    letters = list(parts)
     for piece, count in counts.most_common():
         if piece in scores and piece not in symbols_before and count >= LEAST_JOINS:
             parts[piece] = tuple(part for part in piece if part in symbols_before)
@@ -83,9 +84,9 @@ def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Itera
     step = 1.0 if kind == BPE else 1 / (1 + len(letters) + most)
     below = [min(scores.values()) - step * place for place in range(1, 1 + len(letters) + most)]
     new = dict(zip(letters, below, strict=False))
-    joinable, usable = {**scores, **new}, {*symbols_before, *parts}
-    joinable = {part: joinable[part] for part in joinable if part in usable and _is_of_letters(part)}
-    joining = _Joining(words, joinable, parts)
+    all_scores = {**scores, **new}
+    usable = filter(_is_of_letters, all_scores.keys() & {*symbols_before, *parts})
+    joining = _Joining(words, {part: all_scores[part] for part in usable}, parts)
     banned = scores.keys() | new.keys()
     for score in below[len(letters) :]:
         merged = joining.next_piece(banned, score if kind == UNIGRAM else None)
@@ -106,11 +107,9 @@ def _words(processor: Processor, text: Iterable[str], known_pieces: Mapping[str,
     """Count a text's segmented words; runs of unknown letters, which SentencePiece joins, become single letters."""
     words = Counter[Parts]()
     for pieces in processor.encode(list(text), out_type=str):
-        first = 0
-        for at in range(1, len(pieces) + 1):
-            if at == len(pieces) or pieces[at].startswith(SPACE):
-                words[tuple(pieces[first:at])] += 1
-                first = at
+        starts = [at for at, piece in enumerate(pieces) if at == 0 or piece.startswith(SPACE)]
+        for start, end in pairwise([*starts, len(pieces)]):
+            words[tuple(pieces[start:end])] += 1
     apart = Counter[Parts]()
     for word, count in words.items():
         parts = tuple(part for piece in word for part in ([piece] if piece in known_pieces else piece))

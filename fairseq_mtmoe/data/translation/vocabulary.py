@@ -121,16 +121,11 @@ class Vocabulary:
 
     def to_state(self) -> list[dict[str, Any]]:
         """Return the value for `VOCABULARY` in a checkpoint's `task_state`: a dictionary per distinct side."""
-        sides = (
-            [self.source] if self.source is self.target or self.source == self.target else [self.source, self.target]
-        )
-        return [
-            {
-                "symbols": list(side.symbols),
-                "model": torch.from_numpy(np.frombuffer(side.model, dtype=np.uint8).copy()),
-            }
-            for side in sides
-        ]
+        sides = []
+        for side in dict.fromkeys((self.source, self.target)):
+            model = np.frombuffer(side.model, dtype=np.uint8).copy()
+            sides.append({"symbols": list(side.symbols), "model": torch.from_numpy(model)})
+        return sides
 
 
 def check_symbols(
