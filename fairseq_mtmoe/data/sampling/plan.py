@@ -105,10 +105,9 @@ class SamplingPlan:
         """Return the tasks' shares (L,) in a part of an epoch."""
         return self.start_of(epoch).schedule.probabilities_at(epoch, self.sizes, self.parts(epoch)[part].update)
 
-    def temperature(self, epoch: int, update: int = 0, part: int = 0) -> float | None:
+    def temperature(self, epoch: int, part: int = 0) -> float | None:
         """Return the temperature of a part of an epoch; None if the method has none."""
-        start = self.start_of(epoch, update)
-        return start.schedule.temperature_at(epoch, self._parts(start)[part].update)
+        return self.start_of(epoch).schedule.temperature_at(epoch, self.parts(epoch)[part].update)
 
     def draws_candidates(self, epoch: int) -> bool:
         """Return whether an epoch's examples are candidates (see `candidates.py`)."""
@@ -174,12 +173,11 @@ class SamplingPlan:
         Returns False if an epoch that `has_begun` cannot be drawn again, as data has changed: the next epoch begins.
         """
         start, same_data = before._start, (before.names, before.shard_sizes) == (self.names, self.shard_sizes)
-        goes_on = has_begun and same_data
         if has_begun and not same_data:
             start = before.start_of(start.epoch + 1, update)
         self.seed, self.schedule = before.seed, self.schedule.following(before.schedule, self.given_duration)
         cursors = self._take_over(before, start.cursors)
-        if goes_on:
+        if has_begun and same_data:
             start = replace(start, cursors=cursors)
         elif same_data:
             left = self._epochs_left(start, start.epochs_left)
@@ -188,7 +186,7 @@ class SamplingPlan:
             left = self._epochs_per_pass(start.shard_epoch)
             start = EpochStart(start.epoch, self.schedule, left, start.shard_epoch, update, cursors)
         self.begin_at(start)
-        return goes_on or not has_begun
+        return same_data or not has_begun
 
     def _take_over(self, before: SamplingPlan, cursors: Mapping[Shards, int]) -> dict[Shards, int]:
         """Take over another plan's task numbers; return the cursors of tasks whose data has not changed."""
@@ -219,15 +217,16 @@ class SamplingPlan:
 
     def _counts(self, start: EpochStart) -> list[NDArray[np.int64]]:
         """Return the number of examples that each part draws of each group."""
-        if start.schedule.draws_candidates:
-            return [np.full(len(self.sizes), part.size) for part in self._parts(start)]
-        found = []
+        counts = []
         for number, part in enumerate(self._parts(start)):
+            if start.schedule.draws_candidates:
+                counts.append(np.full(len(self.sizes), part.size))
+                continue
             probabilities = start.schedule.probabilities_at(start.epoch, self.sizes, part.update)
             shares = np.array([probabilities[list(group)].sum() for group in self._groups(start.schedule)])
             offset = uniform_number(self.seed, _COUNTS, start.epoch, *_further(number))
-            found.append(apportion(part.size, shares, offset))
-        return found
+            counts.append(apportion(part.size, shares, offset))
+        return counts
 
     def after(self, start: EpochStart, update: int) -> EpochStart:
         """Return the state after an epoch, at which `update` updates were made."""

@@ -41,14 +41,14 @@ def _collate_apart(datasets: Sequence[FairseqDataset], items: Sequence[Item]) ->
 
 def merged(batches: Sequence[Mapping[str, Any]], order: Tensor) -> Batch:
     """Merge batches' tensors, which have a row per sentence, in the given order of rows."""
-    found: Batch = {}
+    batch: Batch = {}
     for name, value in batches[0].items():
-        values = [batch[name] for batch in batches]
+        values = [part[name] for part in batches]
         if isinstance(value, Mapping):
-            found[name] = merged(values, order)
+            batch[name] = merged(values, order)
         elif isinstance(value, Tensor):
-            found[name] = torch.cat(values).index_select(0, order)
-    return found
+            batch[name] = torch.cat(values)[order]
+    return batch
 
 
 def _add_language_ids(batch: Batch, datasets: Sequence[FairseqDataset], pairs_B: Sequence[int]) -> None:

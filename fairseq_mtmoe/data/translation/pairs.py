@@ -54,6 +54,7 @@ class PairSource:
     source: str
     target: str
     folders: tuple[str, ...]
+    recorded: dict[str, int]  # sentences by folder, where a record says them
 
     @property
     def name(self) -> str:
@@ -94,7 +95,6 @@ class PairLoader:
     def __init__(self, manager: MultilingualDatasetManager, split: str, combine: bool = False) -> None:
         self.manager, self.split, self.combine = manager, split, combine
         self.is_training = split == manager.args.train_subset  # only this split has shards and extra data
-        self._recorded: dict[tuple[str, str], int] = {}  # sizes by pair and folder
         folders, names = manager.get_data_paths_and_lang_pairs(split)
         self.pairs = [
             self._find_pair(category, name, utils.split_paths(paths))
@@ -103,7 +103,7 @@ class PairLoader:
         ]
         self.keys = [pair.key for pair in self.pairs]
         self.shard_sizes = [
-            [self._recorded.get((pair.name, folder)) or self._read_size(pair, folder) for folder in pair.folders]
+            [pair.recorded.get(folder) or self._read_size(pair, folder) for folder in pair.folders]
             for pair in self.pairs
         ]
         self._loaded: dict[tuple[int, int], FairseqDataset] = {}
@@ -111,33 +111,29 @@ class PairLoader:
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
         """Return each pair's dataset from these shards (default: the first); the last ones loaded are cached."""
         wanted = list(enumerate(shards or [0] * len(self.pairs)))
-        self._loaded = {key: self._loaded.get(key) for key in wanted}
-        for number, shard in wanted:
-            if self._loaded[number, shard] is None:
-                self._loaded[number, shard] = self._load(self.pairs[number], shard)
-        return [self._loaded[key] for key in wanted]
+        self._loaded = {key: self._loaded.get(key) or self._load(*key) for key in wanted}
+        return list(self._loaded.values())
 
     def _find_pair(self, category: str, pair: str, folders: list[str]) -> PairSource:
         source, target = pair.split("-")
         recorded = self._recorded_sizes(source, target, folders)
-        self._recorded |= {(pair, folder): size for folder, size in recorded.items()}
-        langs, name = (source, target), f"{side_name(self.split, pair, source)}{INDEX}"
+        langs = (source, target)
         there = (folder for folder in folders if all(find_side(folder, self.split, *langs, lang) for lang in langs))
         holding = tuple(recorded) or tuple(there)
         if not holding:
-            missing = f"there is no {name}, nor the reversed pair's"
+            missing = f"there is no {side_name(self.split, pair, source)}{INDEX}, nor the reversed pair's"
             raise UserError(f"The pair {pair} has no {self.split} data in {', '.join(folders)}: {missing}.")
-        return PairSource(category, source, target, holding if self.is_training else holding[:1])
+        return PairSource(category, source, target, holding if self.is_training else holding[:1], recorded)
 
     def _recorded_sizes(self, source: str, target: str, folders: list[str]) -> dict[str, int]:
         """Return a pair's recorded sentences in each folder that has it; empty without a record."""
         if not self.is_training or self.split != RECORDED_SPLIT or self._has_more(source, target, folders[0]):
             return {}
-        found = {
-            folder: sizes.get(f"{source}-{target}") or sizes.get(f"{target}-{source}")
-            for folder, sizes in read_sizes(folders).items()
-        }
-        return {folder: size for folder, size in found.items() if size}
+        recorded = {}
+        for folder, sizes in read_sizes(folders).items():
+            if size := sizes.get(f"{source}-{target}") or sizes.get(f"{target}-{source}"):
+                recorded[folder] = size
+        return recorded
 
     def _files(self, pair: PairSource, folder: str) -> Iterator[tuple[str, str]]:
         """Yield source and target file of the split and, with `combine`, of its continuations."""
@@ -175,7 +171,7 @@ class PairLoader:
     def _check(self, pair: PairSource, folder: str) -> None:
         """Check a pair's files before fairseq maps them (UserError: wrong sizes, ids or a damaged file)."""
         args = self.manager.args
-        recorded = self._recorded.get((pair.name, folder))
+        recorded = pair.recorded.get(folder)
         if recorded is not None and (size := self._read_size(pair, folder)) != recorded:
             raise UserError(
                 f"`{folder}` must have {recorded} training sentences of {pair.name}, as {SIZES_FILE} in the first shard"
@@ -188,8 +184,8 @@ class PairLoader:
         if args.load_alignments and os.path.lexists(alignments + INDEX):
             count_sentences(alignments, args.dataset_impl)
 
-    def _load(self, pair: PairSource, shard: int) -> FairseqDataset:
-        manager = self.manager
+    def _load(self, number: int, shard: int) -> FairseqDataset:
+        manager, pair = self.manager, self.pairs[number]
         self._check(pair, pair.folders[shard])
         dataset: Any = manager.load_a_dataset(
             split=self.split,
@@ -205,7 +201,7 @@ class PairLoader:
             data_category=pair.category,
             langtok_spec=manager.args.langtoks.get(pair.category, (None, None)),
         )
-        expected = self.shard_sizes[self.pairs.index(pair)][shard]
+        expected = self.shard_sizes[number][shard]
         if len(dataset) != expected:  # fairseq prefers a text file beside a binarized one
             raise UserError(
                 f"The {self.split} data of {pair.name} in {pair.folders[shard]} must hold {expected} sentences as its "
