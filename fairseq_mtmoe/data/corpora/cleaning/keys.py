@@ -131,9 +131,9 @@ def first_occurrences(keys: Keys) -> NDArray[np.bool_]:
     """Return a mask of the keys that occur for the first time; parts of them are sorted in turn."""
     is_first = np.zeros(len(keys), np.bool_)
     number = len(keys) // KEYS_AT_ONCE + 1
-    part_of_key = keys % number
-    for part in range(number):
-        rows = np.flatnonzero(part_of_key == part)
-        _, first = np.unique(keys[rows], return_index=True)
-        is_first[rows[first]] = True
+    for part in range(number):  # keys are uniform
+        first, last = (2**64 * part) // number, (2**64 * (part + 1)) // number - 1
+        rows = np.flatnonzero((keys >= np.uint64(first)) & (keys <= np.uint64(last)))
+        _, places = np.unique(keys[rows], return_index=True)
+        is_first[rows[places]] = True
     return is_first

@@ -185,9 +185,13 @@ def compare(
 
 def _firsts(blocks: Sequence[Path], kept: Mask, kind: str) -> Mask:
     """Return a mask of the kept pairs whose key occurs for the first time."""
-    keys = np.concatenate([load(block, kind)[kind] for block in blocks])
+    keys, start = [], 0
+    for block in blocks:
+        block_keys = load(block, kind)[kind]
+        keys.append(block_keys[kept[start : start + len(block_keys)]])
+        start += len(block_keys)
     firsts = kept.copy()
-    firsts[kept] = first_occurrences(keys[kept])
+    firsts[kept] = first_occurrences(np.concatenate(keys))
     return firsts
 
 
