@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from fairseq.distributed import utils as distributed_utils
 
 from fairseq_mtmoe.analysis.run_log import RunLog, provenance
 
@@ -27,7 +28,7 @@ LINES = 1000  # events `train` per e-fold of updates, so that logs of long runs 
 
 def is_first_process() -> bool:
     """Return whether this is rank 0, which writes and prints for all ranks."""
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+    return bool(distributed_utils.get_global_rank() == 0)
 
 
 class TrainingRunLog(RunLog):
@@ -125,7 +126,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 def _hardware(device: torch.device) -> str:
     """Return rank 0's hardware: `2 processes, CPU Intel(R) Xeon(R) with 2 cores`."""
-    world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    world = distributed_utils.get_global_world_size()
     processes = f"{world} process" + "es" * (world > 1)
     if device.type == "cuda":
         return f"{processes}, {torch.cuda.get_device_name(device)}"

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -141,9 +142,8 @@ class SelectionRecord:
 
     def gather(self) -> None:
         """Gather the selections of all ranks; a collective call."""
-        chosen_by_rank = [self._ungathered]
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            chosen_by_rank = [[]] * dist.get_world_size()
+        chosen_by_rank = [self._ungathered] * distributed_utils.get_global_world_size()
+        if len(chosen_by_rank) > 1:
             dist.all_gather_object(chosen_by_rank, self._ungathered)
         for task, index in itertools.chain.from_iterable(chosen_by_rank):
             self._seen[task][index] = True

@@ -124,14 +124,19 @@ def uncounted(model: nn.Module, *more: Any) -> Iterator[None]:
             record.enabled = was_enabled
 
 
+def _summed(total: Tensor) -> Tensor:
+    """Add a tensor of all ranks in place."""
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(total)
+    return total
+
+
 def expert_counts(model: nn.Module) -> dict[str, list[list[int]]]:
     """Return the counted tokens of all ranks by layer, task and expert."""
     counts = {}
     for path, layer in expert_layers(model).items():
         total = layer.load.counts.to(next(layer.parameters()).device, copy=True)
-        if torch.distributed.is_initialized():
-            torch.distributed.all_reduce(total)
-        counts[path] = total.tolist()
+        counts[path] = _summed(total).tolist()
     return counts
 
 
@@ -139,9 +144,7 @@ def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
     """Return each source's mean weight over the counted sentences of all ranks, by layer."""
     weights = {}
     for path, seen in _mixtures(model).items():
-        if torch.distributed.is_initialized():
-            seen.sums = seen.sums.to(next(model.parameters()).device)
-            torch.distributed.all_reduce(seen.sums)
+        seen.sums = _summed(seen.sums.to(next(model.parameters()).device))
         weights[path] = seen.mean().tolist()
     return weights
 
@@ -233,10 +236,8 @@ class GateMovement:
         for path, layer in _learned(model).items():
             figures = {} if layer.blend is None else {"blend": float(layer.blend.detach())}
             if path in self._counts:
-                if torch.distributed.is_initialized():
-                    torch.distributed.all_reduce(self._counts[path])
                 start, now = self._start[path].float(), layer.gate.weight.detach().float()
-                changed, tokens = self._counts[path].tolist()
+                changed, tokens = _summed(self._counts[path]).tolist()
                 figures |= {"moved": float((now - start).norm() / start.norm()), "changed": changed / max(tokens, 1)}
             layers[path] = figures
         self.rest()
