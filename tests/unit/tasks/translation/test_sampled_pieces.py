@@ -27,8 +27,8 @@ def test_a_run_draws_the_same_after_a_stop_and_others_in_each_epoch(data, tmp_pa
     whole = run(data, tmp_path / "whole")
     run(data, tmp_path / "halves", "--max-update", 8)
     assert run(data, tmp_path / "halves")["losses"] == whole["losses"][8:]
-    without = run(data, tmp_path / "without", "--sample-pieces", 0)
-    others = run(data, tmp_path / "source", "--sample-pieces-of", "source")
+    without = run(data, tmp_path / "without", "--sample-pieces", 0, "--max-update", 1)
+    others = run(data, tmp_path / "source", "--sample-pieces-of", "source", "--max-update", 1)
     assert len({losses["losses"][0] for losses in (whole, without, others)}) == 3
     still = [run(data, tmp_path / f"still-{amount}", "--lr", 0.0, "--sample-pieces", amount) for amount in (0.3, 0)]
     per_epoch = [{round(sum(each["losses"][at : at + 6]), 4) for at in range(0, UPDATES, 6)} for each in still]
