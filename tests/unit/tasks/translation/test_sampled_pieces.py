@@ -11,6 +11,7 @@ from tests.helpers.translated_text import make_text_data
 OPTIONS = ("--arch", "base_dense_tiny", "--batch-size", 4, "--required-batch-size-multiple", 1,
            "--valid-subset", "test", "--sample-pieces", 0.3)  # fmt: skip
 UPDATES = 18
+ONE = ("--max-update", 1, "--no-save")
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +25,14 @@ def run(data, folder, *options):
 
 
 def test_a_run_draws_the_same_after_a_stop_and_others_in_each_epoch(data, tmp_path):
-    whole = run(data, tmp_path / "whole")
+    whole = run(data, tmp_path / "whole", "--no-save")
     run(data, tmp_path / "halves", "--max-update", 8)
     assert run(data, tmp_path / "halves")["losses"] == whole["losses"][8:]
-    without = run(data, tmp_path / "without", "--sample-pieces", 0, "--max-update", 1)
-    others = run(data, tmp_path / "source", "--sample-pieces-of", "source", "--max-update", 1)
+    without = run(data, tmp_path / "without", "--sample-pieces", 0, *ONE)
+    others = run(data, tmp_path / "source", "--sample-pieces-of", "source", *ONE)
     assert len({losses["losses"][0] for losses in (whole, without, others)}) == 3
-    still = [run(data, tmp_path / f"still-{amount}", "--lr", 0.0, "--sample-pieces", amount) for amount in (0.3, 0)]
+    options = ("--no-save", "--lr", 0.0, "--sample-pieces")
+    still = [run(data, tmp_path / f"still-{amount}", *options, amount) for amount in (0.3, 0)]
     per_epoch = [{round(sum(each["losses"][at : at + 6]), 4) for at in range(0, UPDATES, 6)} for each in still]
     assert len(per_epoch[0]) == 3 and len(per_epoch[1]) == 1
     assert still[0]["validations"] == still[1]["validations"]
@@ -38,12 +40,12 @@ def test_a_run_draws_the_same_after_a_stop_and_others_in_each_epoch(data, tmp_pa
 
 def in_process(rank, data, folder):
     register()
-    return run(data, f"{folder}/two", "--max-update", 6)["norms"]
+    return run(data, f"{folder}/two", "--max-update", 6, "--no-save")["norms"]
 
 
 @pytest.mark.slow
 def test_several_processes_draw_what_one_does(data, tmp_path):
-    alone = run(data, tmp_path / "one", "--update-freq", 2, "--max-update", 6)["norms"]
+    alone = run(data, tmp_path / "one", "--update-freq", 2, "--max-update", 6, "--no-save")["norms"]
     first, _ = run_processes(in_process, 2, data, tmp_path)
     assert first == pytest.approx(alone, rel=1e-4)
 
