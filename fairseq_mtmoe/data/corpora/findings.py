@@ -62,8 +62,7 @@ def shards_of(report: Report, data: str = "DATA") -> str:
 
 def findings(report: Report) -> list[str]:
     """Return warnings about the data; empty if there are none."""
-    pieces = report.get("fewer_pieces")
-    sentences = [f"Vocabulary: {pieces:,} pieces, as the text allows no more."] if pieces else []
+    sentences = []
     for lang, figures in report["vocabulary"].items():
         if figures.get("warning"):
             sentences.append(f"Vocabulary, {lang}: {figures['warning']}")

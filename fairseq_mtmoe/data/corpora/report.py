@@ -69,7 +69,7 @@ def write(folder: Path, report: Report) -> None:
 
 def of_corpora(data: DataDirectory) -> Report:
     """Return the report on a recipe's corpora, ready for JSON."""
-    recipe, vocabulary = data.recipe, data.encoded.vocabulary
+    recipe = data.recipe
     corpora = {
         corpus.files.name: _corpus(corpus)
         for corpus in data.encoded.corpora
@@ -88,8 +88,6 @@ def of_corpora(data: DataDirectory) -> Report:
     pairs = {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.pairs}
     return {
         "recipe": settings,
-        # if the text allows fewer pieces than the default size
-        "fewer_pieces": vocabulary.symbols if vocabulary.symbols < vocabulary.wanted else None,
         "corpora": {corpus.name: corpora[corpus.name] for corpus in recipe.corpora},
         "pairs": pairs,
         "vocabulary": dict(zip(map(recipe.data_code, rows), rows.values(), strict=True)),

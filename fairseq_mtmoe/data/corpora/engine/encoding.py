@@ -48,7 +48,6 @@ class Vocabulary:
 
     folder: Path
     symbols: int  # of the larger dictionary, with fairseq's four
-    wanted: int  # requested number of symbols; 0 for a given vocabulary
     digest: str  # of all files
     has_sources: bool = False
 
@@ -112,10 +111,7 @@ def make_vocabulary(
 ) -> Vocabulary:
     """Train a model on text drawn by temperature, or take the given one."""
     is_tagged = any(corpus.files.is_synthetic for corpus in corpora)
-    if given_files:
-        model, wanted = read_bytes(given_files["model"]), 0
-    else:
-        model, wanted = _train(tools, corpora, recipe)
+    model = read_bytes(given_files["model"]) if given_files else _train(tools, corpora, recipe)
     symbols = _write_vocabulary(folder, "", model, given_files.get("dictionary"), is_tagged)
     if has_sources := SOURCE_FILES[0] in given_files:
         model = read_bytes(given_files[SOURCE_FILES[0]])
@@ -124,11 +120,11 @@ def make_vocabulary(
     if recipe.vocabulary.size is None and not given_files:
         tools.progress.note(f"Vocabulary: {symbols:,} pieces by default: {SIZE_RULE}")
     digest = hash_of([digest_of_file(path) for path in sorted(folder.iterdir())])
-    return Vocabulary(folder, symbols, wanted, digest, has_sources)
+    return Vocabulary(folder, symbols, digest, has_sources)
 
 
-def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> tuple[bytes, int]:
-    """Return a trained model, and the requested number of pieces."""
+def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> bytes:
+    """Return a trained model."""
     by_pair = training_by_pair(corpora)
     sizes = Counter[str]()  # training sentences of each language, in all pairs together
     for pair, in_pair in by_pair.items():

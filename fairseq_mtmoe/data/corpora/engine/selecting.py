@@ -54,11 +54,10 @@ def select(
     evaluation = [corpus for corpus in corpora if not corpus.is_training]
     training = remove_held_out(tools, training, evaluation, folder / "held-out")
     training = remove_duplicates(tools, training, filters, folder / "distinct")
-    _check_kept(training)
     drawn = draw_held_out(tools, training, draw, folder / "drawn")
     if drawn:
         training = remove_held_out(tools, training, drawn, folder / "rest")
-        _check_kept(training)
+    _check_kept(training)
     return [*training, *evaluation, *drawn]
 
 

@@ -77,15 +77,15 @@ def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
     return min(max(pieces, LEAST_PIECES), MOST_PIECES)
 
 
-def train(lines: Sequence[str], vocabulary: Vocabulary, sentences: int) -> tuple[bytes, int]:
-    """Return a serialized model, and the requested number of pieces: `vocabulary.size`, else `default_size`.
+def train(lines: Sequence[str], vocabulary: Vocabulary, sentences: int) -> bytes:
+    """Return a serialized model of `vocabulary.size` pieces, by default of at most `default_size`.
 
     `character_coverage` also holds for each script. `lines` are a sample of the `sentences`.
     """
     required = required_characters(lines, vocabulary.character_coverage)
     size = vocabulary.size or default_size(sentences, lines, len(required))
     arguments = (vocabulary.character_coverage, required, vocabulary.size is None)
-    return train_model_apart(lines, size, *arguments), size
+    return train_model_apart(lines, size, *arguments)
 
 
 def required_characters(lines: Sequence[str], coverage: float) -> str:
