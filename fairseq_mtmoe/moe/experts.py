@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.grouped_matmul import operators
+from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 from fairseq_mtmoe.moe.grouped_matmul.operators import ACTIVATIONS, grouped_linear, grouped_network
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
@@ -57,6 +58,7 @@ class ExpertBank(StackedBank):
         if self.placement.is_sharded:
             for parameter in self.parameters():
                 parameter.expert = True  # type: ignore[attr-defined]
+        self.gradient_buffers = GradientBufferPool()
         if draws:
             self.reset_parameters()
 
@@ -88,11 +90,17 @@ class ExpertBank(StackedBank):
         drops = self.training and self.dropout > 0
         if self.activation in ACTIVATIONS and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
-            return grouped_network(self.activation, rows_TH, offsets_N, *weights, max_rows)
+            return grouped_network(self.activation, rows_TH, offsets_N, *weights, self.gradient_buffers, max_rows)
         offsets_N = operators.offsets_at_hand(offsets_N, rows_TH, self.fc1_weight, max_rows)  # once for both products
         inner = self.activation(grouped_linear(rows_TH, offsets_N, self.fc1_weight, self.fc1_bias, max_rows))
         inner = F.dropout(inner, self.dropout, self.training)
         return grouped_linear(inner, offsets_N, self.fc2_weight, self.fc2_bias, max_rows)
+
+    def train(self, mode: bool = True) -> ExpertBank:
+        """Set the mode; evaluation frees the gradient buffers."""
+        if not mode:
+            self.gradient_buffers.clear()
+        return super().train(mode)
 
     def extra_repr(self) -> str:
         count, inner_size, hidden_size = self.fc1_weight.shape

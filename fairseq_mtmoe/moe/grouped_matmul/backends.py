@@ -22,17 +22,19 @@ GROUPED_MM_GROUPS = 1023  # the maximum of torch's grouped product
 PIECE = 256  # rows of a large group that a core computes at a time
 FEW_NUMBERS = 2**16  # up to this number, biases are gathered in one call instead of copied by group
 SLICES = 4  # of a weight's gradient for several cores, if few groups have most rows, else half as many
+NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 
 
 @dataclass(frozen=True)
 class Backend:
     """A grouped matmul and its weight gradient.
 
-    `linear(rows, offsets, weight, bias)` and `outer(grad, rows, offsets)`.
+    `linear(rows, offsets, weight, bias)` and `outer(grad, rows, offsets, new_empty)`; `new_empty` allocates the
+    gradient, if the backend can choose its memory.
     """
 
     linear: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-    outer: Callable[[Tensor, Tensor, Tensor], Tensor]
+    outer: Callable[[Tensor, Tensor, Tensor, NewEmpty], Tensor]
 
 
 def _linear_one_by_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -50,8 +52,8 @@ def _linear_one_by_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tens
     return out
 
 
-def _outer_one_by_one(grad: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
-    out = grad.new_empty((len(offsets), grad.shape[1], rows.shape[1]))
+def _outer_one_by_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
+    out = new(grad, (len(offsets), grad.shape[1], rows.shape[1]))
     start = 0
     for group, end in enumerate(offsets.tolist()):
         if end > start:
@@ -98,10 +100,10 @@ def _linear_batched(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor 
     return out
 
 
-def _outer_batched(grad: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
+def _outer_batched(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
     grad, rows = grad.contiguous(), rows.contiguous()
     num_outputs, num_inputs = grad.shape[1], rows.shape[1]
-    out = grad.new_empty((len(offsets), num_outputs, num_inputs))
+    out = new(grad, (len(offsets), num_outputs, num_inputs))
     ends = offsets.tolist()
     counts = [end - start for start, end in pairwise([0, *ends])]
     height = num_outputs // _slices(counts, len(rows), num_outputs)
@@ -141,7 +143,7 @@ def _linear_in_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor |
     return out.masked_fill_((group == len(offsets)).unsqueeze(1), 0)
 
 
-def _outer_in_one(grad: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
+def _outer_in_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
     if len(rows) == 0:
         return grad.new_zeros(len(offsets), grad.shape[1], rows.shape[1])
     out = F.grouped_mm(grad.t(), rows, offs=offsets.int())
@@ -158,10 +160,10 @@ def _linear_filled(max_rows: int, rows: Tensor, offsets: Tensor, weight: Tensor,
     return taken_out(out_NCO, offsets, len(rows))
 
 
-def _outer_filled(max_rows: int, grad: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
+def _outer_filled(max_rows: int, grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
     if len(rows) == 0:
         return grad.new_zeros(len(offsets), grad.shape[1], rows.shape[1])
-    out = grad.new_empty((len(offsets), grad.shape[1], rows.shape[1]))
+    out = new(grad, (len(offsets), grad.shape[1], rows.shape[1]))
     return torch.bmm(filled_up(grad, offsets, max_rows).mT, filled_up(rows, offsets, max_rows), out=out)
 
 

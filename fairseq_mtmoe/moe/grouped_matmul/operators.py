@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from fairseq_mtmoe.moe.device_kind import device_kind
 from fairseq_mtmoe.moe.grouped_matmul import backends
 from fairseq_mtmoe.moe.grouped_matmul.backends import ONE_BY_ONE, Backend, backend_for
+from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 
 ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, F.gelu)
 
@@ -49,12 +50,16 @@ def grouped_network(
     fc1_bias: Tensor,
     fc2_weight: Tensor,
     fc2_bias: Tensor,
+    buffers: GradientBufferPool | None = None,
     max_rows: int | None = None,
 ) -> Tensor:
-    """Compute two `grouped_linear` with one of the `ACTIVATIONS` between them."""
+    """Compute two `grouped_linear` with one of the `ACTIVATIONS` between them.
+
+    buffers: allocates the weights' gradients.
+    """
     operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
     offsets_N = offsets_at_hand(offsets_N, operands[0], operands[1], max_rows)
-    output: Tensor = _Network.apply(activation is F.gelu, max_rows, offsets_N, *operands)  # type: ignore[no-untyped-call]
+    output: Tensor = _Network.apply(activation is F.gelu, buffers, max_rows, offsets_N, *operands)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -85,6 +90,7 @@ class _Network(torch.autograd.Function):
     def forward(
         ctx: Any,
         is_gelu: bool,
+        buffers: GradientBufferPool | None,
         max_rows: int | None,
         offsets: Tensor,
         *operands: Tensor,
@@ -93,26 +99,26 @@ class _Network(torch.autograd.Function):
         inner = _product(rows, offsets, weight1, bias1, max_rows)
         active = F.gelu(inner) if is_gelu else inner.relu_()
         ctx.save_for_backward(offsets, rows, weight1, weight2, inner, active)
-        ctx.is_gelu, ctx.max_rows = is_gelu, max_rows
+        ctx.is_gelu, ctx.buffers, ctx.max_rows = is_gelu, buffers, max_rows
         return _product(active, offsets, weight2, bias2, max_rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         offsets, rows, weight1, weight2, inner, active = ctx.saved_tensors
-        _, _, _, wants_rows, *wants = ctx.needs_input_grad
+        _, _, _, _, wants_rows, *wants = ctx.needs_input_grad
         grad, max_rows = grad.contiguous(), ctx.max_rows
-        grad_weight2 = _weight_gradient(grad, active, offsets, max_rows) if wants[2] else None
+        grad_weight2 = _weight_gradient(grad, active, offsets, max_rows, ctx.buffers) if wants[2] else None
         grad_bias2 = _column_sums(grad, offsets) if wants[3] else None
         grad_inner = _product(grad, offsets, weight2.transpose(1, 2), None, max_rows)
         if ctx.is_gelu:
             torch.ops.aten.gelu_backward.grad_input(grad_inner, inner, grad_input=grad_inner)
         else:
             torch.ops.aten.threshold_backward.grad_input(grad_inner, inner, 0, grad_input=grad_inner)
-        grad_weight1 = _weight_gradient(grad_inner, rows, offsets, max_rows) if wants[0] else None
+        grad_weight1 = _weight_gradient(grad_inner, rows, offsets, max_rows, ctx.buffers) if wants[0] else None
         grad_bias1 = _column_sums(grad_inner, offsets) if wants[1] else None
         grad_rows = _product(grad_inner, offsets, weight1.transpose(1, 2), None, max_rows) if wants_rows else None
-        return None, None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
+        return None, None, None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
 
 
 def _product(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None) -> Tensor:
@@ -138,11 +144,13 @@ def _summed(grad: Tensor, offsets: Tensor) -> Tensor:
     return (backends.sum_one_by_one if at_hand else backends.sum_in_one)(grad, offsets)
 
 
-def _weight_gradient(grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None) -> Tensor:
-    if torch.compiler.is_compiling():
+def _weight_gradient(
+    grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None, buffers: GradientBufferPool | None
+) -> Tensor:
+    if buffers is None or torch.compiler.is_compiling():
         outer: Tensor = _outer(grad, rows, offsets, max_rows)
         return outer
-    return _backend(grad, rows, offsets, max_rows).outer(grad, rows, offsets)
+    return _backend(grad, rows, offsets, max_rows).outer(grad, rows, offsets, buffers.new_empty)
 
 
 def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
@@ -161,7 +169,7 @@ def _linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, 
 @torch.library.custom_op("mtmoe::grouped_outer", mutates_args=())
 def _outer(grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None) -> Tensor:
     """Return the gradient of the weights, (N, O, I), by sums over each group's rows."""
-    return _backend(grad, rows, offsets, max_rows).outer(grad, rows, offsets)
+    return _backend(grad, rows, offsets, max_rows).outer(grad, rows, offsets, Tensor.new_empty)
 
 
 @torch.library.custom_op("mtmoe::grouped_sum", mutates_args=())
