@@ -58,6 +58,11 @@ def batches_of(
     return [*batches, rest] if len(rest) else list(batches)
 
 
+def limits_of(max_sizes: Any) -> Any:
+    """Return the greatest lengths of examples, one for all sides or one for each; None is no limit."""
+    return np.inf if max_sizes is None else max_sizes
+
+
 class MixtureDataset(FairseqDataset):
     """Dataset of the examples of several tasks."""
 
@@ -101,9 +106,7 @@ class MixtureDataset(FairseqDataset):
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
         """Return the indices of examples up to `max_sizes` (per side, or one for all), and those of longer ones."""
-        if max_sizes is None:
-            return indices, []
-        too_long_V = (self.sizes_of(indices) > np.asarray(max_sizes)).any(axis=1)
+        too_long_V = (self.sizes_of(indices) > limits_of(max_sizes)).any(axis=1)
         return indices[~too_long_V], indices[too_long_V].tolist()
 
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:

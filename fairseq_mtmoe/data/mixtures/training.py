@@ -9,7 +9,7 @@ import numpy as np
 from fairseq.data import FairseqDataset
 
 from fairseq_mtmoe.data.mixtures.candidates import INDEX, LENGTH, batches_of_ranks, candidate_batch
-from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, batches_of, sizes_of
+from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, batches_of, limits_of, sizes_of
 from fairseq_mtmoe.data.sampling.candidates import ranked
 from fairseq_mtmoe.data.sampling.draw import Draw
 from fairseq_mtmoe.data.sampling.order import Order, order_by_length
@@ -122,7 +122,7 @@ class TrainingMixture(MixtureDataset):
         """Return the epoch's batches, part after part, and the examples left out as too long."""
         limits, said = (max_tokens, max_sentences, multiple), f"[{self.loader.split}] epoch {self.epoch} draws"
         if self.draws_candidates:
-            *ranks, too_long = ranked(self.draw, *self._lengths(max_sizes))
+            *ranks, too_long = ranked(self.draw, list(map(sizes_of, self.datasets)), limits_of(max_sizes))
             logger.info(f"{said} {len(self)} candidates, as many from each task")
             parts = [batches_of_ranks(*ranks, *limits)]
         else:
@@ -171,14 +171,10 @@ class TrainingMixture(MixtureDataset):
         self.choose(self.datasets, self.draw.numbering)
         return found
 
-    def _lengths(self, max_sizes: Any) -> tuple[list[np.ndarray], Any]:
-        sizes = [sizes_of(dataset) for dataset in self.datasets]
-        return sizes, [max_sizes] * sizes[0].shape[1] if isinstance(max_sizes, int | float) else max_sizes
-
     def order(self, max_sizes: Any = None, draw: Draw | None = None, part: int = 0) -> Order:
         """Return an epoch's or part's examples up to `max_sizes` by length; equal lengths are shuffled."""
-        (sizes, limits), key = self._lengths(max_sizes), self.plan.order_key(self.epoch, part)
-        return order_by_length(draw or self.draw, sizes, key, limits)
+        key = self.plan.order_key(self.epoch, part)
+        return order_by_length(draw or self.draw, list(map(sizes_of, self.datasets)), key, limits_of(max_sizes))
 
     def batches(self, order: Order, *limits: Any) -> list[np.ndarray]:
         """Return the batches of an order's examples; limits as in `batches_of`."""

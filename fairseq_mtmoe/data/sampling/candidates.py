@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.sampling.draw import Draw, numbers_within
-from fairseq_mtmoe.data.sampling.order import Lengths
+from fairseq_mtmoe.data.sampling.order import Lengths, Limits
 from fairseq_mtmoe.data.sampling.permutation import Words
 
 WINDOW = 1024  # ranks sorted by length together: some ten steps or more
 
 
 def ranked(
-    draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None = None
+    draw: Draw, lengths: Sequence[Lengths], limits: Limits = np.inf
 ) -> tuple[list[Words], list[NDArray[np.int64]], Words]:
     """Return each task's candidates by rank, their greatest lengths, and the indices of examples that are too long.
 
@@ -28,7 +28,7 @@ def ranked(
     for task, sizes in enumerate(lengths):
         indices, examples = draw.sequence(task)
         sides_ES = sizes[examples]
-        outside = np.zeros(len(indices), bool) if limits is None else (sides_ES > np.asarray(limits)).any(axis=1)
+        outside = (sides_ES > limits).any(axis=1)
         too_long.append(indices[outside])
         indices, sides_ES = indices[~outside], sides_ES[~outside]
         order = _by_length_in_windows(sides_ES, len(sizes))

@@ -13,6 +13,7 @@ from fairseq_mtmoe.data.sampling.draw import Draw
 from fairseq_mtmoe.data.sampling.permutation import Words
 
 Lengths = NDArray[np.integer]
+Limits = float | Sequence[float]
 
 _FACTORS = {4: (0x9E3779B1, 0x85EBCA6B), 8: (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)}  # by word size in bytes
 
@@ -27,18 +28,15 @@ class Order:
     counts: NDArray[np.int64]  # (L,) examples of each task, those left out included
 
 
-def order_by_length(draw: Draw, lengths: Sequence[Lengths], key: int, limits: Sequence[float] | None = None) -> Order:
+def order_by_length(draw: Draw, lengths: Sequence[Lengths], key: int, limits: Limits = np.inf) -> Order:
     """Sort a draw's examples by length.
 
-    lengths: (n, S) of each task. key: seed for the order of equal lengths. limits: (S,), the largest lengths taken.
+    lengths: (n, S) of each task. key: seed for the order of equal lengths. limits: the largest lengths taken, (S,) or
+    one for all sides.
     """
     indices, sides, counts = _drawn(draw, lengths)
-    inside = np.ones(len(indices), dtype=bool)
-    for side, limit in zip(sides, limits or (), strict=limits is not None):
-        inside &= side <= limit
-    too_long = indices[~inside]
-    if len(too_long):
-        indices, sides = indices[inside], sides[:, inside]
+    outside = np.greater(sides.T, limits).any(axis=1)
+    too_long, indices, sides = indices[outside], indices[~outside], sides[:, ~outside]
     if sides.max(initial=0) < 2**16:
         sides = sides.astype(np.uint16)  # numpy sorts 16 bits by radix
     order = np.lexsort((_hashed(indices, key), *reversed(sides)))

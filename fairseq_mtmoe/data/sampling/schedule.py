@@ -24,9 +24,7 @@ _MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, relative to the data
 
 def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
     """Return (L,) `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`, equation 1, for any sizes and T; empty tasks get 0."""
-    assert 0 < temperature < math.inf
     values = np.asarray(sizes, dtype=np.float64)
-    assert values.max() > 0 and values.min() >= 0
     with np.errstate(divide="ignore", over="ignore"):
         # Relative to the largest, so that nothing overflows.
         weights: NDArray[np.float64] = np.exp((np.log(values) - np.log(values.max())) / temperature)

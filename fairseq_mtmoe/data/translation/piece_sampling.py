@@ -40,15 +40,14 @@ class SampledSide:
 
     def __init__(self, side: Side, dictionary: Dictionary, amount: float, longest: int, folder: str) -> None:
         model, self._longest = side.processor, longest
-        scores = {name: model.get_score(model.piece_to_id(name)) for name in plain_pieces(side.model)}
-        ids = {name: int(dictionary.index(name)) for name in scores}
+        ids = {name: int(dictionary.index(name)) for name in plain_pieces(side.model)}
         known = {name: number for name, number in ids.items() if number != dictionary.unk()}
         if len(known) < len(ids) / 2:
             raise UserError(
                 f"`--sample-pieces` needs the SentencePiece model of the data, but the dictionary lacks "
                 f"{len(ids) - len(known):,} of the {len(ids):,} pieces of the model in `{folder}`."
             )
-        scores = {name: scores[name] for name in known}
+        scores = {name: model.get_score(model.piece_to_id(name)) for name in known}
         self._names = {number: name for name, number in known.items()}
         self._are_of_words = not any(SPACE in name[1:] for name in known)
         kind = _Bpe if model_type(side.model) == BPE else _Unigram

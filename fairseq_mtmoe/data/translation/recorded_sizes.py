@@ -9,18 +9,19 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Required
+from typing import Annotated, Any, Required
 
 from fairseq_mtmoe.data.translation.file_names import indexed_sides
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_json, read_text
-from fairseq_mtmoe.io.typed import fault, mapping
+from fairseq_mtmoe.io.typed import at_least, fault, mapping
 
 FILE_NAME = "sizes.json"
 SPLIT = "train"  # the only split with shards
 SYNTHETIC = "back-translated"
+Count = Annotated[int, at_least(1)]
 _RECORD: Any = mapping(
-    {"shards": Required[list[str]], "train": Required[dict[str, list[int]]], SYNTHETIC: dict[str, int]}
+    {"shards": Required[list[str]], "train": Required[dict[str, list[Count]]], SYNTHETIC: dict[str, int]}
 )
 
 
@@ -30,7 +31,7 @@ def _record(folder: str) -> dict[str, Any]:
         return {"shards": [], "train": {}}
     record: dict[str, Any] = read_json(path, "a record of sizes")
     if fault(record, _RECORD) is not None or not all(
-        0 < len(sizes) <= len(record["shards"]) and min(sizes) > 0 for sizes in record["train"].values()
+        0 < len(sizes) <= len(record["shards"]) for sizes in record["train"].values()
     ):
         raise UserError(
             f"`{path}` must have the names of `shards`, and for each pair in `train` the sentences of each shard;"

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
-from fairseq_mtmoe.io.typed import fault
+from fairseq_mtmoe.io.typed import fault, one_of
 
 TIERS = ("high", "mid", "low")
 FROM_LOW = TIERS[::-1]  # the order in tables and charts
@@ -41,9 +42,6 @@ def tier_of_size(size: int, largest: int) -> str:
 def read_tiers(path: Path) -> dict[str, list[str]]:
     """Return the pairs or target languages of each tier in a file such as `tiers.json`."""
     content = read_json(path, "a file of tiers")
-    if fault(content, dict[str, list[str]]) is not None:
+    if fault(content, dict[Annotated[str, one_of(TIERS)], list[str]]) is not None:
         raise UserError(f"`{path}` must map high, mid and low to lists of language pairs, but does not.")
-    for key in content:
-        if key not in TIERS:
-            raise_invalid(f"every key of {path}", f"one of {', '.join(TIERS)}", key)
     return dict(content)

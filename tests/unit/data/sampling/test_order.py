@@ -34,7 +34,7 @@ def blocks(request, monkeypatch):
 )
 def test_the_order_is_by_the_length_of_the_first_side_then_of_the_next(method, size, limits, sides, blocks):
     draw, lengths = second_epoch(SIZES, method, virtual_epoch_size=size), lengths_of(SIZES, sides=sides)
-    order = order_by_length(draw, lengths, 3, limits)
+    order = order_by_length(draw, lengths, 3, limits or np.inf)
     drawn = np.concatenate([indices for indices, _, _ in draw.blocks()])
     outside = (lengths_at(draw, lengths, drawn) > (limits or (99,) * sides)).any(axis=1)
     assert sorted(order.indices) == sorted(drawn[~outside]) and sorted(order.too_long) == sorted(drawn[outside])

@@ -29,7 +29,7 @@ def test_a_wrong_file_is_one_sentence(text, tmp_path):
         path.symlink_to("nowhere")  # which is not passed over
     else:
         path.write_text(text)
-    with refused(f"every key of {path}" if text == '{"tiny": []}' else path.name):
+    with refused(path.name):
         load_tiers(tmp_path, SIZES)
 
 
