@@ -60,7 +60,7 @@ def test_what_is_no_model(tmp_path, monkeypatch):
 def test_a_model_that_is_cut_short_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(identification, "_SECONDS", 2)
     whole = write_model(tmp_path / "lid.bin", WORDS).read_bytes()
-    for size in (0, 100, 400, len(whole) - 20, len(whole) - 1):
+    for size in (100, len(whole) - 20, len(whole) - 1):
         (tmp_path / "cut.bin").write_bytes(whole[:size])
         with refused("identify", "cut.bin"):
             identification.check_model(str(tmp_path / "cut.bin"))

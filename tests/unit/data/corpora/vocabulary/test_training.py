@@ -55,7 +55,7 @@ def test_decoding_gives_the_text_back():
 @pytest.mark.parametrize("space", [" ", ""], ids=["words", "no spaces"])
 def test_lines_that_sentencepiece_would_skip_are_trained_on(space):
     draw = random.Random(1)
-    long = [space.join(draw.choices(("เขา", "กินข้าว", "วันนี้"), k=size)) for size in (1500, 3000, 50_000)]
+    long = [space.join(draw.choices(("เขา", "กินข้าว", "วันนี้"), k=size)) for size in (1500, 3000)]
     model = sentencepiece.SentencePieceProcessor(model_proto=spm.train_model([*lines(300), *long], 44, 1.0))
     assert model.unk_id() not in model.encode("กินข้าว")
 
