@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @click.command("translate")
-@click.argument("models", nargs=-1, required=True, metavar="MODEL")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL…")
 @click.option("--from", "source", metavar="LANG", help="Language of the text, as the model names it.")
 @list_option("--to", "targets", metavar="LANG,…", help="Languages to translate into.")
 @click.option("--input", "inputs", multiple=True, type=PATH, metavar="FILE",
