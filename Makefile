@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
-BENCHMARKS := layer assignment step decode evaluate translate epoch scaling glue uncertainty adapters prepare
+BENCHMARKS := layer assignment step decode evaluate translate epoch scaling glue adapters prepare
 KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/moe/assignment/kernels/*.h)
 # Unit tests that train or build models, a minute or more each
 SLOW_UNITS := analysis/report backbones benchmarks checkpoints cli data/corpora data/mixtures data/sampling/test_candidates.py \

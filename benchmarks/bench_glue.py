@@ -6,6 +6,9 @@ A step is the forward and backward pass and the update, with our criterion and o
 like lengths, drawn uniformly from 8 tasks. Beside it: Hugging Face's `BertModel` in PyTorch with the same weights,
 heads, loss, optimizer and batches. The data is made, as long and as much as GLUE's (`glue_texts.py`), and is read from
 files in the official form.
+
+The last table shows the cost of `--sampling-method uncertainty`: the pass of the candidates, equally many of each
+task, beside a training step on all of them.
 """
 
 from __future__ import annotations
@@ -13,12 +16,17 @@ from __future__ import annotations
 import logging
 import statistics
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+import torch
+from fairseq.tasks import setup_task
 from glue_systems import (
     ADAPTED,
     ADAPTED_FROZEN,
@@ -26,11 +34,14 @@ from glue_systems import (
     FROZEN,
     PEER,
     SPARSE,
+    Sample,
     System,
     batches,
     check_equal,
+    configuration,
     full,
     made_encoder,
+    system_of,
     systems,
 )
 from glue_texts import lengths, serialized_tokenizer, write_benchmark
@@ -38,6 +49,7 @@ from measure import Report, report_name, report_options
 from timing import Floor, Ratio, interleaved
 
 from fairseq_mtmoe.backbones.bert.config import MINILM, EncoderConfig
+from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
 
 WARMUPS = 2
 OWN, LONGEST = "GLUE's lengths", "128 tokens"
@@ -47,6 +59,10 @@ RATIOS = (  # of steps: a system, what it is compared with, the ratio's ceiling
     (FROZEN, DENSE, 0.80),
     (ADAPTED_FROZEN, ADAPTED, 0.80),
 )
+
+CHOICE, TRAINING = "choosing", "training on all candidates"
+CHOOSING = (DENSE, SPARSE)  # the systems that choose by uncertainty
+MOST_OF_TRAINING = 0.40  # ceiling of the time of choosing
 
 
 @dataclass(frozen=True)
@@ -67,10 +83,11 @@ class Size:
     tasks: int = 6
     length: int = 128
     longest: int = 16  # examples in a batch without padding
+    candidates: int = 32  # of each task, to choose from by uncertainty
 
 
 FULL = Size(share=1.0)
-SMALL = Size(share=0.2, longest=8)
+SMALL = Size(share=0.2, longest=8, candidates=8)
 
 
 def steps(report: Report, found: dict[str, System], size: Size, repetitions: int) -> None:
@@ -97,6 +114,46 @@ class Turns:
     def __call__(self) -> None:
         self.system.sample = next(self.samples)
         self.system()
+
+
+def choosing(report: Report, data: Path, encoder: Path, size: Size, repetitions: int) -> None:
+    """Time the pass of the candidates beside a training step on as many examples."""
+    rows = []
+    for arch in CHOOSING:
+        config = configuration(
+            data, encoder, arch + size.arch, "--sampling-method", "uncertainty", "--freeze-layers", "0"
+        )
+        task: Any = setup_task(config.task)
+        torch.manual_seed(1)
+        system = system_of(task, task.build_model(config.model), config)
+        task.load_dataset("train")
+        samples = candidates(task, size.candidates, WARMUPS + repetitions)
+        mixture = task.datasets["train"]
+        drawn = [sample[CANDIDATES] for sample in samples]
+        batches_of_all = [mixture.chosen_batch(batch.examples(range(len(batch.items)))) for batch in drawn]
+        works = {CHOICE: partial(choose, system, iter(samples)), TRAINING: Turns(system, batches_of_all)}
+        times = interleaved(works, repetitions, WARMUPS)
+        report.raw(f"seconds of choosing, {arch}", times)
+        ratio = Ratio.of(times[CHOICE], times[TRAINING])
+        rows.append([arch, *(statistics.median(seconds) for seconds in times.values()), str(ratio)])
+        limit = Floor(MOST_OF_TRAINING)
+        report.figure(f"{arch}: {CHOICE} / {TRAINING}", ratio.median, limit, (ratio.low, ratio.high))
+    note = f"{size.candidates} candidates of each of {len(lengths())} tasks."
+    columns = ["system", CHOICE, TRAINING, "the first / the second (quartiles)"]
+    report.table("Seconds of choosing by uncertainty", columns, rows, note)
+
+
+def candidates(task: Any, size: int, number: int) -> list[Sample]:
+    """Return whole batches of `size` candidates of each task."""
+    mixture = task.datasets["train"]
+    epoch, _ = mixture.epoch_batches(None, None, size, 1)
+    whole = [batch for batch in epoch if len(batch) == size * len(mixture.datasets)]
+    chosen = np.random.default_rng(1).choice(len(whole), number, replace=False)
+    return [mixture.collater([mixture[int(index)] for index in whole[place]]) for place in chosen]
+
+
+def choose(system: System, samples: Iterator[Sample]) -> None:
+    system.task.choose(next(samples), system.model, system.criterion, 1)
 
 
 def show_steps(report: Report, kind: str, times: dict[str, list[float]], tokens: list[int], note: str) -> None:
@@ -143,6 +200,7 @@ def run(size: Size, repetitions: int, folder: Path, report: Report) -> None:
     )
     found[DENSE].task.load_dataset("train")
     steps(report, found, size, repetitions)
+    choosing(report, data, encoder, size, repetitions)
 
 
 if __name__ == "__main__":

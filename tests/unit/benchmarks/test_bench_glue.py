@@ -48,16 +48,16 @@ def test_everything_is_measured_and_systems_are_compared_first(tmp_path, monkeyp
         compared.append((systems, sample))
 
     monkeypatch.setattr(bench, "check_equal", check_and_keep)
-    size = bench.Size(share=0.0006, encoder=TINY, arch="", batch=8, tasks=2, longest=4, length=20)
+    size = bench.Size(0.0006, encoder=TINY, arch="", batch=8, tasks=2, longest=4, length=20, candidates=2)
     report = Report("tiny", "tiny")
-    bench.run(size, 5, tmp_path, report)
+    bench.run(size, 2, tmp_path, report)
     report.finish(write=True, check=False)
     written = json.loads((tmp_path / "tiny.json").read_text())
-    assert len(written["floors"]) == 2 * len(bench.RATIOS)
+    assert len(written["floors"]) == 2 * len(bench.RATIOS) + len(bench.CHOOSING)
     assert all(figure["value"] > 0 for figure in written["floors"][-4:])
     ((systems, sample),) = compared
     timed = [len(times) for kind in written["raw"].values() for times in kind.values()]
-    assert timed == [5] * 2 * len(systems)
+    assert timed == [2] * 2 * (len(systems) + len(bench.CHOOSING))
     with pytest.raises(AssertionError):  # They were trained, with dropouts of their own.
         check(systems, sample)
     for name in (bench.FROZEN, bench.ADAPTED_FROZEN):
@@ -65,17 +65,3 @@ def test_everything_is_measured_and_systems_are_compared_first(tmp_path, monkeyp
         frozen = [parameter for parameter in parameters if not parameter.requires_grad]
         assert len(frozen) == 5 + 16
         assert all(parameter.grad is None for parameter in frozen)
-
-
-@pytest.mark.rare
-def test_choosing_is_timed_beside_training_on_as_many_sentences(tmp_path, monkeypatch):
-    bench = importlib.import_module("bench_uncertainty")
-    monkeypatch.setattr(bench, "SYSTEMS", ("mt_dense",))
-    report = Report("tiny", "tiny")
-    trained, step = [], bench.System.__call__
-    monkeypatch.setattr(bench.System, "__call__", lambda self: trained.append(self.sample) or step(self))
-    bench.run(bench.Size(0.0006, encoder=TINY, arch=""), 2, 5, tmp_path, report)
-    (figure,) = report.figures
-    assert figure.floor.limit == 0.40 and figure.value > 0
-    whole = [sample for sample in trained if bench.CANDIDATES not in sample]
-    assert len(whole) == 2 * 7 and {sample["nsentences"] for sample in whole} <= {14, 15, 16}
