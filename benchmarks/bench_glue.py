@@ -62,6 +62,7 @@ RATIOS = (  # of steps: a system, what it is compared with, the ratio's ceiling
 
 CHOICE, TRAINING = "choosing", "training on all candidates"
 CHOOSING = (DENSE, SPARSE)  # the systems that choose by uncertainty
+CHOOSING_SHARE = 0.02  # of GLUE's training examples, from which candidates are drawn
 MOST_OF_TRAINING = 0.40  # ceiling of the time of choosing
 
 
@@ -200,7 +201,9 @@ def run(size: Size, repetitions: int, folder: Path, report: Report) -> None:
     )
     found[DENSE].task.load_dataset("train")
     steps(report, found, size, repetitions)
-    choosing(report, data, encoder, size, repetitions)
+    few = folder / "few"
+    write_benchmark(few, min(size.share, CHOOSING_SHARE))
+    choosing(report, few, encoder, size, repetitions)
 
 
 if __name__ == "__main__":
