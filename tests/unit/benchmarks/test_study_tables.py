@@ -341,25 +341,18 @@ def test_a_shown_contrast_has_the_word_of_the_pages():
     assert word == "post hoc" and f"costs German {figure}," in page
 
 
-@pytest.mark.parametrize(("verdict", "word", "wrong"), [
-    ("post hoc", "post hoc", 0), ("not judged", "post hoc", 1), ("worse", "post hoc", 1), ("post hoc", "better", 1),
-])  # fmt: skip
-def test_pages_that_say_something_else_are_found(tmp_path, verdict, word, wrong):
-    figure = {
-        "study": "captions",
-        "row": "dense_heated",
-        "control": "dense",
-        "group": "high",
-        "metric": "valid perplexity",
-    }
-    quoted = [quotes.Quoted("page.md", line, **figure) for line in ("a claim", "In prose")]
-    (tmp_path / "page.md").write_text(TABLE.format(verdict, word))
-    assert len(list(quotes.misquoted(tmp_path, quoted))) == wrong
-    (tmp_path / "page.md").write_text(TABLE.format(verdict, word).replace("+13.5%", "+13.6%"))
+def test_pages_that_say_something_else_are_found(tmp_path, monkeypatch):
+    figure = {"study": "captions", "row": "dense_heated", "control": "dense", "group": "high"}
+    quoted = [quotes.Quoted("page.md", line, metric="valid perplexity", **figure) for line in ("a claim", "In prose")]
+    judged = quotes.told(quoted)
+    monkeypatch.setattr(quotes, "told", lambda _: judged)
+    for verdict, word, wrong in (
+        ("post hoc", "post hoc", 0), ("not judged", "post hoc", 1), ("worse", "post hoc", 1), ("post hoc", "better", 1),
+    ):  # fmt: skip
+        (tmp_path / "page.md").write_text(TABLE.format(verdict, word))
+        assert len(list(quotes.misquoted(tmp_path, quoted))) == wrong
+    (tmp_path / "page.md").write_text(TABLE.format("post hoc", "post hoc").replace("+13.5%", "+13.6%"))
     assert len(list(quotes.misquoted(tmp_path, quoted))) == 2
-    agreed = [quotes.Quoted("page.md", "a claim", **figure, paper=paper) for paper in (14, -1)]
-    (tmp_path / "page.md").write_text(TABLE.format("excludes the paper's figure", ""))
-    assert [len(list(quotes.misquoted(tmp_path, [one]))) for one in agreed] == [1, 0]
 
 
 # ---- intervals over seeds and sentences ----
