@@ -42,7 +42,7 @@ def train(data, folder, *options):
 def mixture(benchmark_data, tmp_path_factory):
     """The folder of a run that has learned all tasks; what it wrote is in `log.txt`."""
     folder = tmp_path_factory.mktemp("mixture")
-    options = ("--init-encoder", benchmark_data / "encoder.pt", "--max-update", 225, "--lr", 0.004,
+    options = ("--init-encoder", benchmark_data / "encoder.pt", "--max-update", 300, "--lr", 0.004,
                "--validate-interval", 4)  # fmt: skip
     (folder / "log.txt").write_text(train(benchmark_data, folder, *options))
     return folder
@@ -64,8 +64,8 @@ def test_it_learns_a_mixture_of_all_kinds(mixture, validation):
     """In an epoch each has a quarter of the examples, so that the mean of their losses is the loss."""
     figures = validation[2]
     scores = [figures[f"{task}_{metric}"] for task, metric in METRICS.items()]
-    # Chance is 0 or 50. Processors round differently, and the lowest score differs by ten between them.
-    assert min(*scores, figures["small"]) >= 75, figures
+    # Chance is 0 or 50. Processors round differently: the updates suffice for each of them.
+    assert min(*scores, figures["small"]) >= 90, figures
     assert figures["all"] == pytest.approx(sum(scores) / 4, abs=0.01), figures
     trained = logged((mixture / "log.txt").read_text(), "train_wall")
     losses = [trained[f"{task}_loss"] for task in NAMES]
@@ -94,7 +94,7 @@ def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, m
         assert written["averages"][name]["score"] == pytest.approx(figures[name], abs=0.02)
     settings = written["settings"]
     assert (settings["model"], settings["seed"], settings["trained_tasks"]) == ("mt_tag", 1, NAMES)
-    assert settings["encoder"] == {"layers": 2, "width": 16} and 0 < settings["updates"] <= 225
+    assert settings["encoder"] == {"layers": 2, "width": 16} and 0 < settings["updates"] <= 300
     arguments = ("--path", mixture / "checkpoint_best.pt", "--out", folder, "--cpu")
     before = (folder / "scores.json").stat()
     evaluated = mtmoe("evaluate", benchmark_data, *arguments)

@@ -124,7 +124,7 @@ def reordered(folder):
 def test_a_run_goes_on_and_begins_with_labels_in_another_order(data, tmp_path):
     """It makes the same updates, with the optimizer's moments and without."""
     options = ("--glue-tasks", ",".join(TASKS), "--init-encoder", data / "encoder.pt", "--disable-validation",
-               "--arch", "mt_tag", "--dense-updates", 3, "--lr", 0.01)  # fmt: skip
+               "--arch", "mt_tag", "--dense-updates", 3, "--lr", 0.01, "--adam-eps", 1e-3)  # fmt: skip
     last = tmp_path / "begun" / "checkpoint_last.pt"
     run_here(task_arguments(data, last.parent, *options, "--max-update", 5))
     table, orders = reordered(tmp_path)
@@ -138,5 +138,5 @@ def test_a_run_goes_on_and_begins_with_labels_in_another_order(data, tmp_path):
         for key, value in same["parameters"].items():
             order = orders.get(key.removeprefix("heads.").rpartition(".")[0])
             np.testing.assert_allclose(
-                other["parameters"][key], value if order is None else value[order], atol=1e-3, err_msg=f"{name}: {key}"
+                other["parameters"][key], value if order is None else value[order], atol=1e-4, err_msg=f"{name}: {key}"
             )
