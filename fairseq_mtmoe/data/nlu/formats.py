@@ -130,6 +130,9 @@ def _with_columns(lines: Lines, columns: list[str], rows: Iterator[tuple[int, li
     """Yield the records of rows, of which those of empty lines are empty; without `columns` the first is the header."""
     if not columns:
         columns = next((row for _, row in rows if row), [])
+    named_columns = list(filter(None, columns))
+    if len(set(named_columns)) < len(named_columns):
+        raise lines.wrong(1, f"must have different names of columns, but has {', '.join(named_columns):.80}")
     for number, row in rows:
         if not row:
             if len(columns) == 1:  # an example without text; elsewhere the line is no example

@@ -13,6 +13,7 @@ import numpy as np
 from fairseq_mtmoe.data.nlu.answers import normalized
 from fairseq_mtmoe.data.nlu.formats import Lines, Record, records
 from fairseq_mtmoe.data.nlu.table import BY_LABEL, FORM_FIELD, Format, Kind, Source, TaskRow, TextForm
+from fairseq_mtmoe.data.nlu.token_runs import whole_characters
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 
@@ -163,7 +164,7 @@ def _with_text(record: Record, form: TextForm, example: Example) -> Example:
 def _example(record: Record, row: TaskRow, labelled: bool) -> Example | None:
     """Return a record's example; None if it is left out."""
     key_value = record.fields.get(row.key)
-    key = "" if key_value is None else str(key_value)
+    key = "" if key_value is None else whole_characters(str(key_value))
     if row.kind is Kind.word_labels:
         return _labelled_words(record, row, labelled, key)
     texts = tuple(_text(record, row, text) for text in row.texts)

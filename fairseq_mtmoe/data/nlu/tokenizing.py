@@ -86,9 +86,6 @@ class TextTokenizer:
         self._tokenizer = load_tokenizer(serialized)
         self._marks = [Marks.of(self._tokenizer.encode("a", pair)) for pair in (None, "a")]
         self.pair_marks = self._marks[1]  # around two texts
-        least = max(mark.size for mark in self._marks) + 2
-        if least > max_length:
-            raise_invalid("--max-positions", f"at least {least}, room for special tokens and a text", max_length)
         padding_ids = [token for name in PADDING if (token := self._tokenizer.token_to_id(name)) is not None]
         if not padding_ids:
             raise UserError(f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has none.")

@@ -180,6 +180,8 @@ def test_an_example_without_a_key_has_its_number(tmp_path, write):
     ]
     write("COPA/test.jsonl", [{**asked[0], "idx": 7}, *asked])
     assert [example.key for example in read(tmp_path, "copa", "test", labelled=False)] == ["7", "1", "2"]
+    write("COPA/test.jsonl", [{**asked[0], "idx": "\ud800"}])
+    assert read(tmp_path, "copa", "test", labelled=False)[0].key == "?"  # a lone surrogate cannot be written
 
 
 def test_empty_names_in_a_header_may_repeat(tmp_path, write):
@@ -283,6 +285,7 @@ WRONG = {
         (RTE + "0\tA\tB\tmaybe\n", 2),
         (RTE.encode() + b"0\tA\xff\tB\tentailment\n", None),
         (RTE.replace("sentence2", "other") + "0\tA\tB\tentailment\n", 2),
+        (RTE.replace("sentence2", "sentence1") + "0\tA\tB\tentailment\n", 1),
     ],
     "CB/train.jsonl": [
         ('{"premise": "A"\n', 1),
