@@ -14,8 +14,8 @@ from fairseq_mtmoe.conditioning import (
     TaskEmbeddings,
     apply_norm,
     block_width,
-    reference,
 )
+from tests.helpers import conditional_reference as reference
 from tests.helpers.models import perturb
 
 K, D, H, HEADS, LENGTH = 3, 5, 6, 2, 11
