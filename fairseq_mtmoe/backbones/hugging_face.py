@@ -55,12 +55,10 @@ class KeyMap:
 
 
 def _translated(module: str, table: Mapping[str, str]) -> str:
-    found = _INDEX.search(module)
-    if found is None and "{}" in module:
-        raise KeyError(module)
-    if found is None or module in table:  # the first block may hold a module that all blocks share
+    index = _INDEX.search(module)
+    if index is None or module in table:  # the first block may hold a module that all blocks share
         return table[module]
-    return table[_INDEX.sub("{}", module, count=1)].format(found[0])
+    return table[_INDEX.sub("{}", module, count=1)].format(index[0])
 
 
 def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Collection[str] = (),

@@ -26,7 +26,6 @@ HEADS = "heads."  # prefix of their parameters' names
 HEAD_STD = 0.02
 UNREAD = -1e4  # logit of tokens outside the spans: 0 after softmax, and finite in every dtype
 NO_TOKEN, NO_WORD = -1, -2  # index of the first token of a word without tokens, and of a missing word
-NEW = ("per_token", "per_word")  # fields of `HeadSize` since 0.1.5
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,8 @@ class HeadSize:
 
 
 def heads_to_text(sizes: Mapping[str, HeadSize]) -> str:
-    """Return head sizes in JSON.
-
-    `NEW` fields are left out unless set, so that older versions can read the rest.
-    """
-    fields = {task: asdict(size) for task, size in sizes.items()}
-    return json.dumps({task: {k: v for k, v in of.items() if k not in NEW or v} for task, of in fields.items()})
+    """Return head sizes in JSON."""
+    return json.dumps({task: asdict(size) for task, size in sizes.items()})
 
 
 def heads_from_text(text: str) -> dict[str, HeadSize]:

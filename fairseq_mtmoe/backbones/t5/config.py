@@ -69,17 +69,6 @@ class T5Config:
         """Return the factor of the decoder's states before the output layer."""
         return 1 / math.sqrt(self.d_model) if self.scale_decoder_outputs else 1.0
 
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """Return the fields for files.
-
-        Fields that versions before 0.1.12 do not know are left out at their default.
-        """
-        values = dataclasses.asdict(self)
-        if self.scale_decoder_outputs == self.tie_word_embeddings:
-            del values["scale_decoder_outputs"]
-        return values
-
     def for_hugging_face(self) -> dict[str, Any]:
         """Return the content of a `config.json` for all versions of `transformers`.
 

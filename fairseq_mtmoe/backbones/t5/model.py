@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import torch
@@ -104,7 +104,7 @@ def note_sizes(cfg: Any, t5: T5Config) -> None:
     """
     if not isinstance(getattr(cfg, "t5", None), str):
         raise_invalid("--arch", "a model on a T5, such as t5_base", getattr(cfg, "_name", None))
-    cfg.t5 = json.dumps(t5.sizes)
+    cfg.t5 = json.dumps(asdict(t5))
 
 
 def t5_config(cfg: Any) -> T5Config:

@@ -8,7 +8,7 @@ A folder has `config.json`, the weights, and `spiece.model`, a unigram SentenceP
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class PretrainedT5:
     def save(self, path: str | Path) -> None:
         """Write the file, completely or not at all."""
         pieces = torch.from_numpy(np.frombuffer(self.sentencepiece, dtype=np.uint8).copy())
-        file_io.save({KIND: self.config.sizes, "sentencepiece": pieces, "model": self.state}, str(path))
+        file_io.save({KIND: asdict(self.config), "sentencepiece": pieces, "model": self.state}, str(path))
 
 
 def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedT5:

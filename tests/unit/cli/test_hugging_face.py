@@ -163,7 +163,7 @@ def test_an_encoder_of_several_tasks_leaves_its_heads_and_takes_its_tokenizer_al
 @pytest.mark.parametrize("config", ALL_CONFIGS.values(), ids=ALL_CONFIGS)
 def test_a_trained_t5(config, tmp_path):
     transformers = pytest.importorskip("transformers")
-    cfg = FineTunedT5Config(t5=json.dumps(config.sizes), dropout=0.0)
+    cfg = FineTunedT5Config(t5=json.dumps(dataclasses.asdict(config)), dropout=0.0)
     model, pieces = tiny_t5(config), torch.tensor([1, 2, 3], dtype=torch.uint8)
     write(tmp_path / "checkpoint.pt", model.half(), cfg, "t5", {"_name": "text_to_text"}, sentencepiece=pieces)
     model.float()

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.encoder import BertBlock
@@ -14,7 +13,6 @@ from fairseq_mtmoe.slots import (
     AdapterPlan,
     BatchContext,
     GateInput,
-    adapter_blocks,
     task_sparsity_loss,
 )
 from tests.helpers.bert import TINY as TINY_BERT
@@ -154,8 +152,3 @@ def test_the_loss_is_of_all_layers_of_all_passes():
     unwanted = GateInput(torch.randn(D))
     measured(blocks[0], h, unwanted)
     assert not unwanted.similarities and len(unwanted.weights) == 1
-
-
-def test_blocks_with_adapters_are_found():
-    model = nn.ModuleDict({"a": BLOCKS["t5"](), "b": filled("t5", kind="lora"), "c": filled("bert", kind="bottleneck")})
-    assert [*adapter_blocks(model)] == ["b", "c"]

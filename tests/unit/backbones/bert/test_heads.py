@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, heads_from_text, heads_to_text, transferred
+from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, transferred
 from fairseq_mtmoe.moe import ExpertBank, FixedGate, MoELayer, SwitchGate, TaskGate
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers.refused import refused
@@ -55,11 +55,6 @@ def test_candidates_that_there_are_not_are_never_chosen():
     torch.testing.assert_close(beside_none, alone[0, 0], rtol=1e-5, atol=1e-6)
     heads(states, {"value": torch.tensor([[-1, 2]])}, {})["value"].sum().backward()
     assert states.grad[0].count_nonzero() == 0
-
-
-def test_only_heads_of_words_say_so_in_checkpoints():
-    sizes = {**SIZES, "each": HeadSize(3, per_word=True)}
-    assert heads_to_text(sizes).count("per_word") == 1 and heads_from_text(heads_to_text(sizes)) == sizes
 
 
 def test_heads_start_small():

@@ -1,6 +1,5 @@
 """Gates folded into what they weigh: what the model says stays, and costs what a model without sources costs."""
 
-from argparse import Namespace
 from dataclasses import replace
 
 import pytest
@@ -93,10 +92,3 @@ def test_what_cannot_be_merged_is_refused(tmp_path):
     with refused("encoder.prompt.weight"):
         merge(tmp_path, model, options)
     assert not (tmp_path / "merged.pt").exists()
-
-
-def test_options_of_an_older_form_are_read_alike(tmp_path):
-    model, options = trained(TRANSLATION)
-    found, _ = merge(tmp_path, model, options)
-    other, _ = merge(tmp_path, model, Namespace(**options), "--overwrite")
-    assert all(torch.equal(other["model"][key], value) for key, value in found["model"].items())
