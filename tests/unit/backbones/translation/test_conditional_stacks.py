@@ -7,7 +7,8 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch.nn import functional as F
 
-from fairseq_mtmoe.conditioning import PARTS, FiLM, reference
+from fairseq_mtmoe.conditioning import PARTS, FiLM
+from tests.helpers import conditional_reference as reference
 from tests.helpers.decoding import decode
 from tests.helpers.models import batch, dense_model, moe_model, perturb, stub_task
 from tests.helpers.pairwise import pairwise
