@@ -70,10 +70,7 @@ class Merger:
 
     @torch.no_grad()
     def merged(self, state: State) -> dict[str, Tensor]:
-        """Return the state without gates and sources.
-
-        Raises `UserError`: it does not fit the options.
-        """
+        """Return the state without gates and sources."""
         result = dict(state)
         for path, weights_K in self.weights(state).items():
             prefix = f"{path}.mixture.adapters."
@@ -91,14 +88,13 @@ class Merger:
 
     def _prompt(self, state: State) -> Tensor:
         """Return the correlated prompt, (P, H)."""
-        _, width = _shape(state, f"{PROMPT}weight", 2)
+        width = state[f"{PROMPT}weight"].shape[1]
         prompt = CorrelatedPrompt(len(self.metadata.tokens), width, [source.length for source in self.metadata.sources])
         mixed: Tensor = _filled(prompt, state, PROMPT)()
         return mixed
 
     def _bank(self, state: State, prefix: str) -> AdapterBank:
-        _, _, input_size = _shape(state, f"{prefix}down", 3)
-        output_size = _shape(state, f"{prefix}up", 3)[2]
+        input_size, output_size = (state[f"{prefix}{name}"].shape[2] for name in ("down", "up"))
         kind, rank = self.made.adapter, self.made.rank
         scale = {"scale": self.made.alpha / rank} if kind == LORA else {}
         bank = ADAPTERS[kind](len(self.metadata.sources), input_size, output_size, rank, **scale)
@@ -106,19 +102,7 @@ class Merger:
 
 
 def _filled(module: AnyModule, state: State, prefix: str) -> AnyModule:
-    """Load a module from a state and set evaluation mode.
-
-    Raises `UserError`: shapes do not fit the options.
-    """
+    """Load a module from a state and set evaluation mode."""
     values = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    wanted = {name: value.shape for name, value in module.state_dict().items()}
-    if {name: value.shape for name, value in values.items()} != wanted:
-        raise UserError(f"The checkpoint's `{prefix}…` must fit its options, but does not: the file is damaged.")
     module.load_state_dict(values)
     return module.eval()
-
-
-def _shape(state: State, name: str, dimensions: int) -> torch.Size:
-    if name not in state or state[name].dim() != dimensions:
-        raise UserError(f"The checkpoint must have a `{name}` of {dimensions} dimensions, but has none: it is damaged.")
-    return state[name].shape
