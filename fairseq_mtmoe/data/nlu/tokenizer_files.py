@@ -48,14 +48,14 @@ def _try(serialized: str) -> None:
     load_tokenizer(serialized)
 
 
-def check_installed() -> None:
-    """Raise `UserError` if the `tokenizers` library, which translation does not need, is missing."""
+def check_installed(package: str = "tokenizers", module: str = "tokenizers") -> None:
+    """Raise `UserError` if a package that translation does not need is missing."""
     try:
-        importlib.import_module("tokenizers")
+        importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            "`tokenizers` must be installed for language understanding, but is not: `pip install "
-            "'fairseq_mtmoe[nlu]'`, or the folder WHEELHOUSE-optional."
+            f"`{package}` must be installed for language understanding, but is not; run `pip install "
+            "'fairseq_mtmoe[nlu]'`, or install the wheels in WHEELHOUSE-optional."
         ) from error
 
 

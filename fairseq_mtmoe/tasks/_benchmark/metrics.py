@@ -12,22 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.data.nlu.tokenizer_files import check_installed
+from fairseq_mtmoe.errors import raise_invalid
 
 Values = NDArray[np.float64]
 
 RESAMPLES = 300  # sklearn takes milliseconds per resample; this number gives the error to within 4%
-
-
-def check_installed(package: str = "scikit-learn", module: str = "sklearn.metrics") -> None:
-    """Raise a `UserError` with the install command if a package is missing."""
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(
-            f"`{package}` must be installed for language understanding, but is not; run `pip install "
-            "'fairseq_mtmoe[nlu]'`, or install the wheels in WHEELHOUSE-optional."
-        ) from error
 
 
 def _sklearn(name: str, **options: Any) -> Callable[..., float]:

@@ -27,12 +27,13 @@ from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.reading import expect_files
 from fairseq_mtmoe.data.nlu.table import TaskRow, load_tables
+from fairseq_mtmoe.data.nlu.tokenizer_files import check_installed
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.task_types.task_type import Predictions, Scored, flattened, only_answer
 from fairseq_mtmoe.tasks._benchmark.config import BenchmarkConfig
-from fairseq_mtmoe.tasks._benchmark.metrics import check_installed, check_metric, score
+from fairseq_mtmoe.tasks._benchmark.metrics import check_metric, score
 from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport, majority_scores
 from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
@@ -150,7 +151,7 @@ class BenchmarkTask(Multitask):
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Self:
         """Build the task; called by fairseq (UserError: no data, no scikit-learn)."""
-        check_installed()
+        check_installed("scikit-learn", "sklearn.metrics")
         values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
         args = Namespace(**{"sampling_temperature": 1.0, **values})  # the default without sampling options
         if not args.data or not Path(args.data).is_dir():
