@@ -1,16 +1,10 @@
 """Named sizes (fairseq's architectures), and checks of pretrained sizes."""
 
 import json
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairseq.models import (
-    ARCH_CONFIG_REGISTRY,
-    ARCH_MODEL_INV_REGISTRY,
-    ARCH_MODEL_NAME_REGISTRY,
-    register_model_architecture,
-)
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, register_model_architecture
 
 from fairseq_mtmoe.errors import UserError, flag
 
@@ -48,25 +42,14 @@ def noted_sizes(cfg: Any, option: str, fields: Mapping[str, str], kind: str, tas
     """
     if not getattr(cfg, option):
         raise UserError(f"`--task` must provide the model's {kind}, as `--task {task}` does, but provides none.")
-    known: dict[str, Any] = json.loads(getattr(cfg, option))
+    sizes: dict[str, Any] = json.loads(getattr(cfg, option))
+    arch = getattr(cfg, "_name", None)
+    model = ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
+    remedy = "" if model == arch else f"; `--arch {model}` takes the sizes of any {kind}"
     for name, field in fields.items():
-        given = getattr(cfg, name)
-        if given is not None and given != known[field]:
-            hint = _architectures_with(known, fields, kind, getattr(cfg, "_name", None))
+        value = getattr(cfg, name)
+        if value is not None and value != sizes[field]:
             raise UserError(
-                f"`{flag(name)}` must be {known[field]}, as in the pretrained {kind}, but is {given} instead{hint}."
+                f"`{flag(name)}` must be {sizes[field]}, as in the pretrained {kind}, but is {value} instead{remedy}."
             )
-    return known
-
-
-def _architectures_with(known: Mapping[str, Any], fields: Mapping[str, str], kind: str, arch: str | None) -> str:
-    """Return a hint, the end of a sentence, about architectures with these sizes."""
-    model = ARCH_MODEL_NAME_REGISTRY.get(arch)
-    if model in (None, arch):  # it takes any sizes already
-        return ""
-    any_size = f"`--arch {model}` takes the sizes of any {kind}"
-    for other in ARCH_MODEL_INV_REGISTRY[model]:
-        ARCH_CONFIG_REGISTRY[other](found := Namespace())
-        if all(getattr(found, option, None) == known[field] for option, field in fields.items()):
-            return f": `--arch {other}` has its sizes, and {any_size}"
-    return f": {any_size}"
+    return sizes

@@ -1,14 +1,11 @@
 """The model: its options, its sizes, and what it loads."""
 
-import json
 from argparse import Namespace
 
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
 
-from fairseq_mtmoe.backbones.bert.model import SIZES as ENCODER_SIZES
-from fairseq_mtmoe.backbones.bert.model import encoder_config
 from fairseq_mtmoe.conditioning import conditional_names
 from fairseq_mtmoe.models.ca_mtl import CAMTLModel
 from fairseq_mtmoe.models.ca_mtl.model import CAMTLConfig
@@ -49,16 +46,6 @@ def test_sizes_are_registered(size):
     given = Namespace(encoder_layers=3)
     ARCH_CONFIG_REGISTRY[f"ca_mtl_{size}"](given)
     assert (given.encoder_layers, given.encoder_embed_dim) == (3, SIZES[size][1])
-
-
-def test_of_another_size_than_the_encoder_names_the_architecture_that_takes_any():
-    minilm = Namespace(_name="ca_mtl_minilm")
-    ARCH_CONFIG_REGISTRY["ca_mtl_minilm"](minilm)
-    known = {name: getattr(minilm, option) for option, name in ENCODER_SIZES.items()}
-    cfg = Namespace(_name="ca_mtl_base", encoder=json.dumps(known))
-    ARCH_CONFIG_REGISTRY["ca_mtl_base"](cfg)
-    with refused("--encoder-layers", "--arch ca_mtl"):
-        encoder_config(cfg)
 
 
 def test_without_parts_it_is_a_plain_encoder_with_a_frozen_half():
