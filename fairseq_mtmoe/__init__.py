@@ -44,8 +44,8 @@ def register() -> None:
 
 
 def load_translator(
-    model: str | os.PathLike[str], *more: str | os.PathLike[str], data: str | os.PathLike[str] | None = None,
-    cpu: bool = False, fp16: bool = False, bf16: bool = False,
+    model: str | os.PathLike[str], *more: str | os.PathLike[str], cpu: bool = False, fp16: bool = False,
+    bf16: bool = False,
 ) -> TextTranslator:  # fmt: skip
     """Load a translator for plain text.
 
@@ -56,7 +56,6 @@ def load_translator(
     Args:
         model: A checkpoint of `--task translation_heated`, or a file of `mtmoe import-hf`.
         more: Further models of an ensemble.
-        data: The run's data directory, whose vocabulary checkpoints lack before 0.2.0; by default its original path.
         cpu: Compute on the CPU even if there is a GPU.
         fp16: Compute in float16.
         bf16: Compute in bfloat16.
@@ -74,7 +73,7 @@ def load_translator(
         from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 
         paths = [os.fspath(path) for path in (model, *more)]
-        return TextTranslator(paths, Decoding(cpu=cpu, fp16=fp16, bf16=bf16), None if data is None else os.fspath(data))
+        return TextTranslator(paths, Decoding(cpu=cpu, fp16=fp16, bf16=bf16))
 
 
 if "fairseq.models" in sys.modules:

@@ -1,20 +1,23 @@
-"""Input of `mtmoe translate`, in groups of lines, and its output.
+"""Input of `mtmoe translate` and `mtmoe score`, in groups of lines, and their output.
 
 Output goes to standard output or to files. A killed translation into files goes on after the last
 whole group of lines that it has written.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from fairseq_mtmoe.cli._shared import progress_bar
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation.lines import Lines
 from fairseq_mtmoe.io.files import (
@@ -27,6 +30,7 @@ from fairseq_mtmoe.io.files import (
     regular_file,
     write_text,
 )
+from fairseq_mtmoe.io.locked import lock
 
 GROUP = 10_000  # lines translated together: enough for full batches of similar lengths
 LONGEST = 1 << 20  # bytes in a line
@@ -71,6 +75,12 @@ def survey(path: Path) -> tuple[int, str]:
     return count, digest.hexdigest()
 
 
+def expect_output(out: Path | None) -> None:
+    """Raise `UserError` if there is neither `--out` nor an open standard output."""
+    if out is None and sys.stdout is None:
+        raise UserError("`--out` must be given if the standard output is closed, but is not.")
+
+
 class Screen:
     """Standard output, for one language."""
 
@@ -79,6 +89,9 @@ class Screen:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.is_terminal = stream.isatty()
+
+    def begin(self, ends: Sequence[int]) -> None:
+        """Do nothing: standard output is open."""
 
     def write(self, texts: Mapping[str, str]) -> None:
         """Write and flush a group's lines (UserError: the output cannot be written)."""
@@ -209,19 +222,37 @@ class Files:
             path.unlink()
 
 
+@contextmanager
+def writing(
+    sink: Screen | Files, ends: Sequence[int], what: str, total: int | None
+) -> Iterator[tuple[Progress, TaskID]]:
+    """Yield a progress bar over lines while they are written to `sink`; then finish it.
+
+    ends: see `Files.begin`.
+    """
+    sink.begin(ends)
+    console = Console(stderr=True, quiet=sink.is_terminal)
+    with closing(sink), progress_bar("lines", console, transient=True) as progress:
+        yield progress, progress.add_task(what, total=total)
+        sink.finish()
+
+
 def _locked(path: Path) -> BinaryIO:
     """Return a file, open to read and write (UserError: another process has it open)."""
-    file: BinaryIO = open_in_place(path, "r+b")
-    with suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # It may have been moved before it was locked.
-        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-            return file
-    file.close()
-    raise UserError(
-        f"`--out` must be a file that no other command writes, but another `mtmoe translate` is writing `{path}`: wait "
-        "for its end, or give another `--out`."
+    sentence = (
+        f"`--out` must be a file that no other command writes, but another `mtmoe` is writing `{path}`: wait for its "
+        "end, or give another `--out`."
     )
+    file: BinaryIO = open_in_place(path, "r+b")
+    try:
+        lock(file, sentence)
+        # It may have been moved before it was locked.
+        if not path.exists() or not os.path.samefile(path, file.fileno()):
+            raise UserError(sentence)
+    except UserError:
+        file.close()
+        raise
+    return file
 
 
 def _whole_lines(file: BinaryIO) -> int:

@@ -55,12 +55,7 @@ def list_option(*declarations: str, **settings: Any) -> Callable[[Any], Any]:
 
 
 def _joined_names(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    return split_names(",".join(values))
-
-
-def split_names(value: str) -> tuple[str, ...]:
-    """Return the non-empty entries of a comma-separated text."""
-    return tuple(entry.strip() for entry in value.split(",") if entry.strip())
+    return tuple(entry.strip() for entry in ",".join(values).split(",") if entry.strip())
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -77,12 +72,8 @@ of_precision = _together(
     click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs."),
     click.option("--cpu", is_flag=True, help="Do not use a GPU."),
 )
-of_text = _together(
-    click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True,
-                 help="CPU processes; they share the cores and the model."),
-    click.option("--data", type=click.Path(), help="Data directory of the run; only checkpoints from before 0.2.0 need "
-                 "its vocabulary. By default the directory that the run used."),
-)  # fmt: skip
+of_workers = click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True,
+                          help="CPU processes; they share the cores and the model.")  # fmt: skip
 
 
 def check_drawing() -> None:

@@ -26,7 +26,7 @@ Work = Callable[[Any], Any]  # of a batch
 DoAll = Callable[[Sequence[Any]], Iterator[Any]]  # yields the results of batches in their order
 
 
-def load(model: str, decoding: Decoding, data: str | None, workers: int = 1) -> TextTranslator:
+def load(model: str, decoding: Decoding, workers: int = 1) -> TextTranslator:
     """Load MODEL, a file or an ensemble, to be shared by this number of processes."""
     if workers > 1 and decoding.use_cuda:
         raise_invalid("--workers", "1 on a GPU; `--cpu` computes on the CPU", workers)
@@ -36,7 +36,7 @@ def load(model: str, decoding: Decoding, data: str | None, workers: int = 1) -> 
         torch.set_num_threads(1)  # threads do not survive a fork
     from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 
-    return TextTranslator(model.split(":"), decoding, data)
+    return TextTranslator(model.split(":"), decoding)
 
 
 @contextmanager

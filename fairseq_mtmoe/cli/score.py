@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
-from fairseq_mtmoe.cli._lines import Screen, read, survey
-from fairseq_mtmoe.cli._shared import (
-    PATH,
-    expect_checkpoints,
-    of_batches,
-    of_precision,
-    of_text,
-    progress_bar,
-    quiet_fairseq,
-)
+from fairseq_mtmoe.cli._lines import Files, Screen, expect_output, read, survey, writing
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, of_batches, of_precision, of_workers, quiet_fairseq
 from fairseq_mtmoe.cli._workers import done_by, load
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import check_writable, output_file, replacing
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.decode import Decoding
     from fairseq_mtmoe.evaluation.lines import Lines
     from fairseq_mtmoe.evaluation.text_scores import Pairs
-    from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-
-Write = Callable[[str], object]
 
 
 @click.command("score")
@@ -44,13 +28,13 @@ Write = Callable[[str], object]
 @click.option("--out", type=PATH, help="File for the scores; by default standard output.")
 @click.option("--tsv", is_flag=True, help="Write tab-separated score, number of tokens, source and target.")
 @of_batches
-@of_text
+@of_workers
 @click.option("--overwrite", is_flag=True, help="Replace the --out file if it exists.")
 @of_precision
 @quiet_fairseq()
 def command(
     model: str, sources: Path, targets: Path, source: str, target: str, out: Path | None, tsv: bool, workers: int,
-    data: str | None, overwrite: bool, **computing: Any,
+    overwrite: bool, **computing: Any,
 ) -> None:  # fmt: skip
     """Score each line of TARGETS as MODEL's translation of the same line of SOURCES (FILE:FILE is an ensemble).
 
@@ -67,63 +51,41 @@ def command(
     if targets_lines != total:
         rule = f"as many lines as `{sources}`, {total:,}"
         raise UserError(f"`{targets}` must have {rule}, but has {targets_lines:,} instead.")
-    if out is None and sys.stdout is None:
-        raise UserError("`--out` must be given if the standard output is closed, but is not.")
-    if out is not None:
-        for name, path in (("SOURCES", sources), ("TARGETS", targets), *(("MODEL", Path(m)) for m in model.split(":"))):
-            output_file("--out", out, overwrite, **{name: path})
-        check_writable(out.parent)
+    expect_output(out)
+    sink: Screen | Files
+    if out is None:
+        sink = Screen(sys.stdout.buffer)
+    else:
+        models = [("MODEL", Path(path)) for path in model.split(":")]
+        sink = Files({target: out}, None, overwrite, [("SOURCES", sources), ("TARGETS", targets), *models])
     from fairseq_mtmoe import register
 
     register()
     from fairseq_mtmoe.evaluation.decode import Decoding
 
     decoding = Decoding.of(computing)
-    stdout = None if out is not None else sys.stdout.buffer
     with contextlib.redirect_stdout(sys.stderr):  # keeps libraries' output apart from the scores
-        job = _Job(load(model, decoding, data, workers), decoding, (sources, targets), (source, target), tsv)
-        if stdout is not None:
-            screen = Screen(stdout)
-            job.run(workers, total, lambda text: screen.write({target: text}), quiet=screen.is_terminal)
-            return
-        assert out is not None
-        with replacing(out) as unfinished, open(unfinished, "w", encoding="utf-8", newline="") as file:
-            job.run(workers, total, file.write)
-            file.flush()
-
-
-@dataclass(frozen=True)
-class _Job:
-    """Scoring of one file against another, in two languages."""
-
-    translator: TextTranslator
-    decoding: Decoding
-    paths: tuple[Path, Path]
-    langs: tuple[str, str]
-    tsv: bool
-
-    def run(self, workers: int, total: int, write: Write, quiet: bool = False) -> None:
-        """Check all lines, then score them in groups and `write` each group's text."""
-        with done_by(workers, self.translator.score_batch) as score_all:
-            forced = self.translator.forced(*self.langs)
-            for side, path in enumerate(self.paths):
+        translator = load(model, decoding, workers)
+        with done_by(workers, translator.score_batch) as score_all:
+            forced = translator.forced(source, target)
+            for side, path in enumerate((sources, targets)):
                 for group in read(path):
                     forced.expect_short(side, group)
-            console = Console(stderr=True, quiet=quiet)
-            with progress_bar("lines", console, transient=True) as progress:
-                bar = progress.add_task("scoring", total=total)
-                for sources, targets in zip(*map(read, self.paths), strict=True):
-                    pairs = forced.group(sources, targets, self.decoding)
+            with writing(sink, [], "scoring", total) as (progress, bar):
+                for groups in zip(read(sources), read(targets), strict=True):
+                    pairs = forced.group(*groups, decoding)
                     for batch, scores in zip(pairs.batches, score_all(pairs.batches), strict=True):
                         pairs.add(batch, scores)
                         progress.advance(bar, len(batch))
-                    write(self._text(pairs, sources, targets))
-                    progress.update(bar, completed=sources.first - 1 + len(sources.lines))
+                    sink.write({target: _text(pairs, *groups, tsv)})
+                    progress.update(bar, completed=groups[0].first - 1 + len(groups[0].lines))
 
-    def _text(self, pairs: Pairs, sources: Lines, targets: Lines) -> str:
-        lines = []
-        for tokens, source, target in zip(pairs.finished(), sources.lines, targets.lines, strict=True):
-            score = f"{sum((value for _, value in tokens), start=0.0):.4f}"
-            texts = (text.replace("\t", " ") for text in (source, target))
-            lines.append("\t".join([score, str(len(tokens)), *texts]) if self.tsv else score)
-        return "".join(f"{line}\n" for line in lines)
+
+def _text(pairs: Pairs, sources: Lines, targets: Lines, tsv: bool) -> str:
+    """Return a line with the score of each pair, and with `tsv` its length and texts."""
+    lines = []
+    for tokens, source, target in zip(pairs.finished(), sources.lines, targets.lines, strict=True):
+        score = f"{sum((value for _, value in tokens), start=0.0):.4f}"
+        texts = (text.replace("\t", " ") for text in (source, target))
+        lines.append("\t".join([score, str(len(tokens)), *texts]) if tsv else score)
+    return "".join(f"{line}\n" for line in lines)

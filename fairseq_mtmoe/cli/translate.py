@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.checkpoints import checksum
-from fairseq_mtmoe.cli._lines import Files, Screen, group_ends, output_paths, read, survey
+from fairseq_mtmoe.cli._lines import Files, Screen, expect_output, group_ends, output_paths, read, survey, writing
 from fairseq_mtmoe.cli._shared import (
     PATH,
     expect_checkpoints,
     list_option,
     of_batches,
     of_precision,
-    of_text,
-    progress_bar,
+    of_workers,
     quiet_fairseq,
 )
 from fairseq_mtmoe.cli._workers import done_by, load
@@ -33,7 +31,6 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.decode import Decoding
-    from fairseq_mtmoe.evaluation.lines import Lines
     from fairseq_mtmoe.evaluation.text_batches import Translated
     from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 
@@ -64,7 +61,7 @@ if TYPE_CHECKING:
               help="Seed for --sampling; the batches determine the samples, too.")  # fmt: skip
 @click.option("--scores", is_flag=True, help="Write fairseq-generate's score and a tab before each translation.")
 @of_batches
-@of_text
+@of_workers
 @click.option("--web", is_flag=True, help="Serve a web page that shows the translations of all MODELs side by side.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True,
               help="Port for --web; 0 takes a free one.")  # fmt: skip
@@ -73,7 +70,7 @@ if TYPE_CHECKING:
 @quiet_fairseq()
 def command(
     models: tuple[str, ...], source: str | None, targets: tuple[str, ...], inputs: tuple[Path, ...], out: Path | None,
-    n_best: int, scores: bool, workers: int, data: str | None, web: bool, port: int, overwrite: bool, **search: Any,
+    n_best: int, scores: bool, workers: int, web: bool, port: int, overwrite: bool, **search: Any,
 ) -> None:  # fmt: skip
     """Translate text with MODEL, a checkpoint or a file of mtmoe import-hf (FILE:FILE is an ensemble).
 
@@ -102,7 +99,7 @@ def command(
     if web:
         from fairseq_mtmoe.cli._web import serve
 
-        serve([load(model, decoding, data) for model in models], models, port)
+        serve([load(model, decoding) for model in models], models, port)
         return
     assert source is not None
     targets = tuple(dict.fromkeys(targets))
@@ -117,12 +114,12 @@ def command(
         settings = {
             "MODEL": [checksum.identity(path) for path in checkpoints], "--input": [digest for _, digest in surveys],
             "--from": source, "--to": targets, **asdict(decoding), "--n-best": n_best, "--scores": scores,
-            "--data": data, "version": __version__,
+            "version": __version__,
         }  # fmt: skip
         kept = [*(("--input", path) for path in inputs), *(("MODEL", Path(path)) for path in checkpoints)]
         sink = Files(output_paths(out, targets, inputs), settings if inputs else None, overwrite, kept)
     with contextlib.redirect_stdout(sys.stderr):  # keeps libraries' output apart from the translations
-        translator = load(models[0], decoding, data, workers)
+        translator = load(models[0], decoding, workers)
         job = _Job(translator, decoding, source, targets, inputs, n_best, scores)
         job.run(sink, workers, [count for count, _ in surveys])
 
@@ -134,8 +131,7 @@ def _check(models: Sequence[str], source: str | None, targets: Sequence[str], ou
     for option, value in (("--from", source), ("--to", targets)):
         if not value:
             raise UserError(f"`{option}` must be given, such as `--from en --to sw,ig`, but is not.")
-    if out is None and sys.stdout is None:
-        raise UserError("`--out` must be given if the standard output is closed, but is not.")
+    expect_output(out)
     if out is None and len(targets) > 1:
         raise_invalid("--to", "one language for the standard output; `--out` takes several", ",".join(targets))
 
@@ -160,14 +156,11 @@ class _Job:
         decoder = self.translator.decoder(self.decoding, self.n_best)
         with done_by(workers, decoder.decode) as decode_all:
             self._check_lines()
-            if isinstance(sink, Files):
-                sink.begin([end * self.n_best for end in group_ends(counts)])
             lines, cut = 0, 0
-            console = Console(stderr=True, quiet=sink.is_terminal)
-            with closing(sink), progress_bar("lines", console, transient=True) as progress:
-                total = sum(counts) * len(self.targets) if self.inputs else None
-                bar = progress.add_task("translating", total=total)
-                for group in self._groups():
+            ends = [end * self.n_best for end in group_ends(counts)]
+            total = sum(counts) * len(self.targets) if self.inputs else None
+            with writing(sink, ends, "translating", total) as (progress, bar):
+                for group in chain.from_iterable(map(read, self.inputs or (None,))):
                     lines += len(group.lines)
                     if lines * self.n_best > sink.lines:
                         translated = self.translator.translated(
@@ -176,7 +169,6 @@ class _Job:
                         sink.write({target: self._written(translated[target]) for target in self.targets})
                         cut += sum(best.is_cut for target in self.targets for best, *_ in translated[target])
                     progress.update(bar, completed=lines * len(self.targets))
-                sink.finish()
         if cut:
             click.echo(
                 f"translations that may lack their end: {cut:,}; they reached the length limit of --max-len-a, "
@@ -189,10 +181,6 @@ class _Job:
         for path in self.inputs:
             for group in read(path):
                 forms.expect_short(group, self.source)
-
-    def _groups(self) -> Iterator[Lines]:
-        for path in self.inputs or (None,):
-            yield from read(path)
 
     def _written(self, lines: Sequence[Sequence[Translated]]) -> str:
         start = "{:.4f}\t" if self.scores else ""

@@ -146,14 +146,9 @@ class Trained:
 
 
 class Forms:
-    """Languages, vocabulary and forms of sentences of an ensemble's first file.
+    """Languages, vocabulary and forms of sentences of an ensemble's first file."""
 
-    data: directory with the vocabulary of older files.
-    """
-
-    def __init__(
-        self, states: Sequence[Mapping[str, Any]], paths: Sequence[str], data: str | None = None
-    ) -> None:
+    def __init__(self, states: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> None:
         self._trained = [Trained.of(*model) for model in zip(states, paths, strict=True)]
         state, path, pairs = states[0], paths[0], self._trained[0].pairs
         settings = stored.task_settings(dict(state), path, TASKS, BY_PIECES)
@@ -162,7 +157,7 @@ class Forms:
         if len(langs) < 2:
             raise UserError(f"`{path}` must name the languages that it translates, but names none.")
         self.vocabulary = Vocabulary.of_state(saved) or _of_data(
-            path, data or stored.setting(settings, "data")
+            path, stored.setting(settings, "data")
         )
         stored.change(
             settings, langs=",".join(langs), lang_dict=None, data="", source_lang=langs[0], target_lang=langs[1],
@@ -312,22 +307,19 @@ def _languages(settings: Any, pairs: Sequence[str]) -> list[str]:
 
 
 def _of_data(path: str, data: str | None) -> Vocabulary:
-    """Return a data directory's vocabulary, for a checkpoint without (UserError)."""
-    if not data:
-        raise UserError(
-            f"`{path}` must have a vocabulary, but has none: give the run's data directory as `--data`."
-        )
-    folder = utils.split_paths(with_shards(data))[0]
-    path_of_all, vocabulary = joined_dictionary(folder), None
-    if path_of_all is not None:
-        symbols = Dictionary.load(path_of_all).symbols
-        vocabulary = Vocabulary.of_data(folder, symbols, symbols)
-    if vocabulary is None:
-        raise UserError(
-            f"`{path}` must have a vocabulary, but has none, nor has its data directory `{folder}` a "
-            f"{SENTENCEPIECE} and one dictionary of all languages; give another as `--data`."
-        )
-    return vocabulary
+    """Return the vocabulary of its run's data directory, for a checkpoint without (UserError)."""
+    if data:
+        folder = utils.split_paths(with_shards(data))[0]
+        path_of_all = joined_dictionary(folder)
+        if path_of_all is not None:
+            symbols = Dictionary.load(path_of_all).symbols
+            vocabulary = Vocabulary.of_data(folder, symbols, symbols)
+            if vocabulary is not None:
+                return vocabulary
+    raise UserError(
+        f"`{path}` must have a vocabulary, but has none, nor has its run's data directory `{data}` a {SENTENCEPIECE} "
+        "and one dictionary of all languages."
+    )
 
 
 def bits(score: float) -> float:

@@ -26,19 +26,17 @@ class TextTranslator:
     """Models (several are an ensemble) with `decoding`: search, precision and device.
 
     Raises:
-        UserError: a file is no translator's checkpoint, or lacks a vocabulary; see `Forms` for
-            `data`.
+        UserError: a file is no translator's checkpoint, or lacks a vocabulary.
     """
 
     def __init__(
         self,
         checkpoints: Sequence[str],
         decoding: Decoding = Decoding(),  # noqa: B008 (frozen)
-        data: str | None = None,
     ) -> None:
         self.decoding = decoding
         states = [stored.read(path) for path in checkpoints]
-        self.forms = Forms(states, checkpoints, data)
+        self.forms = Forms(states, checkpoints)
         self._task = self.forms.task
         self._models: list[Any] = []
         self._load(states, checkpoints)

@@ -1,12 +1,12 @@
 """`mtmoe score`: a number for each pair of lines of two files."""
 
 import pytest
-from click.testing import CliRunner
 
 from fairseq_mtmoe import load_translator
 from fairseq_mtmoe.cli import _lines, _workers
-from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.invoked import invoked
+from tests.helpers.pretrained_translators import write_lines
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import LIMIT, save_sparse_model, texts
 
@@ -21,19 +21,11 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def files(tmp_path):
-    return write(tmp_path / "in.en", SOURCES), write(tmp_path / "out.aa", TARGETS)
-
-
-def write(path, lines):
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
+    return write_lines(tmp_path / "in.en", SOURCES), write_lines(tmp_path / "out.aa", TARGETS)
 
 
 def score(*arguments):
-    """The lines that the command writes to the standard output."""
-    result = CliRunner().invoke(commands, ["score", *map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout.splitlines()
+    return invoked("score", *arguments).stdout.splitlines()
 
 
 def test_files_have_the_scores_of_python_in_any_number_of_groups_and_processes(model, files, tmp_path, monkeypatch):
@@ -57,18 +49,15 @@ def test_files_have_the_scores_of_python_in_any_number_of_groups_and_processes(m
 
 
 def test_files_that_cannot_be_scored_are_told_in_a_sentence_and_nothing_is_written(model, files, tmp_path):
-    fewer, long = write(tmp_path / "fewer", TARGETS[1:]), write(tmp_path / "long", ["bo"] * 9 + ["ba. " * LIMIT])
-    out = tmp_path / "scores.txt"
+    fewer, out = write_lines(tmp_path / "fewer", TARGETS[1:]), tmp_path / "scores.txt"
     for name, arguments in (
         ("fewer", (model, files[0], fewer, *LANGS)), ("none", (model, tmp_path / "none", files[1], *LANGS)),
-        ("none.pt", ("none.pt", *files, *LANGS)), ("--to", (model, *files, *LANGS, "--to", "xx")),
-        ("--bf16", (model, *files, *LANGS, "--fp16", "--bf16")), ("--out", (model, *files, *LANGS, "--out", files[0])),
+        ("--to", (model, *files, *LANGS, "--to", "xx")), ("--out", (model, *files, *LANGS, "--out", files[0])),
     ):  # fmt: skip
         outs = [] if "--out" in arguments else ["--out", out]
         with refused(name):
             score(*arguments, *outs, *(["--overwrite"] if not outs else []))
-    (tmp_path / "bytes").write_bytes(b"bo\n" * 9 + b"\xff\n")
-    for name, line in (("long", 10), ("bytes", 10)):
-        with pytest.raises(UserError, match=rf"^Line {line} of `.*/{name}` must"):
-            score(model, tmp_path / name, files[1], *LANGS, "--out", out)
-    assert not out.exists() and long.exists() and files[0].read_text().startswith("bo\tda")
+    long = write_lines(tmp_path / "long", ["bo"] * 9 + ["ba. " * LIMIT])
+    with pytest.raises(UserError, match=r"^Line 10 of `.*/long` must"):
+        score(model, long, files[1], *LANGS, "--out", out)
+    assert not out.exists() and files[0].read_text().startswith("bo\tda")

@@ -5,7 +5,6 @@ import io
 import itertools
 import os
 import re
-import socket
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.decode import Decoder, Decoding
 from fairseq_mtmoe.evaluation.lines import Lines
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+from tests.helpers.invoked import invoked
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import save_sparse_model, texts
 
@@ -73,33 +73,12 @@ def test_one_line_in_is_one_line_out(model, file):
     assert rows[0][1].encode() == first and float(rows[0][0]) >= float(rows[1][0])
 
 
-def test_a_folder_of_outputs_is_made(model, file, tmp_path):
-    outputs = tmp_path / "new" / "folder"
-    translate(model, *SHORT, "--to", "aa,bb", "--input", file, "--out", outputs)
-    assert [path.read_text().count("\n") for path in sorted(outputs.iterdir())] == [20, 20]
-
-
-def test_translations_that_end_at_the_limit_are_counted(model, file, tmp_path):
-    state, path = torch.load(model), tmp_path / "model.pt"
-    for name, rows in state["model"].items():
-        if "embed_tokens" in name or "output_projection" in name:
-            rows[2] = 3 * rows[20]  # some sentences end
-    torch.save(state, path)
-    translator = TextTranslator([str(path)], Decoding(beam=2, max_len_b=8))
+def test_translations_that_end_at_the_limit_are_counted(model, file, translator):
     decoder = translator.decoder(translator.decoding)
     lengths = [best.length for best, *_ in translator.translated(Lines(TEXT), "en", ["aa"], decoder)["aa"]]
     cut = lengths.count(9)  # the limit is of words before their end
-    assert 0 < cut < len(TEXT)
-
-    def said(lines):
-        text = "".join(f"{line}\n" for line in lines)
-        result = CliRunner().invoke(commands, ["translate", str(path), *map(str, SHORT), "--to", "aa"], input=text)
-        assert result.exit_code == 0, result.output
-        lines = [line for line in result.stderr.splitlines() if "--max-len-b" in line]
-        return [number for line in lines for number in re.findall(r"\d+", line)]
-
-    assert said(TEXT) == [str(cut)]
-    assert said(["", *(line for line, length in zip(TEXT, lengths, strict=True) if length < 9)]) == []
+    shown = invoked("translate", model, *SHORT, "--to", "aa", "--input", file).stderr
+    assert cut and re.findall(r"(\d+); they reached .*--max-len-b", shown) == [str(cut)]
 
 
 def test_the_standard_input_is_read_in_groups(model, file, monkeypatch):
@@ -118,7 +97,7 @@ def test_a_killed_translation_of_files_goes_on_after_its_groups_of_lines(model, 
     monkeypatch.setattr(_lines, "GROUP", 7)
     job = (model, *SHORT, "--to", "aa,cc", "--input", file, "--input", file, "--batch-size", 4, "--n-best", 2)
     translate(*job, "--out", tmp_path / "whole-{lang}")
-    out, steps, decoded, decode = tmp_path / "out", itertools.count(1), [], Decoder.decode
+    out, steps, decoded, decode = tmp_path / "new" / "out", itertools.count(1), [], Decoder.decode
 
     def dying(function):
         """The first of three calls ends the process before it, the third behind it."""
@@ -143,7 +122,6 @@ def test_a_killed_translation_of_files_goes_on_after_its_groups_of_lines(model, 
         move(*arguments)
 
     monkeypatch.setattr(_lines, "move_into_place", dying_before)
-    out.mkdir()
     for runs in range(1, 30):  # noqa: B007
         try:
             translate(*job, "--out", out)
@@ -168,23 +146,15 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(model, file, tmp_p
     out = tmp_path / "out"
     (tmp_path / "latin1").write_bytes(b"bo\nda\n\xe4\n")
     (tmp_path / "long").write_text(f"bo\n{'ba ' * 90}\n")
-    for arguments, name in (
-        (["--to", "aa", "--input", tmp_path / "none"], "none"), (["--to", "aa,xx"], "--to"),
-        ([], "--to"), (["--to", "aa", "--n-best", 3], "--n-best"), (["--to", "aa", "--out", file], "--out"),
-        (["--to", "aa", "--fp16", "--bf16"], "--bf16"), (["--to", "aa", "--max-tokens", 3], "--max-tokens"),
-        (["--to", "aa", "--out", model, "--overwrite"], "--out"), (["--to", "aa", "--workers", 0], None),
+    for arguments, names_in_it in (
+        (["--to", "aa", "--input", tmp_path / "none", "--out", out], ["none"]),
+        (["--to", "aa,xx", "--out", out], ["--to"]), (["--out", out], ["--to"]), (["--to", "aa,bb"], ["--to", "--out"]),
+        (["--to", "aa", "--n-best", 3], ["--n-best"]), (["--to", "aa", "--out", file], ["--out"]),
+        (["--to", "aa", "--fp16", "--bf16"], ["--bf16"]), (["--to", "aa", "--max-tokens", 3], ["--max-tokens"]),
+        (["--to", "aa", "--out", model, "--overwrite"], ["--out"]), ([model, "--to", "aa"], ["MODEL"]),
     ):  # fmt: skip
-        outs = [] if "--out" in arguments else ["--out", out]
-        if name is None:
-            assert CliRunner().invoke(commands, ["translate", str(model), *map(str, arguments)]).exit_code == 2
-            continue
-        inputs = [] if "--input" in arguments else ["--input", file]
-        with refused(name):
-            translate(model, *SHORT, *arguments, *inputs, *outs)
-    with refused("--to", "--out"):
-        translate(model, *SHORT, "--to", "aa,bb", "--input", file)
-    with refused("MODEL"):
-        translate(model, model, *SHORT, "--to", "aa")
+        with refused(*names_in_it):
+            translate(model, *SHORT, "--input", file, *arguments)
     for name, line in (("latin1", 3), ("long", 2)):
         with pytest.raises(UserError, match=rf"^Line {line} of `.*/{name}` must"):
             translate(model, *SHORT, "--to", "aa", "--input", tmp_path / name, "--out", out)
@@ -203,18 +173,10 @@ def test_a_file_that_another_command_writes_is_told_by_its_option(model, file, t
     job = (model, *SHORT, "--to", "aa", "--input", file, "--out", out)
     with open(tmp_path / ".out.unfinished", "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with refused("--out", "mtmoe translate", ".out.unfinished"):
+        with refused("--out", ".out.unfinished"):
             translate(*job)
     translate(*job)
     assert names(tmp_path) == ["in.txt", "out"]
-
-
-def test_a_link_beside_the_output_is_not_followed(model, file, tmp_path):
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / ".out.unfinished").symlink_to("precious")
-    with refused(".out.unfinished"):
-        translate(model, *SHORT, "--to", "aa", "--input", file, "--out", tmp_path / "out")
-    assert (tmp_path / "precious").read_text() == "precious" and not (tmp_path / "out").exists()
 
 
 def test_a_file_that_another_command_has_finished_meanwhile_is_kept(model, file, tmp_path, monkeypatch):
@@ -237,15 +199,6 @@ def one_thread_each(monkeypatch):
     torch.set_num_threads(before)
 
 
-@pytest.mark.slow
-def test_several_processes_write_the_same(model, file, tmp_path, one_thread_each):
-    job = (model, *SHORT, "--to", "aa,bb", "--input", file, "--batch-size", 5)
-    translate(*job, "--out", tmp_path / "one-{lang}")
-    translate(*job, "--out", tmp_path / "two-{lang}", "--workers", 2)
-    for lang in ("aa", "bb"):
-        assert (tmp_path / f"one-{lang}").read_bytes() == (tmp_path / f"two-{lang}").read_bytes()
-
-
 def test_processes_do_batches_in_their_order_and_end_at_once(one_thread_each):
     def slowly(batch):
         time.sleep(0.3 if batch == "first" else 0.1)
@@ -263,12 +216,7 @@ def test_processes_do_batches_in_their_order_and_end_at_once(one_thread_each):
     assert time.monotonic() - start < 3
 
 
-def test_the_sentence_of_the_work_and_the_death_of_a_process_are_told(one_thread_each):
-    def wrong(batch):
-        raise UserError("`wrong` must be right.")
-
-    with refused("wrong"), _workers.done_by(2, wrong) as done:
-        list(done(["a"]))
+def test_the_death_of_a_process_is_told(one_thread_each):
     with refused("--workers"), _workers.done_by(2, lambda batch: os._exit(1)) as done:
         list(done(["a"]))
 
@@ -277,9 +225,9 @@ def test_the_sentence_of_the_work_and_the_death_of_a_process_are_told(one_thread
 
 
 @contextmanager
-def served(*translators, names=None):
+def served(*translators):
     """The address of a page, whose server ends with the block."""
-    with _web.Server(translators, names or [f"model{number}" for number in range(len(translators))], 0) as server:
+    with _web.Server(translators, [f"model{number}" for number in range(len(translators))], 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
@@ -298,23 +246,20 @@ def ask(address, headers=(), **form):
         return error.code, ""
 
 
-class Slow:
-    """A model that takes its time."""
+class Italics:
+    """Stands for a model of another language."""
 
-    def __init__(self):
-        self.langs, self.go, self.calls = ["en", "zz"], threading.Event(), 0
+    langs = ("en", "zz")
 
     def translate(self, lines, *, source, target):
-        self.calls += 1
-        assert self.go.wait(20)
         return [f"<i>{line}</i>" for line in lines]
 
 
 def test_a_text_is_shown_as_each_model_translates_it(translator):
-    slow = Slow()
-    slow.go.set()
     text = "bo <b>da</b>\r\n\r\nki & fu"
-    with served(translator, slow) as address:
+    with served(translator, Italics()) as address:
+        with refused("--port"):
+            _web.serve([translator], ["model"], urllib.parse.urlsplit(address).port)
         status, page = ask(address, text=text, from_="en", to="bb")
         _, other = ask(address, text="bo", from_="en", to="zz")
         assert ask(address)[0] == 200
@@ -331,34 +276,12 @@ def test_a_text_is_shown_as_each_model_translates_it(translator):
     assert "target must" in shown[0].text_content() and "<i>bo</i>" in shown[1].text_content()
 
 
-def test_the_page_is_for_this_machine_and_for_little_text(translator):
-    slow = Slow()
-    with served(slow) as address:
-        host = urllib.parse.urlsplit(address).netloc
-        assert host.startswith("127.0.0.1:")
-        form = {"text": "bo", "from_": "en", "to": "zz"}
-        for headers, status in (
-            ({"Host": "example.org"}, 403), ({"Host": host.replace("127.0.0.1", "rebound.example.org")}, 403),
-            ({"Origin": "http://example.org"}, 403), ({"Origin": "null"}, 403),
-        ):  # fmt: skip
-            assert ask(address, headers, **form)[0] == status
-            assert slow.calls == 0
+def test_the_page_is_for_this_machine_and_for_little_text():
+    form = {"text": "bo", "from_": "en", "to": "zz"}
+    with served(Italics()) as address:
+        assert address.startswith("http://127.0.0.1:")
+        for headers in ({"Host": "example.org"}, {"Origin": "http://example.org"}, {"Origin": "null"}):
+            assert ask(address, headers, **form)[0] == 403
         assert ask(f"{address}?text=bo&from=en&to=zz")[0] == 403
-        assert slow.calls == 0
-        slow.go.set()
-        assert ask(address, {"Origin": address[:-1]}, **form)[0] == 200 and slow.calls == 1
-
-
-def test_a_request_that_is_half_sent_ends(monkeypatch):
-    sent = "POST / HTTP/1.1\r\nHost: {}\r\nContent-Length: 9\r\n\r\ntext"
-    monkeypatch.setattr(_web.Page, "timeout", 0.1)
-    with served(Slow()) as address:
-        place = urllib.parse.urlsplit(address)
-        with socket.create_connection((place.hostname, place.port), timeout=20) as client:
-            client.sendall(sent.format(place.netloc).encode())
-            assert client.recv(1) == b""
-
-
-def test_a_port_that_is_taken_is_said(translator):
-    with served(translator) as address, refused("--port"):
-        _web.serve([translator], ["model"], urllib.parse.urlsplit(address).port)
+        assert ask(address, **{**form, "text": "bo" * _web.MOST_BYTES})[0] == 413
+        assert ask(address, {"Origin": address[:-1]}, **form)[0] == 200
