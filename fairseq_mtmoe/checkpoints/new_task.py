@@ -151,17 +151,23 @@ class _NewRows:
         return row.uniform_(-bound, bound, generator=self._generator)
 
 
-def with_expert(options: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, int]:
-    """Return the option for one more expert of fixed gates, if all experts have tasks (UserError: other gates)."""
+def options_with_task(options: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict[str, Any]:
+    """Return a model's options with one more task (UserError: its gates cannot get an expert).
+
+    If all experts of fixed gates have tasks, there is one more expert.
+    """
+    larger = dict(options)
+    if options.get("task_names"):
+        larger["task_names"] = f"{options['task_names']},{name}"
     gates, count = set((options.get("expert_gates") or "").split(",")), options.get("num_experts", 0)
-    if "fixed" not in gates or count > len(tasks):
-        return {}
-    if gates != {"fixed"}:
-        raise UserError(
-            f"The checkpoint must have an expert for another task than its {len(tasks)}, as its other gates cannot get "
-            f"one, but has {count}: train the model with more `--num-experts`."
-        )
-    return {"num_experts": count + 1}
+    if "fixed" in gates and count <= len(tasks):
+        if gates != {"fixed"}:
+            raise UserError(
+                f"The checkpoint must have an expert for another task than its {len(tasks)}, as its other gates cannot "
+                f"get one, but has {count}: train the model with more `--num-experts`."
+            )
+        larger["num_experts"] = count + 1
+    return larger
 
 
 def fixed_experts(names: Collection[str]) -> list[str]:

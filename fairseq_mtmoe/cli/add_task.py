@@ -17,6 +17,8 @@ from fairseq_mtmoe.io.files import output_file
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fairseq_mtmoe.backbones.bert.heads import HeadSize
+
 
 @click.command("add-task")
 @click.argument("checkpoint", type=PATH)
@@ -53,7 +55,7 @@ def command(
     from fairseq_mtmoe.backbones.bert.heads import heads_from_text
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
-    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_expert, with_task
+    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, options_with_task, with_task
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
 
@@ -67,43 +69,43 @@ def command(
     if name in tasks:
         raise_invalid("--task", f"a task other than the checkpoint's {', '.join(tasks)}", name)
     if heads:
-        change = _task_of_benchmark(options, name, task_table, seed)
+        change = _task_of_benchmark(options, heads, name, task_table, seed)
     else:
-        change = _task_of_translation(state, options, name)
-    change = change._replace(options={**change.options, **with_expert(options, tasks)})
+        change = _task_of_translation(state, tasks, name)
+    larger = {**options_with_task(options, tasks, name), **change.options}
     before = Described.of(without_memory(checkpoint, state, options))
-    after = Described.of(without_memory(checkpoint, state, {**options, **change.options}, change.symbols))
-    result = with_task(state, NewTask(change.tasks, begins_as, change.head, seed), before, after)
-    result["cfg"] = {**state["cfg"], "model": {**options, **change.options}}
+    after = Described.of(without_memory(checkpoint, state, larger, change.symbols))
+    result = with_task(state, NewTask(tasks, begins_as, change.head, seed), before, after)
+    result["cfg"] = {**state["cfg"], "model": larger}
     result["task_state"] = {**(state.get("task_state") or {}), **change.task_state}
     save_with_experts(result, checkpoint, out)
     moments = "with" if "last_optimizer_state" in result else "without"
-    click.echo(f"{out}: tasks {', '.join(change.tasks)} and {name}, {moments} the optimizer state")
+    click.echo(f"{out}: tasks {', '.join(tasks)} and {name}, {moments} the optimizer state")
     if change.symbols:
         click.echo(f"Its languages are in the order --langs {','.join(change.task_state['langs'])}.")
-    if "num_experts" in change.options:
-        click.echo(f"Its layers have an expert more: --num-experts {change.options['num_experts']}.")
+    if larger.get("num_experts") != options.get("num_experts"):
+        click.echo(f"Its layers have an expert more: --num-experts {larger['num_experts']}.")
 
 
 class _Change(NamedTuple):
-    """Changes that a new task makes to a checkpoint's model options and task settings."""
+    """Changes that a new task makes to a checkpoint's model options and task settings, besides its name."""
 
-    tasks: Sequence[str]
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = {}
     head: Mapping[str, Tensor] = {}
     symbols: int = 0  # new symbols in the vocabulary
     task_state: Mapping[str, Any] = {}
 
 
-def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | None, seed: int) -> _Change:
+def _task_of_benchmark(
+    options: Mapping[str, Any], heads: Mapping[str, HeadSize], name: str, task_table: str | None, seed: int
+) -> _Change:
     import torch
 
-    from fairseq_mtmoe.backbones.bert.heads import TaskHeads, heads_from_text, heads_to_text
+    from fairseq_mtmoe.backbones.bert.heads import TaskHeads, heads_to_text
     from fairseq_mtmoe.checkpoints.head_labels import OPTION, labels_of, labels_to_text
     from fairseq_mtmoe.data.nlu.table import load_tables
     from fairseq_mtmoe.task_types import labels_of_outputs, task_type_of
 
-    heads = heads_from_text(options["heads"])
     rows = load_tables([Path(path) for path in (task_table or "").split(",") if path])
     trained = [task for task, row in rows.items() if row.sets("train")]
     if name not in trained:
@@ -112,21 +114,21 @@ def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = TaskHeads(json.loads(options["encoder"])["hidden_size"], {name: size}).state_dict(prefix="heads.")
-    changed = {"heads": heads_to_text({**heads, name: size}), **_with_name(options, name)}
+    changed = {"heads": heads_to_text({**heads, name: size})}
     labels = labels_of("CHECKPOINT", options)
     if labels:
         changed[OPTION] = labels_to_text({**labels, name: labels_of_outputs(rows[name])})
-    return _Change(list(heads), changed, head)
+    return _Change(changed, head)
 
 
-def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], name: str) -> _Change:
-    tasks, settings = options["task_names"].split(","), state.get("task_state") or {}
+def _task_of_translation(state: Mapping[str, Any], tasks: Sequence[str], name: str) -> _Change:
+    settings = state.get("task_state") or {}
     langs = settings.get("langs") or []
     if settings.get("task_ids") == "pair":
         if not (re.fullmatch("[^-]+-[^-]+", name) and set(name.split("-")) <= set(langs)):
             rule = f"a pair such as {tasks[0]} of the checkpoint's languages {shortened(langs, name)}"
             raise_invalid("--task", rule, name)
-        return _Change(tasks, _with_name(options, name), task_state={"lang_pairs": [*settings["lang_pairs"], name]})
+        return _Change(task_state={"lang_pairs": [*settings["lang_pairs"], name]})
     if "+" in (settings.get("task_ids") or ""):
         raise_invalid("the checkpoint's `--task-ids`", "target, source or pair to add one", settings["task_ids"])
     if not re.fullmatch(r"[^-,\s]+", name):
@@ -137,9 +139,4 @@ def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], n
             "The checkpoint's vocabulary must end in one token per language, so that another can be added, but does "
             "not: train the model with the new language in `--langs`."
         )
-    return _Change(tasks, _with_name(options, name), symbols=1, task_state={"langs": [*langs, name]})
-
-
-def _with_name(options: Mapping[str, Any], name: str) -> dict[str, str]:
-    names = options.get("task_names")
-    return {"task_names": f"{names},{name}"} if names else {}
+    return _Change(symbols=1, task_state={"langs": [*langs, name]})

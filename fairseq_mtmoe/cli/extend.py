@@ -145,14 +145,14 @@ def _with_task(model: Path, state: dict[str, Any], lang: str, like: Sequence[str
 
     `expert_of` is the language whose expert of fixed gates is copied.
     """
-    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, fixed_experts, with_expert, with_task
+    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, fixed_experts, options_with_task, with_task
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
 
     options = model_options(state) or {}
     if not options.get("task_names"):
         return state
     tasks = options["task_names"].split(",")
-    larger = {**options, "task_names": ",".join([*tasks, lang]), **with_expert(options, tasks)}
+    larger = options_with_task(options, tasks, lang)
     before, after = (Described.of(without_memory(model, state, each)) for each in (options, larger))
     experts = fixed_experts(before.shapes)
     is_task = tasks == state["task_state"]["langs"]

@@ -1,6 +1,7 @@
 """`mtmoe extend` gives a translator a language and leaves its others as they are, or says why not in one sentence."""
 
 import unicodedata
+from operator import ne
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ import torch
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from tests.helpers.invoked import mtmoe
-from tests.helpers.piece_models import trained_pieces
 from tests.helpers.pretrained_translators import save_translator, sentences, write_lines
 from tests.helpers.refused import refused
 from tests.helpers.training import train_here
@@ -59,64 +59,40 @@ def test_a_language_gets_symbols_at_the_end_whose_rows_are_means(tmp_path, style
     assert all(torch.equal(new["model"][name], old["model"][name]) for name in rest)
 
 
-@pytest.mark.parametrize("updates", [0, 7])
-def test_a_second_language_follows_and_untrained_ones_are_counted_together(tmp_path, updates):
-    """Whether the model was trained before the first or not."""
+@pytest.mark.parametrize(("updates", "earlier"), [(0, 3), (7, 0)])
+def test_a_second_language_follows_and_untrained_symbols_are_counted_together(tmp_path, updates, earlier):
+    """A model that was trained has learned the symbols that it had got before."""
     save_translator(tmp_path / "model.pt")
     state = torch.load(tmp_path / "model.pt")
     extra = {"train_iterator": {"epoch": 9, "iterations_in_epoch": 3}, "previous_training_time": 99.0, "gate_rate": {}}
-    torch.save({**state, "optimizer_history": [{"num_updates": updates}], "extra_state": extra}, tmp_path / "model.pt")
-    extend(tmp_path / "model.pt", tmp_path / "luo.pt")
-    extend(tmp_path / "luo.pt", tmp_path / "both.pt", lang="xho_Latn", text="fr")
-    (_, first), (state, second) = loaded(tmp_path / "luo.pt"), loaded(tmp_path / "both.pt")
-    assert second.source.symbols[: len(first.source.symbols)] == first.source.symbols
-    assert second.source.symbols[-1] == "__xho_Latn__" and state["task_state"]["langs"][-2:] == ["luo_Latn", "xho_Latn"]
-    original = file_io.load(str(tmp_path / "model.pt"))["model"][EMBEDDINGS[0]]
-    assert state["task_state"]["new_symbols"][0] == len(state["model"][EMBEDDINGS[0]]) - len(original)
-    # A run with the file begins.
-    assert state["extra_state"] == {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}, "gate_rate": {}}
-
-
-@pytest.mark.parametrize("joined", [True, False])
-def test_two_sentencepiece_models_each_get_what_they_lack(tmp_path, joined):
-    models = trained_pieces(sentences("en", 200)), trained_pieces(sentences("sw", 200) + sentences("fr", 200))
-    before = save_translator(tmp_path / "model.pt", models, joined=joined, langtoks=("tgt", None))
-    said = extend(tmp_path / "model.pt", tmp_path / "out.pt")
-    assert "as a source" in said and "as a target" in said
-    state, after = loaded(tmp_path / "out.pt")
-    assert (after.source.symbols == after.target.symbols) is joined
-    for old, new, name in ((before.source, after.source, EMBEDDINGS[0]), (before.target, after.target, EMBEDDINGS[1])):
-        assert len(state["model"][name]) == len(new.dictionary())
-        cut = {piece for pieces in new.processor.encode(sentences("luo", 200), out_type=str) for piece in pieces}
-        assert cut <= {*new.symbols} and not cut <= {*old.symbols}
-
-
-def test_half_precision_stays_and_what_was_trained_is_old_then(tmp_path):
-    save_translator(tmp_path / "model.pt")
-    state = torch.load(tmp_path / "model.pt")
+    moments = {"state": {}, "param_groups": []}
+    history = [{"num_updates": updates}]
+    state |= {"optimizer_history": history, "extra_state": extra, "last_optimizer_state": moments}
     state["model"] = {name: value.half() for name, value in state["model"].items()}
-    state |= {"optimizer_history": [{"num_updates": 7}], "last_optimizer_state": {"state": {}, "param_groups": []}}
     state["task_state"]["new_symbols"] = [3, 3]
     torch.save(state, tmp_path / "model.pt")
-    extend(tmp_path / "model.pt", tmp_path / "out.pt", "--new-pieces", "0")
-    new, _ = loaded(tmp_path / "out.pt")
-    assert {value.dtype for value in new["model"].values()} == {torch.half}
-    assert new["task_state"]["new_symbols"] == [3, 3] and "last_optimizer_state" not in new  # `ŋ`, the tag and the code
+    extend(tmp_path / "model.pt", tmp_path / "luo.pt")
+    extend(tmp_path / "luo.pt", tmp_path / "both.pt", lang="xho_Latn", text="fr")
+    (_, first), (grown, second) = loaded(tmp_path / "luo.pt"), loaded(tmp_path / "both.pt")
+    assert second.source.symbols[: len(first.source.symbols)] == first.source.symbols
+    assert second.source.symbols[-1] == "__xho_Latn__" and grown["task_state"]["langs"][-2:] == ["luo_Latn", "xho_Latn"]
+    added = len(grown["model"][EMBEDDINGS[0]]) - len(state["model"][EMBEDDINGS[0]])
+    assert grown["task_state"]["new_symbols"] == [added + earlier, added + earlier]
+    # A run with the file begins.
+    assert grown["extra_state"] == {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}, "gate_rate": {}}
+    assert "last_optimizer_state" not in grown and {value.dtype for value in grown["model"].values()} == {torch.half}
 
 
 def test_what_it_reports_is_what_text_is_cut_into(tmp_path):
     before = save_translator(tmp_path / "model.pt").source
     held = write_lines(tmp_path / "held.en", sentences("en", 100))
-    said = extend(tmp_path / "model.pt", tmp_path / "out.pt", "--held-text", held).splitlines()
-    _, after = loaded(tmp_path / "out.pt")
-    lines = sentences("luo", 200)
-    long, short = (sum(map(len, side.processor.encode(lines))) for side in (before, after.source))
+    said = extend(tmp_path / "model.pt", tmp_path / "out.pt", "--held-text", held)
+    sides, lines = (before, loaded(tmp_path / "out.pt")[1].source), sentences("luo", 200)
     words = sum(len(line.split()) for line in lines)
-    assert f"{long / words:.2f} pieces a word before, {short / words:.2f} now" in said[1] and said[1].endswith(
-        "0.00% now"
-    )
-    cuts = (side.processor.encode(sentences("en", 100)) for side in (before, after.source))
-    assert f"held.en: {sum(old != new for old, new in zip(*cuts, strict=True))} of 100 lines" in said[2]
+    long, short = (sum(map(len, side.processor.encode(lines))) / words for side in sides)
+    assert f"{long:.2f} pieces a word before, {short:.2f} now" in said
+    old, new = (side.processor.encode(sentences("en", 100)) for side in sides)
+    assert f"held.en: {sum(map(ne, old, new))} of 100 lines" in said
 
 
 def test_new_pieces_are_those_of_text_that_prepare_would_write(tmp_path):
@@ -130,16 +106,19 @@ def test_new_pieces_are_those_of_text_that_prepare_would_write(tmp_path):
     assert "ñ" in added and not {"\u0303", "\u00a0", "\u00ad"} & set("".join(added))
 
 
-@pytest.mark.parametrize(("options", "langtoks", "wrong"), [
-    (["--language", "swh_Latn"], ("src", "tgt"), "--language"),
-    (["--like", "swa_Latn"], ("src", "tgt"), "--like"),
-    ([], (None, None), "MODEL"),
-])  # fmt: skip
-def test_what_cannot_get_a_language_is_one_sentence_and_no_file(tmp_path, options, langtoks, wrong):
-    save_translator(tmp_path / "model.pt", langtoks=langtoks)
-    with refused(wrong) as caught:
-        extend(tmp_path / "model.pt", tmp_path / "out.pt", *options)
-    assert "swh_Latn" in str(caught.value)
+def test_what_cannot_get_a_language_is_one_sentence_and_no_file(tmp_path):
+    """All codes of the model have a script."""
+    save_translator(tmp_path / "model.pt")
+    for options, wrong in (
+        (["--language", "swh_Latn"], "--language"), (["--language", "{lang}"], "--language"),
+        (["--language", "luo\x01"], "--language"), (["--language", "luo"], "--language"),
+        (["--like", "swa_Latn"], "--like"),
+    ):  # fmt: skip
+        with refused(wrong):
+            extend(tmp_path / "model.pt", tmp_path / "out.pt", *options)
+    save_translator(tmp_path / "model.pt", langtoks=(None, None))
+    with refused("MODEL"):
+        extend(tmp_path / "model.pt", tmp_path / "out.pt")
     assert not (tmp_path / "out.pt").exists()
 
 
@@ -155,32 +134,11 @@ def test_a_code_that_nothing_taught_is_like_no_other(tmp_path):
     assert all(torch.equal(value, wanted[name]) for name, value in found.items())
 
 
-def test_a_code_has_a_script_if_all_of_the_models_codes_have_one(tmp_path):
-    save_translator(tmp_path / "model.pt", langs=["eng_Latn", "swh_Latn"])
-    with refused("--language") as caught:
-        extend(tmp_path / "model.pt", tmp_path / "out.pt", lang="luo")
-    assert "eng_Latn" in str(caught.value)
-    extend(tmp_path / "model.pt", tmp_path / "out.pt", lang="luo_Latn@formal")
-    save_translator(tmp_path / "plain.pt", langs=["en", "sr"])
-    extend(tmp_path / "plain.pt", tmp_path / "both.pt", lang="sr_Latn")
-
-
-@pytest.mark.parametrize("lang", ["<s>", "../x", "{lang}", "a b", "luo\x01"])
-def test_a_code_can_be_part_of_a_files_name(tmp_path, lang):
+def test_odd_text_gives_a_file_that_can_be_read(tmp_path):
     save_translator(tmp_path / "model.pt")
-    with refused("--language"):
-        extend(tmp_path / "model.pt", tmp_path / "out.pt", lang=lang)
-
-
-def test_files_that_it_reads_stay_and_odd_text_gives_a_file_that_can_be_read(tmp_path):
-    save_translator(tmp_path / "model.pt")
-    held = write_lines(tmp_path / "held.txt", sentences("fr", 20))
-    with refused("OUT"):
-        mtmoe("extend", tmp_path / "model.pt", held, "--language", "luo_Latn", "--text", tmp_path / "model.pt",
-              "--held-text", held, "--overwrite")  # fmt: skip
     text = write_lines(tmp_path / "odd.txt", ["a\0b \0\0 \x07"] * 30)
-    mtmoe("extend", tmp_path / "model.pt", tmp_path / "out.pt", "--language", "luo_Latn", "--text", text,
-          "--new-pieces", 10**9)  # fmt: skip
+    options = ("--language", "luo_Latn@formal", "--text", text, "--new-pieces", 10**9)
+    mtmoe("extend", tmp_path / "model.pt", tmp_path / "out.pt", *options)
     _, vocabulary = loaded(tmp_path / "out.pt")
     assert vocabulary.source.processor.get_piece_size() and "\0" not in vocabulary.source.symbols
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import file_io, rebuild
+from fairseq_mtmoe.checkpoints import file_io
 from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, make_related_task, save_untrained
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
@@ -59,12 +59,8 @@ def test_a_task_of_a_benchmark_gets_a_gate_and_the_head_of_its_table(folder, tmp
         assert torch.equal(new["model"][key][: len(value)] if value.dim() else new["model"][key], value)
     gate = new["model"]["encoder.layers.1.moe.gate.weight"]
     assert torch.equal(gate[4], gate[3]) and new["task_state"] == old["task_state"]
-    for source, overwrite in ((folder / "tasks.pt", []), (out, ["--overwrite"])):
-        with refused("OUT"):
-            add_task(source, out, "--task", "mine", *more, *overwrite)
-    out.write_text("to be overwritten")
-    add_task(folder / "tasks.pt", out, "--task", "mine", *more, "--overwrite")
-    assert torch.equal(file_io.load(str(out))["model"]["heads.mine.weight"], new["model"]["heads.mine.weight"])
+    with refused("OUT"):
+        add_task(folder / "tasks.pt", out, "--task", "mine", *more)
 
 
 def test_a_language_gets_its_token_behind_the_others_and_a_pair_of_known_languages_a_gate(folder, tmp_path):
@@ -85,8 +81,7 @@ def test_a_language_gets_its_token_behind_the_others_and_a_pair_of_known_languag
 
 @pytest.mark.parametrize(("checkpoint", "task", "experts"), [("fixed.pt", "dd", 5), ("spare.pt", "bb-en", 4)])
 def test_with_fixed_gates_it_gets_a_copy_of_an_expert(folder, tmp_path, checkpoint, task, experts):
-    place = experts - 1
-    source = "bb" if task == "dd" else "en-bb"
+    place, source = experts - 1, "bb" if task == "dd" else "en-bb"
     said = add_task(folder / checkpoint, tmp_path / "out.pt", "--task", task, "--embedding-from", source)
     assert ("--num-experts 5" in said) == (checkpoint == "fixed.pt")
     old, new = (file_io.load(str(path)) for path in (folder / checkpoint, tmp_path / "out.pt"))
@@ -97,29 +92,23 @@ def test_with_fixed_gates_it_gets_a_copy_of_an_expert(folder, tmp_path, checkpoi
         value, before = new["model"][name], old["model"][name]
         assert torch.equal(value, torch.stack([*before[:place], before[1]]))
         assert not torch.equal(value[place], value[0]) or name.endswith("bias")
-    model = rebuild.without_memory(tmp_path / "out.pt", new, new["cfg"]["model"])
-    assert {key: value.shape for key, value in model.state_dict().items()} == {
-        key: value.shape for key, value in new["model"].items()
-    }
 
 
-@pytest.mark.parametrize("source", ["mean", "random", "aa,bb"])
-def test_with_fixed_gates_it_begins_as_one_task(folder, tmp_path, source):
+def test_with_fixed_gates_it_begins_as_one_task(folder, tmp_path):
     with refused("--embedding-from"):
-        add_task(folder / "fixed.pt", tmp_path / "out.pt", "--task", "dd", "--embedding-from", source)
+        add_task(folder / "fixed.pt", tmp_path / "out.pt", "--task", "dd", "--embedding-from", "aa,bb")
     reshard(folder / "fixed.pt", tmp_path / "parts.pt", "--experts-per-file", 2)
     with refused("mtmoe reshard --single-file"):
         add_task(tmp_path / "parts.pt", tmp_path / "out.pt", "--task", "dd", "--embedding-from", "aa")
     assert not (tmp_path / "out.pt").exists()
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "name", "wrong"),
-    [("tasks.pt", "wic", "--task"), ("tasks.pt", "unknown", "--task"), ("languages.pt", "en-dd", "--task"),
-     ("pairs.pt", "en-dd", "--task"), ("mixed.pt", "dd", "--num-experts"),
-     ("encoder.pt", "rte", "encoder.pt"), ("evil.pt", "bb-en", "evil.pt")],
-)  # fmt: skip
-def test_what_cannot_be_added_is_one_sentence_and_no_file(folder, tmp_path, checkpoint, name, wrong):
-    with refused(wrong):
-        add_task(folder / checkpoint, tmp_path / "out.pt", "--task", name)
+def test_what_cannot_be_added_is_one_sentence_and_no_file(folder, tmp_path):
+    for checkpoint, name, wrong in (
+        ("tasks.pt", "wic", "--task"), ("tasks.pt", "unknown", "--task"), ("languages.pt", "en-dd", "--task"),
+        ("pairs.pt", "en-dd", "--task"), ("mixed.pt", "dd", "--num-experts"), ("encoder.pt", "rte", "encoder.pt"),
+        ("evil.pt", "bb-en", "evil.pt"),
+    ):  # fmt: skip
+        with refused(wrong):
+            add_task(folder / checkpoint, tmp_path / "out.pt", "--task", name)
     assert not list(tmp_path.iterdir())
