@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 UNFINISHED = "unfinished.json"  # the settings and scores of an interrupted evaluation
 
+_KINDS = ("hyp", "ref", "ref[0-9]*", "comet")  # of files with a pair's texts or figures
 _PATHS = ("checkpoint", "data")  # not compared: the files' digests are
 _DIGESTS = {"checkpoint_sha256": "another checkpoint", "data_sha256": "other data"}
 
@@ -77,8 +78,7 @@ class ScoreFolder:
         elif (self.folder / UNFINISHED).exists():
             self._read_unfinished()
         else:  # texts without scores may be another program's
-            kinds = ("hyp", "ref", "ref[0-9]*")
-            texts = sorted(path.name for kind in kinds for path in self.folder.glob(f"*-*.{kind}"))
+            texts = sorted(path.name for kind in _KINDS for path in self.folder.glob(f"*-*.{kind}"))
             if texts and not self._overwrite:
                 raise UserError(
                     f"`{self.folder}` holds {texts[0]} without scores, of unknown origin; give another folder as "
@@ -157,8 +157,8 @@ class ScoreFolder:
         return scores
 
     def _remove_texts(self, pair: str) -> None:
-        for pattern in ("hyp", "ref", "ref[0-9]*", "comet"):
-            for path in self.folder.glob(f"{pair}.{pattern}"):
+        for kind in _KINDS:
+            for path in self.folder.glob(f"{pair}.{kind}"):
                 path.unlink()
 
     def _refuse(self, what: str, differing: Sequence[str]) -> None:
@@ -170,13 +170,10 @@ class ScoreFolder:
         """Return descriptions of the settings that differ from the folder's."""
         if not all(name in settings for name in _DIGESTS):
             return ["another version of fairseq_mtmoe"]
-        names = [name for name in {**settings, **self.settings} if name not in _PATHS]
         differing = []
-        for name in names:
+        for name in {**settings, **self.settings}:
             before, now = settings.get(name), self.settings.get(name)
-            if name == "lang_pairs":
-                before, now = before or "all", now or "all"
-            if before != now:
+            if before != now and name not in _PATHS:
                 differing.append(_DIGESTS.get(name, f"{name} {before} (now {now})"))
         return differing
 

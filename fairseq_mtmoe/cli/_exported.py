@@ -44,15 +44,11 @@ class Exported(NamedTuple):
         """Write the folder atomically; return a text on its content (UserError: the folder exists)."""
         if isinstance(self.model, ExportedTranslator):
             self.model.write(folder)
-            return (
-                f"{self.model.config.model_type} for transformers, {len(self.model.tensors)} tensors{self.model.said}"
-            )
-        if isinstance(self.model, PretrainedT5):
+        elif isinstance(self.model, PretrainedT5):
             of_t5.write_folder(self.model, folder)
-            return f"t5 for transformers, {len(self.model.state)} tensors"
-        of_bert.write_folder(self.model, folder, self.head)
-        count = len(self.model.state) + (0 if self.head is None else len(self.head.tensors))
-        return f"{self.model.config.model_type} for transformers, {count} tensors{self.said}"
+        else:
+            of_bert.write_folder(self.model, folder, self.head)
+        return f"{self.model.config.model_type} for transformers{self.said}"
 
 
 def exported(path: Path, content: Mapping[str, Any]) -> Exported:
@@ -67,7 +63,8 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     _expect_expressible(path, content, options)
     try:
         if not (options.get("t5") or options.get("encoder")):
-            return Exported(exported_translator(path, content, options))
+            translator = exported_translator(path, content, options)
+            return Exported(translator, said=translator.said)
         state = {name: value.float() for name, value in content["model"].items()}
         return (_t5 if options.get("t5") else _encoder)(path, content, options, state)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -78,43 +75,22 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
 
 def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Raise `UserError` if Hugging Face's classes lack parts of the model, with advice on what to do instead."""
+    advice = "train `--arch mt_dense` instead, or use `mtmoe predict`"
     if not (options.get("t5") or options.get("encoder")):
-        _expect_translator(path, content, options)
-        return
-    if has_experts(dict(content)):
-        raise UserError(
-            f"`{path}` must be a dense model, but has experts, which BertModel lacks; train `--arch mt_dense` instead, "
-            "or use `mtmoe predict`."
-        )
-    if options.get("conditional", "none") != "none":
-        raise UserError(
-            f"`{path}` must compute the same for all tasks, but has conditional parts, which BertModel lacks; train "
-            "`--arch mt_dense` instead, or use `mtmoe predict`."
-        )
-    if options.get("pemt"):
-        raise UserError(
-            f"`{path}` must have only the parts of a BERT or T5 in `transformers`, but has adapters: use `mtmoe merge` "
-            "and `mtmoe predict`."
-        )
-
-
-def _expect_translator(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise `UserError` if the model is no translator, or has parts that `transformers` lacks."""
-    if DECODER not in content["model"]:
-        raise UserError(
-            f"`{path}` must be a translator, an encoder or a T5, but is of {options.get('_name')!r}, which has no "
-            "class in `transformers`."
-        )
-    student = "train a `--arch base_dense` on its translations"
+        advice = "train a `--arch base_dense` on its translations"
+        if DECODER not in content["model"]:
+            raise UserError(
+                f"`{path}` must be a translator, an encoder or a T5, but is of {options.get('_name')!r}, which has no "
+                "class in `transformers`."
+            )
     parts = {
-        f"experts, which translators in `transformers` lack; {student}": has_experts(dict(content)),
-        f"adapters, which translators in `transformers` lack; {student}": bool(options.get("pemt")),
-        f"conditional parts, which `transformers` lacks; {student}":
-            options.get("conditional", "none") != "none",
-    }  # fmt: skip
+        "experts": has_experts(dict(content)),
+        "conditional parts": options.get("conditional", "none") != "none",
+        "adapters": bool(options.get("pemt")),
+    }
     for what, is_there in parts.items():
         if is_there:
-            raise UserError(f"`{path}` must be a dense translator, but has {what}.")
+            raise UserError(f"`{path}` must be a dense model, but has {what}, which `transformers` lacks; {advice}.")
 
 
 def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from fairseq_mtmoe.cli._shared import cores, stopped_by_sigterm
+from fairseq_mtmoe.cli._shared import cores
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS
 from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
@@ -41,7 +41,7 @@ def prepare_corpora(
         if vocabulary is not None:
             recipe = vocabulary.of_recipe(recipe if vocabulary_of is None else recipe.found_in(raw))
         _say_unread(recipe, raw)
-        with stopped_by_sigterm(), cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
+        with cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
             made = prepare(raw, data, recipe, hands, overwrite)
     if made is None:
         click.echo(f"{data} is up to date.")

@@ -14,7 +14,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -42,7 +41,6 @@ class Shown:
 
     model: str
     lines: Sequence[str] = ()
-    seconds: float = 0.0
     refusal: str = ""
 
 
@@ -76,10 +74,8 @@ class Server(ThreadingHTTPServer):
         shown = []
         with self._translating:
             for translator, name in zip(self.translators, self.names, strict=True):
-                start = perf_counter()
                 try:
-                    translation = translator.translate(lines, source=source, target=target)
-                    shown.append(Shown(name, translation, perf_counter() - start))
+                    shown.append(Shown(name, translator.translate(lines, source=source, target=target)))
                 except UserError as error:
                     shown.append(Shown(name, refusal=str(error)))
         return shown

@@ -16,9 +16,6 @@ from fairseq_mtmoe.cli._shared import PATH, progress_bar, say, show
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import check_writable, write_text
 
-JSON_FILE, MARKDOWN_FILE = "comparison.json", "comparison.md"
-LATEX_FILE, PICTURE_FILE = "comparison.tex", "comparison.png"
-
 
 @click.command("compare")
 @click.argument("systems", nargs=-1, required=True, metavar="RESULTS… | NAME=RUN,…")
@@ -71,9 +68,9 @@ def command(
     say(comparison.notes(compared))
     if out is not None:
         made_by = provenance()
-        write_text(out / MARKDOWN_FILE, comparison.to_markdown(compared, made_by))
-        write_text(out / JSON_FILE, comparison.to_json(compared, made_by))
-        say([out / JSON_FILE, out / MARKDOWN_FILE])
+        write_text(out / "comparison.md", comparison.to_markdown(compared, made_by))
+        write_text(out / "comparison.json", comparison.to_json(compared, made_by))
+        say(out / f"comparison.{kind}" for kind in ("json", "md"))
 
 
 def compare_evaluations(
@@ -95,11 +92,11 @@ def compare_evaluations(
     say(differences.notes(compared, sampling))
     if out is not None:
         made_by = provenance()
-        write_text(out / MARKDOWN_FILE, differences.to_markdown(compared, sampling, made_by))
-        write_text(out / LATEX_FILE, differences.to_latex(compared))
-        save(models.differences(compared), out / PICTURE_FILE)
-        write_text(out / JSON_FILE, differences.to_json(compared, sampling, made_by))
-        say(out / name for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE))
+        write_text(out / "comparison.md", differences.to_markdown(compared, sampling, made_by))
+        write_text(out / "comparison.tex", differences.to_latex(compared))
+        save(models.differences(compared), out / "comparison.png")
+        write_text(out / "comparison.json", differences.to_json(compared, sampling, made_by))
+        say(out / f"comparison.{kind}" for kind in ("json", "md", "tex", "png"))
 
 
 def read_systems(arguments: Sequence[str]) -> list[comparison.System]:

@@ -9,9 +9,7 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -21,27 +19,12 @@ from rich.table import Table
 
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.cli._shared import cores
-from fairseq_mtmoe.errors import first_line
+from fairseq_mtmoe.errors import UserError, first_line
 
 GIB = 2**30
 INSTALL = "`make install` in a clone, or see docs/start/install.md"
 LEFT_OUT = ("torch", "altair", "vl-convert-python")  # a cluster may have its own torch; jobs draw nothing
 EXTRAS = ("corpora", "cluster", "identify", "nlu", "serve")  # of setup.py, for users
-LAUNCHER = ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "RANK", "WORLD_SIZE", "MASTER_ADDR")
-
-
-class Lacking(Exception):
-    """Something is missing or too old; the message is the advice."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check, which is one line of the output; `look` returns its text."""
-
-    name: str
-    look: Callable[[], str]
-    advice: str = "the check failed"
-    is_necessary: bool = False
 
 
 @click.command("doctor")
@@ -55,24 +38,20 @@ def command() -> None:
     logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for check in CHECKS:
+        for name, look in CHECKS.items():
             try:
-                table.add_row("[green]✓[/]", check.name, escape(check.look()))
+                mark, text = "[green]✓[/]", look()
             except (Exception, SystemExit) as error:
-                advice = str(error) if isinstance(error, Lacking) else f"{type(error).__name__}: {first_line(error)}"
-                text = advice if isinstance(error, Lacking) else f"{advice}\n{check.advice}"
-                table.add_row("[red]✗[/]" if check.is_necessary else "[yellow]–[/]", check.name, escape(text))
-                is_usable = is_usable and not check.is_necessary
+                mark = "[red]✗[/]" if name in NECESSARY else "[yellow]–[/]"
+                is_usable = is_usable and name not in NECESSARY
+                text = str(error)
+                if not isinstance(error, UserError):
+                    text = f"{type(error).__name__}: {first_line(error)}\n{NECESSARY.get(name, 'the check failed')}"
+            table.add_row(mark, name, escape(text))
     logging.disable(logging.NOTSET)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     if not is_usable:
         sys.exit(1)
-
-
-def _python() -> str:
-    if not (3, 11) <= sys.version_info[:2] < (3, 14):
-        raise Lacking(f"Python 3.11, 3.12 or 3.13 is needed, not {platform.python_version()}")
-    return f"{platform.python_version()}, {sys.executable}"
 
 
 def _torch() -> str:
@@ -87,7 +66,7 @@ def _gpus() -> str:
 
     if not torch.cuda.is_available():
         if Path("/dev/nvidia0").exists():
-            raise Lacking("torch cannot use this machine's GPU: compare `nvidia-smi`'s CUDA version with torch's")
+            raise UserError("torch cannot use this machine's GPU: compare `nvidia-smi`'s CUDA version with torch's")
         return "none that torch can use: runs use the CPU"
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     nccl = "with NCCL" if distributed.is_nccl_available() else "without NCCL: processes communicate by gloo"
@@ -107,14 +86,14 @@ def _plugin() -> str:
     from fairseq_mtmoe import register
 
     register()
-    return f"{__version__}, {Path(__file__).parents[1]}"
+    return f"{__version__}, {Path(__file__).parents[1]}; Python {platform.python_version()}, {sys.executable}"
 
 
 def _kernels() -> str:
     from fairseq_mtmoe.moe.assignment import kernels
 
     if not kernels.BUILDS:
-        raise Lacking("none loads: balanced assignment takes ten times as long; `make install` builds them")
+        raise UserError("none loads: balanced assignment takes ten times as long; `make install` builds them")
     return f"uses {next(iter(kernels.BUILDS))} of {', '.join(kernels.BUILDS)}"
 
 
@@ -137,30 +116,26 @@ def missing_packages(extra: str = "") -> list[str]:
 
 def _packages() -> str:
     if missing := missing_packages():
-        raise Lacking(f"missing: `pip install {' '.join(missing)}`")
+        raise UserError(f"missing: `pip install {' '.join(missing)}`")
     return "all required ones"
 
 
 def _optional_packages() -> str:
     missing = [extra for extra in EXTRAS if missing_packages(extra)]
     if missing:
-        raise Lacking(f"incomplete: `pip install 'fairseq_mtmoe[{','.join(missing)}]'`, or WHEELHOUSE-optional")
+        raise UserError(f"incomplete: `pip install 'fairseq_mtmoe[{','.join(missing)}]'`, or WHEELHOUSE-optional")
     return f"all of {', '.join(EXTRAS)}"
 
 
 def _processor() -> str:
-    import torch
-
-    threads = f"{torch.get_num_threads()} threads (OMP_NUM_THREADS: {os.environ.get('OMP_NUM_THREADS', 'not set')})"
-    return f"{cores()} of {os.cpu_count()} cores for this process; torch uses {threads}"
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    return f"{cores()} of {os.cpu_count()} cores for this process; OMP_NUM_THREADS: {threads}"
 
 
 def _memory() -> str:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = min([total, *memory_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free = min(int(fields["MemAvailable"].split()[0]) * 1024, limit)
-    return f"{total / GIB:.0f} GiB, of which this job may use {limit / GIB:.0f}; {free / GIB:.0f} GiB free"
+    return f"{total / GIB:.0f} GiB, of which this job may use {limit / GIB:.0f}"
 
 
 def memory_limits(membership: Path, root: Path) -> list[int]:
@@ -178,22 +153,20 @@ def _disk() -> str:
     return f"{shutil.disk_usage('.').free / GIB:.0f} GiB free in {Path.cwd()}{memory}"
 
 
-def _launcher() -> str:
-    settings = [f"{name}={os.environ[name]}" for name in LAUNCHER if name in os.environ]
-    return " ".join(settings) or "none: start several processes with torchrun or srun"
-
-
-CHECKS = (
-    Check("Python", _python, is_necessary=True),
-    Check("torch", _torch, "`pip install torch`, or the machine's own module or environment", True),
-    Check("GPUs", _gpus),
-    Check("fairseq", _fairseq, INSTALL, is_necessary=True),
-    Check("fairseq_mtmoe", _plugin, INSTALL, is_necessary=True),
-    Check("compiled kernels", _kernels),
-    Check("packages", _packages, INSTALL, is_necessary=True),
-    Check("optional packages", _optional_packages),
-    Check("processor", _processor),
-    Check("memory", _memory),
-    Check("disk", _disk),
-    Check("launcher", _launcher),
-)
+CHECKS = {
+    "torch": _torch,
+    "GPUs": _gpus,
+    "fairseq": _fairseq,
+    "fairseq_mtmoe": _plugin,
+    "compiled kernels": _kernels,
+    "packages": _packages,
+    "optional packages": _optional_packages,
+    "processor": _processor,
+    "memory": _memory,
+    "disk": _disk,
+}
+# What runs cannot do without, with advice.
+NECESSARY = {
+    "torch": "`pip install torch`, or the machine's own module or environment",
+    **dict.fromkeys(("fairseq", "fairseq_mtmoe", "packages"), INSTALL),
+}

@@ -160,17 +160,15 @@ def _benchmark_of(models: Sequence[str]) -> str | None:
     from fairseq_mtmoe.checkpoints.file_io import peek
     from fairseq_mtmoe.evaluation.stored import OF_BENCHMARKS
 
-    tasks = {}
+    names = set()
     for model in models:
         cfg = (peek(model.split(":")[0]) or {}).get("cfg")
         task = cfg.get("task") if isinstance(cfg, Mapping) else None
-        tasks[model] = str(task.get("_name", "")) if isinstance(task, Mapping) else ""
-    names = set(tasks.values())
+        names.add(str(task.get("_name", "")) if isinstance(task, Mapping) else "")
     if not names & set(OF_BENCHMARKS):
         return None
     if len(names) > 1:
-        shown = ", ".join(f"{model} ({name})" for model, name in tasks.items())
-        raise_invalid("--path", "checkpoints of one task in one evaluation", shown)
+        raise_invalid("--path", "checkpoints of one task in one evaluation", ", ".join(models))
     return names.pop()
 
 

@@ -36,17 +36,17 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
     check_is_whole(folder)
     if not (folder / CONFIG).exists() and (folder / MODEL).exists():
         register()  # to read the options in fairseq's files
-        state, blocks, more, left_out = _translator(read_fairseq_folder(folder), output)
+        found = _translator(read_fairseq_folder(folder), output)
     else:
         values = read_json(folder / CONFIG, "the `config.json` of a model's folder")
-        state, blocks, more, left_out = _imported(folder, values, output)
-    millions, others = sum({value.data_ptr(): value.numel() for value in state.values()}.values()) / 1e6, len(left_out)
-    rest = f"{others} other tensor{'s' * (others != 1)} left out"
-    click.echo(f"{output}: {blocks}, {millions:.1f} million parameters{more}; {rest}")
+        found = _imported(folder, values, output)
+    millions = sum({value.data_ptr(): value.numel() for value in found.model.state.values()}.values()) / 1e6
+    rest = f"{len(found.left_out)} other tensor{'s' * (len(found.left_out) != 1)} left out"
+    click.echo(f"{output}: {found.model.config.model_type}, {millions:.1f} million parameters; {rest}")
 
 
-def _imported(folder: Path, values: Any, output: Path) -> tuple[dict[str, Any], str, str, tuple[str, ...]]:
-    """Write OUT; return its tensors, a text on its blocks, one on other parts, and the names left out."""
+def _imported(folder: Path, values: Any, output: Path) -> Any:
+    """Write OUT; return its model with the names of tensors left out."""
     from fairseq_mtmoe.backbones.bert import pretrained as of_bert
     from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA
     from fairseq_mtmoe.backbones.hugging_face import CONFIG, in_file
@@ -63,31 +63,19 @@ def _imported(folder: Path, values: Any, output: Path) -> tuple[dict[str, Any], 
             raise_invalid("model_type", f"one of {', '.join(known)}", values.get("model_type"))
     if is_of_translator(values):
         return _translator(read_folder(folder), output)
-    if of_t5.is_of_t5(values):
-        t5 = of_t5.read_folder(folder)
-        t5.model.save(output)
-        sizes = t5.model.config
-        blocks = f"t5, {sizes.num_layers} and {sizes.num_decoder_layers} blocks of {sizes.d_model}"
-        return t5.model.state, blocks, "", t5.left_out
-    encoder = of_bert.read_folder(folder)
-    encoder.model.save(output)
-    config = encoder.model.config
-    blocks = f"{config.model_type}, {config.num_hidden_layers} blocks of {config.hidden_size}"
-    return encoder.model.state, blocks, f", {'with' if config.has_pooler else 'without'} a pooler", encoder.left_out
+    found = (of_t5 if of_t5.is_of_t5(values) else of_bert).read_folder(folder)
+    found.model.save(output)
+    return found
 
 
-def _translator(found: Any, output: Path) -> tuple[dict[str, Any], str, str, tuple[str, ...]]:
+def _translator(found: Any, output: Path) -> Any:
     from fairseq.dataclass.configs import FairseqConfig
     from omegaconf import OmegaConf
 
     from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 
-    model = found.model
     whole = OmegaConf.structured(FairseqConfig)  # the task's options interpolate its values
     whole.task = OmegaConf.structured(TranslationHeatedConfig)
     task: Any = OmegaConf.to_container(whole.task, resolve=True)
-    model.save(output, {**task, "_name": "translation_heated"})
-    config, langs = model.config, model.layout.langs
-    blocks = f"{config.model_type}, {config.encoder_layers} and {config.decoder_layers} blocks of {config.d_model}"
-    named = ", ".join(langs) if len(langs) <= 4 else f"{len(langs)} languages such as {langs[0]}"
-    return model.state, blocks, f", {named}", found.left_out
+    found.model.save(output, {**task, "_name": "translation_heated"})
+    return found

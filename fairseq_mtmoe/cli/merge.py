@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, quiet_fairseq
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import output_file
 
 
@@ -35,18 +34,13 @@ def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
 
     state = file_io.load(str(checkpoint))
     rebuild.check(checkpoint, state, ["model"])
-    options = model_options(state)
-    if options is None:
-        raise UserError(f"`{checkpoint}` must be a checkpoint of --pemt-stage target, but is not.")
+    options = model_options(state) or {}
     merger = Merger.of(options)
-    weights = merger.weights(state["model"])
     extra = dict(state.get("extra_state") or {})
     extra |= {name: merger.merged(extra[name]) for name in AVERAGES if extra.get(name)}
     result = {name: value for name, value in state.items() if name != "last_optimizer_state"}
     result |= {"model": merger.merged(state["model"]), "extra_state": extra}
     result["cfg"] = {**state["cfg"], "model": {**options, **merger.options()}}
     save_whole(result, out)
-    names = [source.task for source in merger.metadata.sources]
-    means = [sum(column) / len(weights) for column in zip(*(each.tolist() for each in weights.values()), strict=True)]
-    shares = ", ".join(f"{name} {100 * mean:.0f}%" for name, mean in zip(names, means, strict=True))
-    click.echo(f"{out}: {shares}, mean over {len(weights)} layers; without optimizer state")
+    names = ", ".join(source.task for source in merger.metadata.sources)
+    click.echo(f"{out}: adapters of {names}; without optimizer state")

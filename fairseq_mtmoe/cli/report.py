@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, check_drawing, checkpoint_of, stopped_by_sigterm
+from fairseq_mtmoe.cli._shared import PATH, check_drawing, checkpoint_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, output_file
 
@@ -67,8 +67,7 @@ def command(
     page(watch)
     click.echo(str(out))
     if watch is not None:
-        with stopped_by_sigterm():
-            keep_fresh(page, watch)
+        keep_fresh(page, watch)
 
 
 def _check_options(

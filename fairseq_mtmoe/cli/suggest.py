@@ -85,7 +85,7 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     remarks = remarks_on(trial, chosen, hours, least_hours(trial, pairs, held))
     for line in remarks:
         click.echo(line, err=True)
-    click.echo(script(data, options, head(train, remarks)), nl=False)
+    click.echo(script(data, options, train, remarks), nl=False)
 
 
 def list_of_pairs(data: str) -> Path:
@@ -234,19 +234,12 @@ def measured(events: Sequence[run_log.Event], memory: float) -> Trial:
     return Trial(seconds, sentences, memory, min(left, default=None))
 
 
-def head(sizes: Mapping[str, int], remarks: Sequence[str]) -> str:
-    """Return the script's first lines: what it is for, and the remarks."""
-    pairs = f"{len(sizes)} language pair{'s' * (len(sizes) > 1)}"
-    first = f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs in {pairs}."
-    return "".join(f"# {line}\n" for line in (first, *remarks))
-
-
 def remarks_on(trial: Trial, found: Plan, hours: float | None, enough: float) -> list[str]:
     """Return lines on time and memory, and on too few hours (`enough` are more)."""
     memory = f"{trial.memory:.1f} GiB of memory"
     if trial.gpu_left is not None:
         memory += f"; it leaves {trial.gpu_left:.1f} GiB of the GPU free"
-    time_needed = f"{found.updates:,} updates in {spelled(found.hours)}, of {trial.seconds:.2f} s each"
+    time_needed = f"{found.updates:,} updates in {found.hours:.2g} hours, of {trial.seconds:.2f} s each"
     lines = [f"Estimate: {time_needed}; {memory}."]
     if found.passes < LEAST_PASSES and hours is not None:
         few = f"{found.passes:.2g} passes over the data are few"
@@ -254,15 +247,12 @@ def remarks_on(trial: Trial, found: Plan, hours: float | None, enough: float) ->
     return lines
 
 
-def spelled(hours: float) -> str:
-    """Return a time in hours, or in minutes below two hours."""
-    return f"{hours:.1f} hours" if hours >= 2 else f"{hours * 60:.0f} minutes"
-
-
-def script(data: str, options: Sequence[Part], first: str) -> str:
-    """Return the lines of a shell script with a comment above each group of options."""
+def script(data: str, options: Sequence[Part], sizes: Mapping[str, int], remarks: Sequence[str]) -> str:
+    """Return the lines of a shell script: the remarks, and a comment above each group of options."""
+    first = f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs; directions: {len(sizes)}."
+    head = "".join(f"# {line}\n" for line in (first, *remarks))
     groups = "".join(f"    # {comment}\n    {shlex.join(words)}\n" for comment, words in options)
     run = f'fairseq-train {shlex.quote(data)} --user-dir "$(mtmoe user-dir)" "${{options[@]}}" "$@"'
     waiting = "# Waiting threads leave their cores to other programs; fairscale's warnings are not about this run.\n"
     exports = "".join(f'export {name}="${{{name}:-{value}}}"\n' for name, value in ENVIRONMENT.items())
-    return f"{first}options=(\n{groups})\n{waiting}{exports}{run}\n"
+    return f"{head}options=(\n{groups})\n{waiting}{exports}{run}\n"

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,6 +25,7 @@ class T5Config:
     Raises `UserError` for an impossible value.
     """
 
+    model_type: ClassVar[str] = T5
     vocab_size: int = 32128
     d_model: int = 768  # H
     d_kv: int = 64  # width of a head; heads × width may differ from H

@@ -45,13 +45,11 @@ def folder(tmp_path):
 def test_a_folder_becomes_a_file_and_a_folder_again(folder, tmp_path):
     encoder, again = tmp_path / "encoder.pt", tmp_path / "again"
     said = mtmoe("import-hf", folder, encoder)
-    sizes = "bert, 2 blocks of 16, 0.0 million parameters, with a pooler"
-    assert said == f"{encoder}: {sizes}; 1 other tensor left out\n"
+    assert said == f"{encoder}: bert, 0.0 million parameters; 1 other tensor left out\n"
     assert encoder_file.load(encoder).tokenizer == TOKENIZER
     pytest.importorskip("safetensors")
-    assert mtmoe("export-hf", encoder, again) == f"{again}: bert for transformers, 39 tensors\n"
+    assert mtmoe("export-hf", encoder, again) == f"{again}: bert for transformers\n"
     assert {file.name for file in again.iterdir()} == {"config.json", "model.safetensors", *TOKENIZER}
-    assert {name: (again / name).read_bytes() for name in TOKENIZER} == {n: t.encode() for n, t in TOKENIZER.items()}
     mtmoe("import-hf", again, encoder, "--overwrite")
     found, wanted = encoder_file.load(encoder), pretrained()
     assert found.config == wanted.config
@@ -62,26 +60,22 @@ def test_a_t5_becomes_a_file_and_a_folder_again(tmp_path):
     pytest.importorskip("safetensors")
     wanted, folder, file = t5.pretrained(), tmp_path / "folder", tmp_path / "t5.pt"
     t5_files.write_folder(wanted, folder)
-    said = mtmoe("import-hf", folder, file)
-    assert said == f"{file}: t5, 2 and 3 blocks of 16, 0.0 million parameters; 0 other tensors left out\n"
+    mtmoe("import-hf", folder, file)
     again = tmp_path / "again"
-    assert mtmoe("export-hf", file, again) == f"{again}: t5 for transformers, {len(wanted.state)} tensors\n"
+    assert mtmoe("export-hf", file, again) == f"{again}: t5 for transformers\n"
     for name in ("config.json", "model.safetensors", "spiece.model"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_what_is_there_stays(folder, tmp_path):
-    encoder, again = tmp_path / "encoder.pt", tmp_path / "again"
+    encoder = tmp_path / "encoder.pt"
     encoder.write_text("mine")
     with refused("OUT", "--overwrite"):
         mtmoe("import-hf", folder, encoder)
     (folder / "config.json").write_text("{}")
-    for arguments, name in (("import-hf", folder, encoder, "--overwrite"), "model_type"), (
-        ("export-hf", encoder, again), "encoder.pt",
-    ):  # fmt: skip
-        with refused(name):
-            mtmoe(*arguments)
-    assert encoder.read_text() == "mine" and not again.exists()
+    with refused("model_type"):
+        mtmoe("import-hf", folder, encoder, "--overwrite")
+    assert encoder.read_text() == "mine"
 
 
 # ---- what was trained ----
@@ -117,10 +111,14 @@ def theirs(loaded, inputs):
     return loaded.eval()(inputs["tokens"], attention_mask=mask, token_type_ids=inputs["token_type_ids"])
 
 
-@pytest.mark.parametrize(("kind", "task", "size"), [("bert", "mnli", 3), ("bert", "stsb", 1), ("roberta", "mine", 2)])
-def test_an_encoder_of_one_task_classifies(kind, task, size, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "task", "labels"),
+    [("bert", "mnli", ("0", "1", "2")), ("bert", "stsb", ("value",)), ("roberta", "rte", ("yes", "no"))],
+)
+def test_an_encoder_of_one_task_classifies_with_the_labels_of_its_training(kind, task, labels, tmp_path):
     inputs, transformers = batch(CONFIGS[kind]), pytest.importorskip("transformers")
-    model = trained(tmp_path / "checkpoint.pt", {task: HeadSize(size)}, CONFIGS[kind])
+    named = '{"rte": ["yes", "no"]}'
+    model = trained(tmp_path / "checkpoint.pt", {task: HeadSize(len(labels))}, CONFIGS[kind], head_labels=named)
     assert f", with the head of {task}\n" in export(tmp_path / "checkpoint.pt", tmp_path / "folder")
     loaded, info = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "folder", output_loading_info=True
@@ -130,18 +128,8 @@ def test_an_encoder_of_one_task_classifies(kind, task, size, tmp_path):
     spans = torch.empty(len(rows), 0, 2, dtype=torch.long)
     wanted = model(inputs["tokens"], inputs["token_type_ids"], {task: rows}, {task: spans})[task]
     torch.testing.assert_close(theirs(loaded, inputs).logits, wanted.detach(), rtol=1e-5, atol=1e-5)
-    labels = {"mnli": ["0", "1", "2"], "stsb": ["value"], "mine": ["0", "1"]}[task]
-    assert sorted(loaded.config.id2label.values()) == sorted(labels)
+    assert tuple(loaded.config.id2label.values()) == labels
     assert loaded.config.problem_type == ("regression" if task == "stsb" else "single_label_classification")
-
-
-def test_labels_are_those_that_the_head_was_trained_with(tmp_path):
-    """The task table may have another order since then."""
-    pytest.importorskip("transformers")
-    trained(tmp_path / "checkpoint.pt", {"rte": HeadSize(2)}, head_labels='{"rte": ["not_entailment", "entailment"]}')
-    export(tmp_path / "checkpoint.pt", tmp_path / "folder")
-    config = json.loads((tmp_path / "folder" / "config.json").read_text())
-    assert config["id2label"] == {"0": "not_entailment", "1": "entailment"}
 
 
 def test_an_encoder_of_several_tasks_leaves_its_heads_and_takes_its_tokenizer_along(tmp_path):
@@ -183,9 +171,8 @@ def test_what_has_no_class_a_damaged_checkpoint_and_a_folder_in_the_way_are_said
         with refused(path.name, "--arch mt_dense"):
             export(path, tmp_path / "folder")
     trained(path, heads)
-    (tmp_path / "mine").mkdir()
     with refused("FOLDER"):
-        export(path, tmp_path / "mine")
+        export(path, tmp_path)
     state = file_io.load(str(path))
     rows = {"model": {**state["model"], "heads.rte.weight": torch.zeros(1)}}
     infinite = {"model": {**state["model"], "heads.rte.weight": torch.full((2, 8), torch.inf)}}

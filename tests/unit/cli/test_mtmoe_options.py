@@ -10,7 +10,6 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq_mtmoe.cli._registered import choice_of, choices
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
-from tools import reference
 
 run = partial(mtmoe, "options")
 
@@ -32,13 +31,6 @@ def test_the_overview_names_every_choice():
     assert all(choice.name in text for choice in choices()) and "--heating-updates" in text
     with refused("NAME"):
         run("adam")
-
-
-def test_the_reference_shows_each_option_with_its_default():
-    tables = reference.tables()
-    assert "### --arch base_moe\n\nAlso `base_moe_tiny`" in tables
-    assert "| `--num-experts` | `16` | number of experts" in tables
-    assert "`base_moe_tiny` has `--num-experts 4`" in tables
 
 
 @pytest.mark.parametrize("arguments", [(), ("--task", "translation_heated", "--arch", "base_moe_tiny")])

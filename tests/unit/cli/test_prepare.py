@@ -8,13 +8,11 @@ import subprocess
 import sys
 import time
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.recipes import schema as recipes
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.invoked import invoked, mtmoe
+from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
 
 MESSAGES = [f"{verb} the {noun}" for verb in ("Open", "Close", "Copy", "Move", "Read", "Find") for noun in
@@ -44,14 +42,8 @@ def test_files_that_a_recipe_of_all_pairs_does_not_read_are_named(tmp_path, raw)
     for lang in ("en", "de"):
         (raw / f"valid.en-de.{lang}").rename(raw / f"dev.en-de.{lang}")
     (raw / "notes.txt").write_text("no side of a pair")
-    options = ("--recipe", "folder", "--workers", "1")
-    shipped = Path(recipes.__file__).with_name("folder.yaml").read_text()
-    (tmp_path / "mine.yaml").write_text(f"{shipped}\nheld_out: {{valid: 3, test: 3}}\n")
-    result = invoked("prepare", "corpora", raw, tmp_path / "out", "--recipe", tmp_path / "mine.yaml", "--workers", "1")
-    assert "Not read, as the recipe has no such files: dev.en-de.de, dev.en-de.en.\n" in result.stderr
-    for lang in ("en", "de"):
-        (raw / f"dev.en-de.{lang}").rename(raw / f"valid.en-de.{lang}")
-    assert "Not read" not in invoked("prepare", "corpora", raw, tmp_path / "all", *options).stderr
+    said = prepare(raw, tmp_path / "out", "--held-out", 3)
+    assert "Not read, as the recipe has no such files: dev.en-de.de, dev.en-de.en.\n" in said
 
 
 def test_the_vocabulary_of_another_directory_is_kept_with_its_languages_first(tmp_path, raw):
@@ -77,19 +69,12 @@ def test_the_vocabulary_of_another_directory_is_kept_with_its_languages_first(tm
 
 
 def test_wrong_input_leaves_no_data_directory(tmp_path, raw):
-    out, pipes = tmp_path / "out", tmp_path / "raw" / "pipes"
-    pipes.mkdir()
-    for path in raw.glob("*.en-de.*"):
-        (pipes / path.name).symlink_to(path)
-    (pipes / "train.en-de.de").unlink()
-    os.mkfifo(pipes / "train.en-de.de")
+    out = tmp_path / "out"
     for args, name in (
         ((tmp_path / "nowhere", out), "nowhere"),
         ((raw, out, "--recipe", "nothing"), "--recipe"),
         ((raw, out, "--workers", 2, "--scheduler", "tcp://x:1"), "--workers"),
         ((raw, out, "--character-coverage", "nan"), "--character-coverage"),
-        ((pipes, out), "train.en-de.de"),
-        ((raw, out, "--vocabulary-from", tmp_path / "none"), "--vocabulary-from"),
         ((raw, out, "--vocabulary-from", raw), "spm.model"),
         ((raw, out, "--vocabulary-from", raw, *SMALL), "--vocab-size"),
     ):
@@ -105,13 +90,13 @@ def test_an_interrupt_in_the_longest_step_acts_at_once(tmp_path, raw):
         (raw / f"train.en-de.{lang}").write_text("".join(f"{' '.join(islice(words, 10))}\n" for _ in range(15_000)))
     code = """
 import sys
-from fairseq_mtmoe.cli import prepare
+from fairseq_mtmoe.cli.main import main
 from fairseq_mtmoe.data.corpora.vocabulary import training
 train = training.train_model_apart
 training.train_model_apart = lambda *a, **b: print("training", flush=True) or train(*a, **b)
-prepare.command(sys.argv[1:])
+main()
 """
-    arguments = ("corpora", raw, tmp_path / "out", "--recipe", "folder", "--workers", "1")
+    arguments = ("prepare", "corpora", raw, tmp_path / "out", "--recipe", "folder", "--workers", "1")
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"training\n"
     assert (tmp_path / ".out.partial").exists()

@@ -44,22 +44,17 @@ def test_experts_go_to_other_files_and_back(checkpoint, tmp_path):
 
 
 def test_what_cannot_be_resharded_is_one_sentence_and_no_checkpoint_is_lost(checkpoint, tmp_path):
-    (source, state), out, link, dense = checkpoint, *(tmp_path / f"{name}.pt" for name in ("out", "link", "dense"))
+    (source, state), dense = checkpoint, tmp_path / "dense.pt"
     torch.save({"model": {"encoder.layers.1.fc1.weight": torch.ones(2, 2)}}, dense)
-    link.symlink_to(source)
-    single, replaced = ["--single-file"], ["--single-file", "--overwrite"]
-    for given, to, options, names in (
-        (source, out, [*single, "--experts-per-file", 2], ["--experts-per-file"]),
-        (source, out, ["--experts-per-file", 5], ["--experts-per-file"]),
-        (dense, out, single, ["dense.pt"]), (tmp_path / "none.pt", out, ["--experts-per-file", 1], ["none.pt"]),
-        (source, source.parent / "." / source.name, replaced, ["OUT"]), (source, link, replaced, ["OUT"]),
-        (source, dense, single, ["OUT", "--overwrite"]),
+    for given, to, options, name in (
+        (source, "out.pt", ["--single-file", "--experts-per-file", 2], "--experts-per-file"),
+        (source, "out.pt", ["--experts-per-file", 5], "--experts-per-file"),
+        (dense, "out.pt", ["--single-file"], "dense.pt"), (source, source, ["--single-file", "--overwrite"], "OUT"),
+        (source, "dense.pt", ["--single-file"], "OUT"),
     ):  # fmt: skip
-        before = dense.read_bytes()
-        with refused(*names):
-            reshard(given, to, *options)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["dense.pt", "link.pt"]
-        assert dense.read_bytes() == before
+        with refused(name):
+            reshard(given, tmp_path / to, *options)
+    assert list(tmp_path.iterdir()) == [dense]
     assert_same(whole(source, load_shared_part(source)), state)
 
 
@@ -82,35 +77,25 @@ def test_named_checkpoints_and_the_newest_of_a_folder(run):
     shown = average("--inputs", paths[3], paths[1], "--output", output)
     assert shown == f"{output}: the mean of {paths[3]}, {paths[1]}; one file, without optimizer state\n"
     assert_same(load_shared_part(output), rewriting.average([paths[3], paths[1]]))
-    before, other = paths[3].read_bytes(), run / "other.pt"
-    for inputs in ([*newest, 3], ["--inputs", paths[1], paths[3]]):
-        with refused("--output"):
-            average(*inputs, "--output", paths[3], "--overwrite")
-    assert paths[3].read_bytes() == before
-    write_in_parts(other, *trained(4, seed=4), 2)
-    with refused("--output", "--overwrite"):
-        average(*newest, 3, "--output", other)
-    for options, numbers, out in (
-        ([2], (3, 2), output), ([2, "--checkpoint-upper-bound", 2], (2, 1), output), ([3], (3, 2, 1), other),
+    with refused("--output"):
+        average(*newest, 3, "--output", paths[3], "--overwrite")
+    write_in_parts(output, *trained(4, seed=4), 2)
+    for options, numbers in (([2, "--checkpoint-upper-bound", 2], (2, 1)), ([3], (3, 2, 1))):
+        average(*newest, *options, "--output", output, "--overwrite")
+        assert_same(load_shared_part(output), rewriting.average([paths[number] for number in numbers]))
+        assert not expert_folder(output).exists()
+
+
+def test_wrong_options_of_means_are_one_sentence(tmp_path):
+    for options, name in (
+        (["--num-epoch-checkpoints", 1, "--num-update-checkpoints", 1], "--num-epoch-checkpoints"),
+        (["--checkpoint-upper-bound", 1], "--checkpoint-upper-bound"),
+        (["--num-epoch-checkpoints", 1, "more"], "--inputs"),
     ):  # fmt: skip
-        mean = rewriting.average([paths[number] for number in numbers])
-        average(*newest, *options, "--output", out, "--overwrite")
-        assert_same(load_shared_part(out), mean)
-        assert "last_optimizer_state" not in mean and not expert_folder(out).exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [(["--num-epoch-checkpoints", 1, "--num-update-checkpoints", 1], "--num-epoch-checkpoints"),
-     (["--checkpoint-upper-bound", 1], "--checkpoint-upper-bound"),
-     (["--num-epoch-checkpoints", 1, "more"], "--inputs")],
-)  # fmt: skip
-def test_wrong_options_of_means_are_one_sentence(tmp_path, options, name):
-    with refused(name):
-        average("--inputs", tmp_path, "--output", tmp_path / "out.pt", *options)
-    for options in (["--num-update-checkpoints", 1], ["--num-epoch-checkpoints", 1, "--checkpoint-upper-bound", 3]):
-        with pytest.raises(UserError, match=r"checkpoint_2_500\.pt|checkpoint3\.pt up to 3"):
+        with refused(name):
             average("--inputs", tmp_path, "--output", tmp_path / "out.pt", *options)
+    with pytest.raises(UserError, match=r"checkpoint_2_500\.pt"):
+        average("--inputs", tmp_path, "--output", tmp_path / "out.pt", "--num-update-checkpoints", 1)
     assert not list(tmp_path.iterdir())
 
 
@@ -120,11 +105,9 @@ def test_wrong_options_of_means_are_one_sentence(tmp_path, options, name):
 def test_a_sparse_checkpoint_is_overwritten_only_when_told(tmp_path):
     sparse = tmp_path / "sparse.pt"
     write_in_parts(sparse, *trained(4), 2)
-    before = sparse.read_bytes()
-    for dense, *options in ((DENSE,), (sparse, "--overwrite")):
-        with refused("SPARSE"):
-            upcycle(dense, sparse, "--num-experts", 2, *options)
-    assert sparse.read_bytes() == before and expert_folder(sparse).exists()
+    with refused("SPARSE"):
+        upcycle(DENSE, sparse, "--num-experts", 2)
+    assert expert_folder(sparse).exists()
     shown = upcycle(DENSE, sparse, "--num-experts", 3, "--overwrite")
     assert shown.startswith(f"{sparse}: 3 experts per layer, with the optimizer")
     state = file_io.load(str(sparse))["model"]

@@ -41,17 +41,6 @@ def test_data_has_the_models_pieces_ids_and_codes(tmp_path, raw, style):
     cuts = [vocabulary.processor.encode(line, out_type=str) for line in sentences("sw", 6, 2)]
     assert [dictionary.string(row).split() for row in ids] == cuts
     assert "up to date" in prepare(raw, out, "--vocabulary-of", model)
-    assert str(tmp_path) not in json.dumps(json.loads((out / "report.json").read_text()).get("recipe", {}))
-
-
-def test_data_with_a_vocabulary_for_each_side_is_no_vocabulary_of_other_data(tmp_path, raw):
-    models = trained_pieces(sentences("en", 200)), trained_pieces(sentences("sw", 200))
-    model, old = tmp_path / "model.pt", tmp_path / "old"
-    save_translator(model, models, langs=("eng", "swh"), langtoks=("tgt", None))
-    prepare(raw, old, "--vocabulary-of", model)
-    with refused("--vocabulary-from"):
-        prepare(raw, tmp_path / "new", "--vocabulary-from", old)
-    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -67,62 +56,26 @@ def test_two_models_cut_sources_and_targets(tmp_path, raw, joined):
         ids = data_utils.load_indexed_dataset(str(out / f"test.eng-swh.{lang}"), dictionary)
         cuts = [side.processor.encode(line, out_type=str) for line in sentences(short, 6, 2)]
         assert [dictionary.string(row).split() for row in ids] == cuts
-    files = ["train.en-sw.en", "train.en-sw.sw"]
-    corpus = {"name": "text", "pair": "en-sw", "role": "train", "files": files}
+    corpus = {"name": "text", "pair": "en-sw", "role": "train", "files": ["train.en-sw.en", "train.en-sw.sw"]}
     held_out = {"valid": 2, "test": 2}
     recipe = {"name": "both", "corpora": [corpus], "directions": ["en-sw", "sw-en"], "held_out": held_out}
     (tmp_path / "both.yaml").write_text(json.dumps(recipe))
     with refused("model.pt"):
-        options = ("--recipe", tmp_path / "both.yaml", "--vocabulary-of", model)
-        mtmoe("prepare", "corpora", raw, tmp_path / "both", *options)
-
-
-def test_another_models_data_is_not_replaced(tmp_path, raw):
-    save_translator(tmp_path / "model.pt")
-    save_translator(tmp_path / "other.pt", [trained_pieces(sentences("en", 100), size=50)])
-    run = (raw, tmp_path / "data", "--vocabulary-of")
-    prepare(*run, tmp_path / "model.pt")
-    with refused("data"):
-        prepare(*run, tmp_path / "other.pt")
-    assert "Wrote" in prepare(*run, tmp_path / "other.pt", "--overwrite")
+        prepare(raw, tmp_path / "both", "--recipe", tmp_path / "both.yaml", "--vocabulary-of", model)
+    with refused("--vocabulary-from"):
+        prepare(raw, tmp_path / "new", "--vocabulary-from", out)
 
 
 def test_a_language_that_the_model_lacks_is_refused_before_any_work(tmp_path, raw):
     save_translator(tmp_path / "model.pt", langs=("eng_Latn", "fra_Latn"))
     run = (raw, tmp_path / "data")
-    for more, wrong in (
-        (("--vocabulary-of", tmp_path / "model.pt"), "--codes"),
-        (("--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=swa_Latn"), "--codes"),
-        (("--vocabulary-of", tmp_path / "model.pt", "--codes", "sw"), "--codes"),
-        (("--codes", "sw=fra_Latn"), "--codes"),
-        (("--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=fra_Latn,qq=eng_Latn"), "--codes"),
-        (("--vocabulary-of", tmp_path / "model.pt", "--vocabulary-from", raw), "--vocabulary-from"),
-        (("--vocabulary-of", raw / "none.pt"), "none.pt"),
-    ):
-        with refused(wrong):
-            prepare(*run, *more)
+    for more in ((), ("--codes", "sw=swa_Latn"), ("--codes", "sw"), ("--codes", "sw=fra_Latn,qq=eng_Latn")):
+        with refused("--codes"):
+            prepare(*run, "--vocabulary-of", tmp_path / "model.pt", *more)
+    with refused("--codes"):
+        prepare(*run, "--codes", "sw=fra_Latn")
+    with refused("--vocabulary-from"):
+        prepare(*run, "--vocabulary-of", tmp_path / "model.pt", "--vocabulary-from", raw)
     assert not (tmp_path / "data").exists()
     prepare(*run, "--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=fra_Latn")
     assert (tmp_path / "data" / "train.eng_Latn-fra_Latn.fra_Latn.bin").exists()
-
-
-def test_an_extended_model_tells_back_translated_text_apart(tmp_path, raw):
-    """Other models lack the tag, and say so."""
-    model, extended = tmp_path / "model.pt", tmp_path / "extended.pt"
-    save_translator(model, langs=("eng", "fra"))
-    text = write_lines(tmp_path / "luo.txt", sentences("luo", 200))
-    mtmoe("extend", model, extended, "--language", "luo", "--text", text)
-    corpora = []
-    for seed, kind in enumerate(("parallel", "back-translated")):
-        files = [write_lines(raw / f"{kind}.{lang}", sentences(lang, 20, 7 + seed)).name for lang in ("en", "luo")]
-        corpora.append({"name": kind, "pair": "en-luo", "role": "train", "files": files, "kind": kind})
-    recipe = {"name": "bt", "corpora": corpora, "held_out": {"valid": 2, "test": 2}}
-    (tmp_path / "bt.yaml").write_text(json.dumps(recipe))
-    options = ("--recipe", tmp_path / "bt.yaml", "--workers", 1, "--codes", "en=eng,luo=luo", "--vocabulary-of")
-    mtmoe("prepare", "corpora", raw, tmp_path / "data", *options, extended)
-    dictionary = Dictionary.load(str(tmp_path / "data" / "dict.eng.txt"))
-    rows = data_utils.load_indexed_dataset(str(tmp_path / "data" / "train.eng-luo.eng"), dictionary)
-    assert 10 < sum(dictionary[int(row[0])] == "<BT>" for row in rows) <= 20
-    save_translator(model, langs=("eng", "luo"))
-    with refused("kind", first=False):
-        mtmoe("prepare", "corpora", raw, tmp_path / "none", *options, model)

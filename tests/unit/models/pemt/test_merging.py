@@ -64,14 +64,14 @@ def test_merged_it_says_what_it_said_and_has_no_gates(backbone, options, adapter
     assert ranks == {None if adapter == "lora" else RANK * len(model.source_names)}
     assert "last_optimizer_state" not in state and state["extra_state"]["epoch"] == 3
     assert all(torch.equal(state["extra_state"]["ema"][key], value) for key, value in state["model"].items())
-    assert model.source_names[0] in said and "%" in said
+    assert model.source_names[0] in said
 
 
 @pytest.mark.parametrize("backbone", [T5, BERT], ids=["t5", "bert"])
 def test_adapters_have_no_class_in_transformers(backbone, tmp_path):
     state, _ = merge(tmp_path, *trained(backbone))
     file_io.save(state, str(tmp_path / "merged.pt"))
-    with pytest.raises(UserError, match="has adapters: use `mtmoe merge` and `mtmoe predict`"):
+    with pytest.raises(UserError, match=r"has adapters, .* use `mtmoe predict`"):
         mtmoe("export-hf", tmp_path / "merged.pt", tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
