@@ -5,7 +5,6 @@ import shutil
 
 import torch
 
-from fairseq_mtmoe.checkpoints import file_io
 from tests.golden.runs import FROZEN, RUNS
 from tests.helpers.commands import PLUGIN, REPOSITORY, run, train
 from tests.helpers.invoked import mtmoe
@@ -26,7 +25,6 @@ def test_wrong_options_also_in_a_configuration_and_data_that_is_not_whole(digits
     stock = ("--task", "translation", "-s", "en", "-t", "aa", "--arch", "base_moe_tiny", "--expert-gates", "task")
     for given, options, words in ((digits, stock, "each sentence a task id"), (data, (), "train.en-bb.bb")):
         assert words in sentence_of(train(given, tmp_path / "run", *options, check=False))
-        assert not list((tmp_path / "run").glob("*.pt"))
     result = run(
         "fairseq-hydra-train", "--config-dir", REPOSITORY / "configs" / "debug", "--config-name", "tiny",
         f"task.data={digits}", "task.lang_pairs='en-aa,en-bb'", "model.num_experts=0",
@@ -36,33 +34,12 @@ def test_wrong_options_also_in_a_configuration_and_data_that_is_not_whole(digits
     assert "`--num-experts` must be at least 1, but is 0 instead." in sentence_of(result)
 
 
-def test_an_unknown_language_and_checkpoints_that_are_damaged_or_would_execute(tmp_path):
-    """What a file's options say is not done; see tests/unit/checkpoints/test_untrusted_files.py for more of it."""
-    last, broken, evil = FROZEN / "dense" / "checkpoint_last.pt", tmp_path / "broken.pt", tmp_path / "evil.pt"
-    broken.write_bytes(last.read_bytes()[:-1000])
-    state = file_io.load(str(last))
-    made = f"__import__('os').mkdir('{tmp_path / 'executed'}') or [(8, 3, 1)]"
-    state["cfg"]["model"] = {"_name": "wav2vec2", "conv_feature_layers": made}
-    torch.save(state, evil)
-    options = ("fairseq-generate", FROZEN / "data", *PLUGIN, "--task", "translation_heated", "-s", "en", "--cpu")
-    for path, language, words in (
-        (last, "zz", "zz"), (broken, "aa", "truncated or damaged"),
-        (evil, "aa", "has 'wav2vec2'; if you trust the file's author, set the environment"),
-    ):  # fmt: skip
-        assert words in sentence_of(run(*options, "-t", language, "--path", path, check=False))
-    assert not (tmp_path / "executed").exists()
-
-
-def test_a_run_goes_on_from_no_damaged_checkpoint_and_from_none_of_other_experts(tmp_path):
+def test_a_run_goes_on_from_no_damaged_checkpoint(tmp_path):
     last = shutil.copytree(FROZEN / "sparse", tmp_path / "run") / "checkpoint_last.pt"
-    whole = last.read_bytes()
-    for content, options, words in (
-        (whole, ("--num-experts", 8), "`--num-experts` must be 4 as in the checkpoint's"),
-        (whole[:-1000], (), "truncated or damaged; use an older one"),
-    ):
-        last.write_bytes(content)
-        assert words in sentence_of(train(FROZEN / "data", last.parent, *RUNS["sparse"], *options, check=False))
-        assert last.read_bytes() == content
+    os.truncate(last, last.stat().st_size - 1000)
+    damaged = last.read_bytes()
+    sentence = sentence_of(train(FROZEN / "data", last.parent, *RUNS["sparse"], check=False))
+    assert "truncated or damaged; use an older one" in sentence and last.read_bytes() == damaged
 
 
 def test_a_stock_model_is_upcycled_and_goes_on(digits, tmp_path):

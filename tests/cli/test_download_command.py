@@ -36,7 +36,6 @@ def test_a_recipe_is_downloaded_and_listed(tmp_path):
     assert again.stdout == done.stdout
     row = next(line for line in before.splitlines() if "a.tsv.gz" in line)
     assert all(word in row for word in ("?", "CC0", web.address, "no"))
-    assert "10.0 kB" in download(recipe, raw, "--list").stdout
 
 
 def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
@@ -46,8 +45,6 @@ def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
         text = RECIPE.replace("ADDRESS", web.address)
         recipe.write_text(f'{text}  - {{name: c, pair: en-fr, role: train, files: [c], address: "{web.address}/c"}}\n')
         result = run("mtmoe", "download", recipe, raw, check=False)
-    sentence = sentence_of(result)
-    assert sentence.startswith("error: 1 of 3 files could not be downloaded")
-    assert f"or continue without: `mtmoe prepare corpora {raw} " in sentence
+    assert sentence_of(result).startswith("error: 1 of 3 files could not be downloaded")
     assert f"failed: {raw / 'c'}: `{web.address}/c` cannot be downloaded: the server answers 404" in result.stderr
     assert (raw / "a.tsv.gz").exists()

@@ -3,18 +3,14 @@
 import csv
 import importlib
 import json
-import random
 import sys
 
 import pytest
 from fairseq_cli import validate
 
-from fairseq_mtmoe.data.nlu.reading import read_split
-from fairseq_mtmoe.data.nlu.table import Kind, chosen_rows, load_tables
 from tests.helpers.benchmark import make_encoder
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.invoked import mtmoe
-from tests.helpers.refused import refused
 from tests.helpers.scripts import called_by
 from tests.helpers.training import run_here
 
@@ -47,43 +43,6 @@ def records(path):
     return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def test_sentences_are_a_docstrings_prose_and_names_become_words(maker):
-    docstring = "Return the *nearest* node of :class:`~networkx.Graph` ``G``.\n\n    >>> no(sentence)\n"
-    assert sys.modules["docstrings"].sentences_of(docstring) == ["Return the nearest node of Graph G."]
-    names = {"HTTPResponseBase": ["http", "response", "base"], "_fit2d": ["fit", "d"]}
-    assert {name: list(maker.words_of(name)) for name in names} == names
-    words = ["The", "graph,", "and", "the", "edges", "of", "the", "graph", "are", "new."]
-    other = maker.exchanged(" ".join(words), random.Random(1)).split()
-    assert sum(a != b for a, b in zip(words, other, strict=True)) == 2 and sorted(other) == sorted(words)
-
-
-def test_subpackages_are_dealt_out_whole(maker):
-    description = sys.modules["docstrings"].Description
-    known = [
-        description(library, f"{library}.{part}", "", "", (f"{library} {part} {n}",))
-        for library in "ab" for part in range(20) for n in range(300 if part == 7 else 10)
-    ]  # fmt: skip
-    splits = maker.split_descriptions(known, random.Random(1))
-    parts = {split: {d.part for d in descriptions} for split, descriptions in splits.items()}
-    assert sum(map(len, parts.values())) == len(set.union(*parts.values())) == 40
-    assert sorted(d.sentences for d in known) == sorted(d.sentences for dealt in splits.values() for d in dealt)
-    assert {"a.7", "b.7"} <= parts["train"]  # larger than what is held out
-    assert {split: len(dealt) for split, dealt in splits.items()} == {"train": 720, "valid": 180, "test": 80}
-
-
-def test_files_are_what_the_table_says(data):
-    for name, row in chosen_rows(load_tables([DEMO / "tasks.yaml"]), tuple(TRAIN)).items():
-        read = {split: read_split(data, row, split, labelled=split != "test") for split in ("train", "valid", "test")}
-        assert [len(read[split]) for split in ("train", "valid", "test")] == [TRAIN[name], 12, 8]
-        assert not any("label" in record or "score" in record for record in records(next((data / name).glob("test.*"))))
-        labels = [example.label for example in read["train"]]
-        if row.kind is not Kind.regression:
-            assert sum(labels) == len(labels) / 2
-            assert labels != labels[:2] * (len(labels) // 2)  # in turn: a number would tell the label
-        else:
-            assert set(labels) == {0, 1, 2, 3}
-
-
 def test_no_text_of_one_split_is_in_another(data):
     """A sentence with exchanged words is the set of its words."""
     fields, found = ("sentence", "sentence1", "sentence2", "premise", "choice1", "choice2"), {}
@@ -92,25 +51,6 @@ def test_no_text_of_one_split_is_in_another(data):
         found[split] = {" ".join(sorted(one[f].split())) for task in tasks for one in task for f in fields if f in one}
         assert len(tasks) == len(TRAIN) and len(found[split]) > 30
     assert len(set.union(*found.values())) == sum(map(len, found.values()))
-
-
-def test_it_is_made_once_and_the_same_again(maker, data, tmp_path, capsys):
-    maker.command.main([str(data)], standalone_mode=False)
-    assert capsys.readouterr().out == f"{data} exists already\n"
-    maker.command.main([str(tmp_path / "again"), *MADE], standalone_mode=False)
-    files = [path.relative_to(data) for path in data.glob("*/*.*")]
-    assert len(files) == 15
-    assert [file for file in files if (tmp_path / "again" / file).read_bytes() != (data / file).read_bytes()] == []
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [(("click",), "--libraries"), (("click,no_such",), "no_such"), (("click,rich", "--size", "5000"), "--libraries")],
-)
-def test_what_it_cannot_be_made_of_is_refused(maker, options, name, tmp_path):
-    with refused(name):
-        maker.command.main([str(tmp_path / "data"), "--libraries", *options], standalone_mode=False)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.rare

@@ -45,7 +45,6 @@ def test_killed_by_signal_9_it_goes_on_with_the_stage_to_the_same_bytes(made, tm
     with start_command(*command) as second:
         assert second.wait(120) == 0, second.err()
         assert f"Wrote {data}" in second.out()
-        assert re.search(r"Encoding: [\d,]+ of [\d,]+ pairs, [\d,]+ pairs/s", second.err())
         assert "Reading and cleaning" not in second.err()
     assert digests(data) == digests(made / "data")
 
@@ -79,15 +78,13 @@ def test_a_folder_with_settings(made, tmp_path):
     report = json.loads((tmp_path / "data" / "report.json").read_text())
     assert [(pair["valid"], pair["test"]) for pair in report["pairs"].values()] == [(12, 12), (12, 12)]
     assert len((tmp_path / "data" / "dict.de.txt").read_text().splitlines()) == 66  # and fairseq's four
-    assert all(TIER_RULE in text for text in (result.stdout, (tmp_path / "data" / "report.html").read_text()))
-    assert "directions" in result.stdout and "`--vocab-size`" in result.stderr
+    assert TIER_RULE in result.stdout and "`--vocab-size`" in result.stderr
     shown = invoked(*command, "folder", *settings[3:], "--overwrite").stderr
     assert "pieces by default: two pieces for each different character and one for every 4,000" in shown
-    recipe = (made / "raw" / "recipe.yaml", "--vocab-size", 70)
     for wrong, name in (
-        ((*settings, "--vocab-size", 100_000, "--overwrite"), "--vocab-size"),
-        ((*settings, "--held-out", 80, "--overwrite"), "--held-out"), (recipe, "--vocab-size"),
-    ):  # fmt: skip
+        ((*settings, "--held-out", 80, "--overwrite"), "--held-out"),
+        ((made / "raw" / "recipe.yaml", "--vocab-size", 70), "--vocab-size"),
+    ):
         with refused(name, first=False):
             mtmoe(*command, *wrong)
 

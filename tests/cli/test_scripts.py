@@ -12,9 +12,9 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
-from tests.cli.test_configurations import GROUPS, differing, from_command_line, from_configuration, shapes
+from tests.cli.test_configurations import GROUPS, differing, from_command_line, from_configuration
 from tests.helpers.benchmark import make_benchmark, make_encoder
-from tests.helpers.commands import PLUGIN, REPOSITORY, run
+from tests.helpers.commands import REPOSITORY
 from tests.helpers.raw_corpora import write_raw
 from tests.helpers.scripts import called_by, run_script
 from tests.helpers.text_to_text import make_t5
@@ -69,10 +69,7 @@ def test_tasks_have_the_sizes_of_the_table_and_mixtures_as_many_as_they_are_call
     ("script", "variables", "sentence"),
     [
         ("ca_mtl/new_tasks.sh", {"NEW": "anli"}, "`NEW` must be some of .*scitail.*, but has anli: add its number"),
-        ("glue/few_shot.sh", {"NEW": "anli"}, "`NEW` must be some of"),
-        ("glue/gates.sh", {"NEW": "anli"}, "`NEW` must be some of"),
         ("pemt/full_data.sh", {"TASKS": "rte,mine"}, "`TASKS` must be some of .*boolq.* but has mine: add its number"),
-        ("pemt/few_shot.sh", {"SOURCES": "mine"}, "`SOURCES` must be some of"),
         ("pemt/num_sources.sh", {"SOURCES": "rte,cb", "COUNTS": "1 3"}, r"`COUNTS` must have numbers .* 2, .* has 3"),
         ("pemt/languages.sh", {"OTHERS": "fi"}, "must have a pair of English and fi, but has en_XX-gl_ES"),
     ],
@@ -95,8 +92,6 @@ def test_a_benchmark_is_prepared_by_its_recipe_and_trained_by_its_configuration(
     called, configuration = from_command_line(shlex.join(arguments)), from_configuration(name, "task.data=DATA")
     own = {"dataset_impl", "save_dir", "langs", "lang_pairs", "lang_dict"}  # the scripts read DATA's lists
     assert {key for _, key in differing(called, configuration, GROUPS)} <= own
-    folders = (called.checkpoint.save_dir, configuration.checkpoint.save_dir)
-    assert folders == (f"runs/{name}/model", f"runs/{name}")
     pairs = [f"en-{lang}" for lang in WMT15]
     languages = {"wmt15": (",".join(sorted([*WMT15, "en"])), ",".join(pairs), None),
                  "ml50": (None, "DATA/lang_pairs.txt", "DATA/langs.txt")}  # fmt: skip
@@ -104,32 +99,14 @@ def test_a_benchmark_is_prepared_by_its_recipe_and_trained_by_its_configuration(
     assert (task.get("langs"), task.lang_pairs, task.get("lang_dict")) == languages[name]
     keys = ("num_experts", "expert_gates", "expert_interval", "expert_combine", "dense_updates")
     assert [called.model[key] for key in keys] == [configuration.model[key] for key in keys]
-    assert [called.model[key] for key in keys[:2]] == [16, "base"] and called.model.dense_updates == 20000
     assert arguments[arguments.index("--arch") + 1] == f"base_moe_{name}"
-    assert shapes(called) == shapes(configuration) and called.common.seed == configuration.common.seed
+    assert called.common.seed == configuration.common.seed
     ((command, *arguments),) = called_by(folder / "prepare.sh", "RAW", "--workers", "3")
     prepare = commands.get_command(None, "prepare").get_command(None, "corpora")
     asked = prepare.make_context("corpora", arguments[2:]).params
     assert (command, *arguments[:2]) == ("mtmoe", "prepare", "corpora")
     assert (str(asked["raw"]), str(asked["data"])) == ("RAW", f"runs/{name}/data")
     assert (asked["recipe_name"], asked["workers"], asked["skip_missing"]) == (name, 3, name == "ml50")
-
-
-def test_languages_have_the_codes_and_the_tokens_of_their_data(tmp_path):
-    """A directory of ML-50's recipe with mBART's pieces; what the script would train is written down."""
-    (tmp_path / "lang_pairs.txt").write_text("en_XX-gl_ES,en_XX-es_XX,en_XX-pt_XX,en_XX-fi_FI,en_XX-pt_BR\n")
-    (tmp_path / "lang_tok_style.txt").write_text("mbart\n")
-    given = {"DATA": tmp_path, "RUNS": tmp_path / "runs", "UPDATES": 3}
-    options = {"RELATIVES": "es", "OTHERS": "fi", "SIZE": "_tiny"}
-    called = called_by(EXAMPLES / "pemt" / "languages.sh", **given, **options)
-    trained = [words for words in called if words[0] == "fairseq-train"]
-    found = [{name: words[words.index(name) + 1] for name in words if name.startswith("--")} for words in trained]
-    assert [options["--lang-pairs"] for options in found][1:] == ["en_XX-es_XX", "en_XX-fi_FI", *["en_XX-gl_ES"] * 5]
-    assert {options["--lang-tok-style"] for options in found} == {"mbart"}
-    assert (found[0]["--warmup-updates"], found[0]["--validate-interval-updates"]) == ("1", "1")
-    runs = tmp_path / "runs" / "languages"
-    files = [f"{runs}/source_{name}/en_XX-{code}.pt" for name, code in (("es", "es_XX"), ("fi", "fi_FI"))]
-    assert found[-1]["--pemt-sources"] == ",".join(files) and called[-1][:3] == ["mtmoe", "report", f"{runs}/all"]
 
 
 # ---- scripts that run through ----
@@ -180,15 +157,6 @@ def test_a_language_is_added_to_the_demo_s_translator(tmp_path):
     before, after = (state["model"]["encoder.embed_tokens.weight"] for state in (grown, trained))
     assert torch.equal(before, after) and torch.equal(after[-1], after[-4])  # `fi` begins as `cs`
     assert "en-fi" in printed and "BLEU" in printed
-    said = run(
-        "fairseq-interactive", old / "data", *PLUGIN, "--task", "translation_heated", "--source-lang", "en",
-        "--target-lang", "fi", "--path", new / "model" / "checkpoint_last.pt", "--cpu", "--beam", 2,
-        stdin="Language\n\nName of the country\n",
-    )  # fmt: skip
-    lines = dict(line.split("\t", 1) for line in said.stdout.splitlines() if line[:2] in ("S-", "D-"))
-    assert lines["S-0"].split()[1].startswith("▁") and "<unk>" not in "".join(lines.values())
-    assert "▁" not in lines["D-0"] + lines["D-2"] and lines["D-1"] == "0.0\t"
-    assert f"`--bpe` is not given: {old / 'data' / 'spm.model'} splits lines into pieces" in said.stderr
 
 
 @pytest.fixture
@@ -217,17 +185,11 @@ def test_a_new_task_from_the_mixture_and_alone(variables):
     chosen = {"SEEDS": 1, "UPDATES": 2, "ARCH": "ca_mtl", "TASKS": "cola,wic", "NEW": "rte", "STARTS": "wic",
               "SHARES": 0.01, "FEW_UPDATES": 12}  # fmt: skip
     printed = run_script(EXAMPLES / "ca_mtl" / "new_tasks.sh", *TINY_TASKS, **variables, **chosen)
-    runs = variables["RUNS"] / "tiny"
-    adapted = runs / "from_wic_0.01-1" / "rte"
-    events, settings = read(adapted), settings_of(adapted)
+    adapted = variables["RUNS"] / "tiny" / "from_wic_0.01-1" / "rte"
+    events = read(adapted)
     validated = [event["update"] for event in events if event["event"] == "valid"]
     assert validated == [2, 4, 6, 8, 10, 12], "an epoch of few examples is an update, and validations are ten at most"
-    assert events[0]["sizes"] == {"rte": 3} and not (adapted / "begin.pt").exists()
-    assert settings["finetune_from_model"].endswith("begin.pt")
-    assert settings["conditional"] == "attention,bottleneck,alignment,norm"
-    mixture = [event for event in read(runs / "ca_mtl-1") if event["event"] == "selection"]
-    # An epoch has a tenth of all updates' examples, and one more.
-    assert sum(sum(event["trained"].values()) for event in mixture) == 2 * 7
+    assert events[0]["sizes"] == {"rte": 3} and settings_of(adapted)["finetune_from_model"].endswith("begin.pt")
     assert all(name in printed for name in ("alone_0.01", "from_wic_0.01"))
 
 
@@ -237,9 +199,7 @@ def test_few_examples_with_sources_and_without(variables):
     options = ("--cpu", "--max-update", 2, "--adapter-rank", 4)
     chosen = {"SEEDS": 7, "SIZE": "", "SOURCES": "cola", "TASKS": "rte", "SHOTS": 4}
     printed = run_script(EXAMPLES / "pemt" / "few_shot.sh", *options, **variables, **chosen)
-    runs = variables["RUNS"] / "tiny"
-    assert [path.name for path in (runs / "sources-lora" / "cola").glob("*.pt")] == ["cola.pt"]
-    begun, *events = read(runs / "pemt_4-7" / "rte")
+    begun, *events = read(variables["RUNS"] / "tiny" / "pemt_4-7" / "rte")
     assert begun["sizes"] == {"rte": 4}
     assert {tuple(event["sources"]) for event in events if event["event"] == "sources"} == {("cola",)}
     assert all(name in printed for name in ("lora_4", "pemt_4"))

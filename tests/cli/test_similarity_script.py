@@ -21,20 +21,13 @@ def inputs_of(path, data, task):
     """Return the embeddings of every sequence by itself, (N, H), so that nothing is padded."""
     predictor = Predictor(str(data), str(path), Inference(4, cpu=True))
     encoder, rows = predictor.model.encoder, []
-    sets = [dataset for dataset in predictor.choose("valid").sets if dataset.name == task]
-    for examples in predictor.read(sets):
+    for examples in predictor.read([one for one in predictor.choose("valid").sets if one.name == task]):
         starts, ends = examples.starts_S[:-1], examples.starts_S[1:]
         for start, end, second in zip(starts, ends, examples.segment_start_S, strict=True):
-            tokens, positions = (
-                torch.from_numpy(examples.tokens_T[start:end]).long(),
-                torch.arange(end - start),
-            )
-            x = encoder.embed_tokens(tokens) + encoder.embed_positions(positions)
-            rows.append(
-                encoder.layernorm_embedding(
-                    x + encoder.embed_segments((positions >= int(second)).long())
-                )
-            )
+            positions = torch.arange(end - start)
+            x = encoder.embed_tokens(torch.from_numpy(examples.tokens_T[start:end]).long())
+            x = x + encoder.embed_positions(positions) + encoder.embed_segments((positions >= int(second)).long())
+            rows.append(encoder.layernorm_embedding(x))
     return torch.cat(rows).detach().double().numpy()
 
 
@@ -45,42 +38,33 @@ def best_approximation(x_NH):
     return (left[:, :rank] * values[:rank]) @ right[:rank]
 
 
+def similarity(first, second):
+    return np.sqrt(np.trace(first @ second)) / np.sqrt(np.trace(first) * np.trace(second))
+
+
 def test_similarities_are_those_of_equation_7_in_one_model_and_between_single_ones(tmp_path):
     register()
     make_benchmark(tmp_path, {"dev": 21})
     make_encoder(tmp_path / "encoder.pt")
     approximations = {}
     for name, tasks in (("both", TASKS), ("cola", TASKS[:1]), ("copa", TASKS[1:])):
-        (tmp_path / name).mkdir()
         path = tmp_path / name / "checkpoint_last.pt"
+        path.parent.mkdir()
         save_untrained(tmp_path, path, "--glue-tasks", ",".join(tasks), "--arch", "mt_dense")
         if name == "copa":
             state = torch.load(path)
             state["model"]["encoder.embed_tokens.weight"] *= 2
             torch.save(state, path)
-        approximations[name] = [
-            best_approximation(inputs_of(path, tmp_path, task)) for task in tasks
-        ]
-    script = runpy.run_path(str(REPOSITORY / "examples" / "ca_mtl" / "similarity.py"))
+        approximations[name] = [best_approximation(inputs_of(path, tmp_path, task)) for task in tasks]
+    script, out = runpy.run_path(str(REPOSITORY / "examples" / "ca_mtl" / "similarity.py")), tmp_path / "out.json"
     single = [f"--single={tmp_path / task}" for task in TASKS]
-    out = tmp_path / "similarity.json"
-    result = CliRunner().invoke(
-        script["main"],
-        [str(tmp_path / "both"), *single, "--data", str(tmp_path), "--out", str(out)],
-    )
+    arguments = [str(tmp_path / "both"), *single, "--data", str(tmp_path), "--out", str(out)]
+    result = CliRunner().invoke(script["main"], arguments)
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())["both"]
-
-    def similarity(first, second):
-        return np.sqrt(np.trace(first @ second)) / np.sqrt(np.trace(first) * np.trace(second))
-
     together = similarity(*approximations["both"])
     alone = similarity(approximations["cola"][0], approximations["copa"][0])
     assert written["similarities"][0][1] == pytest.approx(together)
-    assert written["mean in this model"] == pytest.approx(
-        {"cola": together, "copa": together}, rel=1e-4
-    )
-    assert written["mean of single-task models"] == pytest.approx(
-        {"cola": alone, "copa": alone}, rel=1e-4
-    )
+    assert written["mean in this model"] == pytest.approx(dict.fromkeys(TASKS, together), rel=1e-4)
+    assert written["mean of single-task models"] == pytest.approx(dict.fromkeys(TASKS, alone), rel=1e-4)
     assert together != pytest.approx(alone, rel=1e-3) and f"{together:.4f}" in result.output

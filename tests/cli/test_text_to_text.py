@@ -1,4 +1,4 @@
-"""A T5 through the real commands: it learns a task by text, writes it, and predicts."""
+"""A T5 through the real commands: it learns a task by text and writes it."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.helpers.benchmark import logged, make_benchmark, make_unlabelled, validate, validated
+from tests.helpers.benchmark import logged, make_benchmark, validate, validated
 from tests.helpers.commands import PLUGIN, run
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
@@ -39,10 +39,6 @@ def test_it_learns_and_two_processes_score_it_as_mtmoe_evaluate_does_in_one(text
     written = json.loads((tmp_path / "validated" / "scores.json").read_text())
     cola = written["tasks"]["cola"]
     assert cola["score"] == pytest.approx(figures["cola_matthews"], abs=0.01) and cola["examples"] == 60
-    assert cola["sets"]["cola"]["also"]["no-label"] == [0, 0]
-    settings = written["settings"]
-    assert (settings["model"], settings["trained_tasks"]) == ("t5", ["cola"])
-    assert settings["t5"] == {"layers": 2, "width": 16}
     assert output.stdout.count("scores.json") == 1
     log = logged((cola_run / "log.txt").read_text(), "cola_matthews")
     assert max(log["best_all"], log["all"]) == figures["all"]
@@ -67,14 +63,3 @@ def test_fairseq_generate_writes_what_was_learned(text_data, cola_run):
     written = dict(re.findall(r"^H-(\d+)\t\S+\t(.*)$", output, re.MULTILINE))
     assert len(right) == len(written) == 60 and set(right.values()) == {"acceptable", "unacceptable"}
     assert sum(written[number] == text for number, text in right.items()) >= 50
-
-
-def test_mtmoe_predict_writes_what_was_learned(text_data, cola_run, tmp_path):
-    """GLUE's file of test data, whose examples are those of the validation data."""
-    make_unlabelled(text_data)
-    mtmoe("predict", text_data, "--path", cola_run / "checkpoint_best.pt", "--out", tmp_path / "out", "--cpu")
-    header, *lines = (tmp_path / "out" / "CoLA.tsv").read_text().splitlines()
-    said = dict(line.split("\t") for line in lines)
-    assert header == "index\tprediction" and list(said) == [str(1000 + n) for n in range(60)]
-    right = [line.split("\t")[1] for line in (text_data / "CoLA" / "dev.tsv").read_text().splitlines()]
-    assert sum(map(str.__eq__, said.values(), right)) >= 50
