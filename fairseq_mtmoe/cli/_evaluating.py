@@ -168,8 +168,6 @@ class ScoreFolder:
 
     def _differing(self, settings: Mapping[str, object]) -> list[str]:
         """Return descriptions of the settings that differ from the folder's."""
-        if not all(name in settings for name in _DIGESTS):
-            return ["another version of fairseq_mtmoe"]
         differing = []
         for name in {**settings, **self.settings}:
             before, now = settings.get(name), self.settings.get(name)
@@ -234,22 +232,22 @@ class Measures:
         score = scoring.score_pair(
             text.pair, text.hypotheses, text.references, tier, text.more_references, self.piece_bleu
         )
+        by_sentence: dict[str, Sequence[float]] = {}
+        signatures: dict[str, str] = {}
+        if self.comet is not None:
+            name, all_sources = self.comet.name, sources()
+            chosen = [all_sources[number] for number in text.numbers]
+            by_sentence[name] = self.comet(chosen, text.hypotheses, text.references)
+            signatures[name] = self.comet.signature
         score = replace(
             score,
             references=text.reference_file,
             altered_references=text.altered,
             untranslated=text.untranslated,
             hypotheses_sha256=digest_of(as_file(text.hypotheses)),
+            metrics={name: sum(figures) / len(figures) for name, figures in by_sentence.items()},
+            metric_signatures=signatures,
         )
-        by_sentence = {}
-        if self.comet is not None:
-            name, all_sources = self.comet.name, sources()
-            chosen = [all_sources[number] for number in text.numbers]
-            figures = self.comet(chosen, text.hypotheses, text.references)
-            by_sentence, signatures = {name: figures}, {name: self.comet.signature}
-            score = replace(
-                score, metrics={name: sum(figures) / len(figures)}, metric_signatures=signatures
-            )
         folder.write_texts(
             score, text.hypotheses, [text.references, *text.more_references], by_sentence
         )

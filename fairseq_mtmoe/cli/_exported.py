@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.backbones.bert import pretrained as of_bert
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
-from fairseq_mtmoe.backbones.bert.heads import HeadSize, heads_from_text
+from fairseq_mtmoe.backbones.bert.heads import heads_from_text
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.backbones.hugging_face import Additions, check_tensors
 from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
@@ -108,15 +108,16 @@ def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any],
     )  # fmt: skip
     own = {name.removeprefix(ENCODER): value for name, value in state.items() if not name.startswith(HEADS)}
     check_tensors(path, of_bert.wanted_tensors(config), own)
-    head, said = _head(content, config, heads_from_text(options["heads"]), state)
+    head, said = _head(options, config, state)
     files = _tokenizer_files(content["task_state"]["tokenizer"], config)
     return Exported(PretrainedEncoder(config, files, own), head, said)
 
 
 def _head(
-    content: Mapping[str, Any], config: EncoderConfig, sizes: Mapping[str, HeadSize], state: Mapping[str, Tensor]
+    options: Mapping[str, Any], config: EncoderConfig, state: Mapping[str, Tensor]
 ) -> tuple[Additions | None, str]:
     """Return the head of the only task, if it reads just [CLS], and a text on heads."""
+    sizes = heads_from_text(options["heads"])
     ((task, size), *others) = sizes.items()
     if others or not size.has_bias or size.num_words or size.per_token or size.per_word:
         named = f"the heads of {', '.join(sizes)} (a class has one)" if others else f"the head of {task}"
@@ -124,15 +125,10 @@ def _head(
     weight, bias = state[f"{HEADS}{task}.weight"], state[f"{HEADS}{task}.bias"]
     if (tuple(weight.shape), tuple(bias.shape)) != ((size.num_outputs, config.hidden_size), (size.num_outputs,)):
         raise ValueError("of other sizes")
-    return of_bert.classifier(config, weight, bias, _labels(content, task, size)), f", with the head of {task}"
-
-
-def _labels(content: Mapping[str, Any], task: str, size: HeadSize) -> tuple[str, ...]:
-    """Return a task's labels in the order of its head; checkpoints up to 0.2.0 have none, and get numbers."""
-    if size.num_outputs == 1:
-        return ()
-    labels = labels_of("the checkpoint", model_options(content) or {}).get(task)
-    return tuple(labels or map(str, range(size.num_outputs)))
+    # Checkpoints up to 0.2.0 have no labels, and get numbers.
+    numbers = map(str, range(size.num_outputs))
+    labels = tuple(labels_of("the checkpoint", options).get(task) or numbers) if size.num_outputs > 1 else ()
+    return of_bert.classifier(config, weight, bias, labels), f", with the head of {task}"
 
 
 def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:

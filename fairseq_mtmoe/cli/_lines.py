@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from fairseq_mtmoe.cli._shared import progress_bar
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.lines import Lines
 from fairseq_mtmoe.io.files import (
     check_writable,
@@ -145,7 +145,7 @@ class Files:
         self._files: dict[str, BinaryIO] = {}
         first = next(iter(paths.values()))
         self._note = first.with_name(f".{first.name}.unfinished.json")
-        self._settings: Any = None if settings is None else json.loads(json.dumps(settings))
+        self._settings: Any = json.loads(json.dumps(settings))
         self._check()
 
     def _check(self) -> bool:
@@ -270,18 +270,10 @@ def group_ends(counts: Sequence[int]) -> list[int]:
 
 
 def output_paths(out: Path, targets: Sequence[str], inputs: Sequence[Path]) -> dict[str, Path]:
-    """Return each language's file for `--out`.
-
-    Raises:
-        UserError: several languages would share one.
-    """
+    """Return each language's file for `--out`: a file, a name with {lang}, or a folder."""
     name = inputs[0].name if inputs else ""
     if "{lang}" in str(out):
         return {lang: Path(str(out).replace("{lang}", lang)) for lang in targets}
     if out.is_dir() or len(targets) > 1:
-        if out.exists() and not out.is_dir():
-            raise_invalid(
-                "--out", "a folder, or a name with {lang}, for several languages", str(out)
-            )
         return {lang: out / (f"{name}.{lang}" if name else lang) for lang in targets}
     return {targets[0]: out}

@@ -28,12 +28,10 @@ from fairseq_mtmoe.errors import visible
 
 FEW = 8  # files or warnings that are printed
 
-_Given = AbstractContextManager[GivenVocabulary | None]
-
 
 def prepare_corpora(
-    raw: Path, data: Path, recipe: Recipe, given_vocabulary: _Given, workers: int | None, scheduler: str | None,
-    overwrite: bool,
+    raw: Path, data: Path, recipe: Recipe, given_vocabulary: AbstractContextManager[GivenVocabulary | None],
+    workers: int | None, scheduler: str | None, overwrite: bool,
 ) -> None:  # fmt: skip
     """Make `data` from the recipe's corpora below `raw`, and show the report's first figures and how to train."""
     with given_vocabulary as vocabulary:

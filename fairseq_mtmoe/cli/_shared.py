@@ -64,9 +64,11 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 of_batches = _together(
-    click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size."),
-    click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch."),
-)
+    click.option("--max-tokens", type=click.IntRange(1),
+                 help="Tokens in a batch; 12000 without --batch-size in translation."),
+    click.option("--batch-size", "--max-sentences", type=click.IntRange(1),
+                 help="Sentences in a batch; in benchmark tasks 32 without --max-tokens."),
+)  # fmt: skip
 of_precision = _together(
     click.option("--fp16", is_flag=True, help="Half precision."),
     click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs."),

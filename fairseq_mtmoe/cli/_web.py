@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import click
@@ -108,7 +108,7 @@ class Page(BaseHTTPRequestHandler):
         # Browsers send texts with CRLF line ends; keep blanks at both ends
         text = values["text"].replace("\r\n", "\n").removesuffix("\n")
         results = self.server.translated(text.split("\n"), values["from"], values["to"])
-        self._show(text=text, source=values["from"], target=values["to"], results=results)
+        self._show(text, values["from"], values["to"], results)
 
     def _is_own(self) -> bool:
         """Return whether a request is the page's own; else answer it."""
@@ -123,9 +123,9 @@ class Page(BaseHTTPRequestHandler):
         self.send_error(HTTPStatus.FORBIDDEN)
         return False
 
-    def _show(self, **content: Any) -> None:
+    def _show(self, text: str = "", source: str = "", target: str = "", results: Sequence[Shown] = ()) -> None:
         page = templates(Path(__file__).parent).get_template("translate.html.j2")
-        values = {"text": "", "source": "", "target": "", "results": (), **content}
+        values = {"text": text, "source": source, "target": target, "results": results}
         html = page.render(names=self.server.names, langs=self.server.langs, **values).encode()
         self.send_response(HTTPStatus.OK)
         for name, value in {**HEADERS, "Content-Length": str(len(html))}.items():

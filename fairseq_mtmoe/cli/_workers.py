@@ -28,11 +28,11 @@ DoAll = Callable[[Sequence[Any]], Iterator[Any]]  # yields the results of batche
 
 def load(model: str, decoding: Decoding, workers: int = 1) -> TextTranslator:
     """Load MODEL, a file or an ensemble, to be shared by this number of processes."""
-    if workers > 1 and decoding.use_cuda:
-        raise_invalid("--workers", "1 on a GPU; `--cpu` computes on the CPU", workers)
     if workers > 1:
         import torch
 
+        if decoding.use_cuda:
+            raise_invalid("--workers", "1 on a GPU; `--cpu` computes on the CPU", workers)
         torch.set_num_threads(1)  # threads do not survive a fork
     from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 
@@ -58,7 +58,7 @@ def done_by(workers: int, work: Work) -> Iterator[DoAll]:
     try:
         try:
             # All are forked here, before the progress bar's thread is started.
-            executor.submit(_nothing).result()
+            executor.submit(int).result()
         except OSError as error:
             raise too_many from error
         yield partial(executor.map, _done)
@@ -83,10 +83,6 @@ def _begin(work: Work, threads: int) -> None:
     torch.set_num_threads(threads)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     begin_worker()
-
-
-def _nothing() -> None:
-    """Do nothing; submitted to make the executor fork its processes."""
 
 
 def _done(batch: Any) -> Any:

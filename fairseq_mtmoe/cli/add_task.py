@@ -129,14 +129,12 @@ def _task_of_translation(state: Mapping[str, Any], tasks: Sequence[str], name: s
             rule = f"a pair such as {tasks[0]} of the checkpoint's languages {shortened(langs, name)}"
             raise_invalid("--task", rule, name)
         return _Change(task_state={"lang_pairs": [*settings["lang_pairs"], name]})
-    if "+" in (settings.get("task_ids") or ""):
-        raise_invalid("the checkpoint's `--task-ids`", "target, source or pair to add one", settings["task_ids"])
     if not re.fullmatch(r"[^-,\s]+", name):
         raise_invalid("--task", f"a language such as {tasks[0]}", name)
     has_tokens = settings.get("lang_tok_style") == "multilingual" and len(settings["langtoks_specs"]) == 1
     if not has_tokens or list(langs) != tasks:
         raise UserError(
-            "The checkpoint's vocabulary must end in one token per language, so that another can be added, but does "
-            "not: train the model with the new language in `--langs`."
+            "The checkpoint's tasks must be languages, and its vocabulary must end in one token for each, so that "
+            "another can be added, but this is not so: train the model with the new language in `--langs`."
         )
     return _Change(symbols=1, task_state={"langs": [*langs, name]})

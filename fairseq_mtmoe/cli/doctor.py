@@ -13,12 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fairseq_mtmoe import __version__
-from fairseq_mtmoe.cli._shared import cores
+from fairseq_mtmoe.cli._shared import cores, show
 from fairseq_mtmoe.errors import UserError, first_line
 
 GIB = 2**30
@@ -49,7 +48,7 @@ def command() -> None:
                     text = f"{type(error).__name__}: {first_line(error)}\n{NECESSARY.get(name, 'the check failed')}"
             table.add_row(mark, name, escape(text))
     logging.disable(logging.NOTSET)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    show(table)
     if not is_usable:
         sys.exit(1)
 

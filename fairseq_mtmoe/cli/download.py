@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from fairseq_mtmoe.cli._shared import PATH, say
+from fairseq_mtmoe.cli._shared import PATH, say, show
 from fairseq_mtmoe.data.corpora.recipes import SHIPPED
 from fairseq_mtmoe.errors import UserError, visible
 from fairseq_mtmoe.io.files import check_writable
@@ -81,7 +81,7 @@ def _show(items: Sequence[Item], raw: Path) -> None:
         origin = item.address or (f"by hand: {item.by_hand}" if item.by_hand else "your own file")
         shown = decimal(size) if size is not None else "?"
         table.add_row(*map(visible, (item.file, shown, item.licence, origin, state)))
-    Console(width=None if Console().is_terminal else 250).print(table)
+    show(table)
 
 
 def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:

@@ -1,11 +1,11 @@
 """`mtmoe options`: the architectures, tasks, criterions and optimizers of this package, with their options."""
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fairseq_mtmoe.cli._registered import Choice, choice_of, choices_by_class, flag_of, shown
+from fairseq_mtmoe.cli._shared import show
 
 
 @click.command("options")
@@ -15,15 +15,14 @@ def command(name: str | None) -> None:
 
     The table has each option's meaning, its default for NAME, and its origin: this plugin or fairseq.
     """
-    console = Console() if Console().is_terminal else Console(width=150)
-    console.print(_overview() if name is None else _table(choice_of(name)))
+    show(_overview() if name is None else _table(choice_of(name)))
     if name is None:
-        console.print("`mtmoe options NAME` lists the options of each.")
+        click.echo("`mtmoe options NAME` lists the options of each.")
 
 
 def _table(choice: Choice) -> Table:
     title = f"{flag_of(choice.kind)} {choice.name}"
-    table = Table("option", "default", "meaning", "from", title=title, title_justify="left")
+    table = Table("option", "default", "meaning", "from", title=title)
     for option in choice.options():
         origin = "fairseq_mtmoe" if option.is_ours else "fairseq"
         table.add_row(option.flag, escape(shown(option.default)), escape(option.meaning), origin)
@@ -34,7 +33,7 @@ def _table(choice: Choice) -> Table:
 def _overview() -> Table:
     """Return a table with a row for each registered class."""
     columns = ("choice", "names", "options that fairseq does not have")
-    table = Table(*columns, title="fairseq_mtmoe adds", title_justify="left")
+    table = Table(*columns, title="fairseq_mtmoe adds")
     for group in choices_by_class():
         flags = ", ".join(option.flag for option in group[0].new_options())
         names = ", ".join(choice.name for choice in group)

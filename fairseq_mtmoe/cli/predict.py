@@ -10,7 +10,15 @@ from typing import Any
 import click
 from rich.console import Console
 
-from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, of_precision, progress_bar, quiet_fairseq, say
+from fairseq_mtmoe.cli._shared import (
+    PATH,
+    expect_checkpoints,
+    of_batches,
+    of_precision,
+    progress_bar,
+    quiet_fairseq,
+    say,
+)
 from fairseq_mtmoe.errors import shortened
 from fairseq_mtmoe.io.files import new_folder
 from fairseq_mtmoe.io.tables import Table
@@ -24,9 +32,7 @@ from fairseq_mtmoe.io.tables import Table
 @click.option("--out", type=PATH,
               help="Folder for the files; by default predictions/CHECKPOINT-SUBSET beside the checkpoint.")  # fmt: skip
 @click.option("--task-table", metavar="FILE[,FILE…]", help="Additional task tables, in place of the run's.")
-@click.option("--batch-size", "--max-sentences", type=click.IntRange(1),
-              help="Examples in a batch; 32 without --max-tokens.")  # fmt: skip
-@click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch.")
+@of_batches
 @click.option("--overwrite", is_flag=True, help="Replace the folder if it has only predictions.")
 @of_precision
 @quiet_fairseq()
@@ -51,7 +57,7 @@ def command(
 
     if settings["max_tokens"] is None and settings["batch_size"] is None:
         settings["batch_size"] = 32
-    where = out if out is not None else Path(checkpoint).parent / "predictions" / f"{Path(checkpoint).stem}-{subset}"
+    where = out or Path(checkpoint).parent / "predictions" / f"{Path(checkpoint).stem}-{subset}"
     predictor = Predictor(data, checkpoint, Inference(**settings), task_table)
     choice, rows = predictor.choose(subset), []
     with (

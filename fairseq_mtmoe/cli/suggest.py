@@ -70,17 +70,16 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     candidates = SIZES[first_choice(pairs) :: -1]  # the largest first
     if hours is None:
         candidates = candidates[:1]
-    trial: Trial | None = None
     for size in candidates:
         options = [*model_options(data, size, train), *data_options(data, size, train, lang_pairs, cpu)]
         minutes = MINUTES / len(candidates)
         click.echo(f"Trying {UPDATES} updates of width {size.width}, for {minutes:.1f} minutes at most …", err=True)
         trial = run_trial(data, [word for _, words in options for word in words], minutes)
-        if trial is not None and plan(size, trial, pairs, held, hours).passes >= LEAST_PASSES:
+        chosen = None if trial is None else plan(size, trial, pairs, held, hours)
+        if chosen is not None and chosen.passes >= LEAST_PASSES:
             break
-    if trial is None:
+    if trial is None or chosen is None:
         raise UserError(f"Two updates on `DATA` must take less than {minutes:.1f} minutes, but take longer; see --cpu.")
-    chosen = plan(size, trial, pairs, held, hours)
     options += length_options(size, chosen, str(save_dir))
     remarks = remarks_on(trial, chosen, hours, least_hours(trial, pairs, held))
     for line in remarks:

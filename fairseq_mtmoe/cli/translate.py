@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.checkpoints import checksum
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=PATH,
               help="File for the translations, a name with {lang}, or a folder for in.txt.LANG; by default standard "
               "output. Start an interrupted translation of --input again to continue it.")  # fmt: skip
-@click.option("--beam", type=click.IntRange(1), default=5, show_default=True, help="Beam size; 1 is greedy.")
+@click.option("--beam", type=click.IntRange(1), show_default="5", help="Beam size; 1 is greedy.")
 @click.option("--lenpen", type=float, default=1.0, show_default=True, help="Length penalty: > 1 favours longer output.")
 @click.option("--max-len-a", type=float, default=0.0, show_default=True,
               help="Largest length of output: a·source + b tokens.")  # fmt: skip
@@ -82,9 +81,7 @@ def command(
     mtmoe translate run/checkpoint_best.pt --from en --to sw,ig --input in.txt --out translations
     mtmoe translate before.pt after.pt --web
     """
-    is_default = click.get_current_context().get_parameter_source("beam") is ParameterSource.DEFAULT
-    if search["sampling"] and is_default:
-        search["beam"] = n_best
+    search["beam"] = search["beam"] or (n_best if search["sampling"] else 5)
     if n_best > search["beam"]:
         raise_invalid("--n-best", f"at most --beam, {search['beam']}", n_best)
     expect_checkpoints(*models)

@@ -37,9 +37,10 @@ def _expert_fields() -> list["Field[Any]"]:
 def _option(field: "Field[Any]") -> click.Option:
     meaning = field.metadata["help"]
     kind = next(iter(get_args(field.type)), field.type)  # float of Optional[float]
-    is_hidden = meaning == argparse.SUPPRESS
-    is_required = field.name == "num_experts"
-    return click.Option([flag(field.name)], type=kind, help=meaning, hidden=is_hidden, required=is_required)
+    return click.Option(
+        [flag(field.name)], type=kind, help=meaning, hidden=meaning == argparse.SUPPRESS,
+        required=field.name == "num_experts",
+    )  # fmt: skip
 
 
 @click.command("upcycle", cls=_WithExpertOptions)

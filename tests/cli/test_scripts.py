@@ -10,7 +10,6 @@ import torch
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis.run_log import read
-from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
 from tests.cli.test_configurations import GROUPS, differing, from_command_line, from_configuration
 from tests.helpers.benchmark import make_benchmark, make_encoder
@@ -62,7 +61,6 @@ def test_tasks_have_the_sizes_of_the_table_and_mixtures_as_many_as_they_are_call
     assert len(named) == 15 and named <= {*pemt, *glue}
     found = re.findall(r"\[(\d+)\]=([\w,]+)", text_of("ca_mtl/many_tasks.sh"))
     assert [len(chosen_rows(rows, tasks.split(","))) for _, tasks in found] == [int(number) for number, _ in found]
-    assert [number for number, _ in found] == ["9", "15", "24"]
 
 
 @pytest.mark.parametrize(
@@ -84,10 +82,9 @@ def test_what_cannot_be_trained_is_refused_before_anything_is(script, variables,
 
 
 @pytest.mark.parametrize("name", ["wmt15", "ml50"])
-def test_a_benchmark_is_prepared_by_its_recipe_and_trained_by_its_configuration(name):
+def test_a_benchmark_is_trained_by_its_configuration(name):
     register()
-    folder = TRANSLATION / name
-    ((command, *arguments),) = called_by(folder / "train.sh", "--lr", "0.0007", DATA="DATA")
+    ((command, *arguments),) = called_by(TRANSLATION / name / "train.sh", "--lr", "0.0007", DATA="DATA")
     assert command == "fairseq-train"
     called, configuration = from_command_line(shlex.join(arguments)), from_configuration(name, "task.data=DATA")
     own = {"dataset_impl", "save_dir", "langs", "lang_pairs", "lang_dict"}  # the scripts read DATA's lists
@@ -101,12 +98,6 @@ def test_a_benchmark_is_prepared_by_its_recipe_and_trained_by_its_configuration(
     assert [called.model[key] for key in keys] == [configuration.model[key] for key in keys]
     assert arguments[arguments.index("--arch") + 1] == f"base_moe_{name}"
     assert called.common.seed == configuration.common.seed
-    ((command, *arguments),) = called_by(folder / "prepare.sh", "RAW", "--workers", "3")
-    prepare = commands.get_command(None, "prepare").get_command(None, "corpora")
-    asked = prepare.make_context("corpora", arguments[2:]).params
-    assert (command, *arguments[:2]) == ("mtmoe", "prepare", "corpora")
-    assert (str(asked["raw"]), str(asked["data"])) == ("RAW", f"runs/{name}/data")
-    assert (asked["recipe_name"], asked["workers"], asked["skip_missing"]) == (name, 3, name == "ml50")
 
 
 # ---- scripts that run through ----
