@@ -72,8 +72,9 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
         )
     for name in rows.grown:
         if name not in state["model"] or state["model"][name].shape != before.shapes[name]:
-            shape = tuple(before.shapes[name])
-            raise UserError(f"The checkpoint's `{name}` must have the shape that its options give, {shape}.")
+            raise UserError(
+                f"The checkpoint's `{name}` must have the shape that its options give, {tuple(before.shapes[name])}."
+            )
     result: State = {**state, "model": rows.added_to(state["model"])}
     result["extra_state"] = extra = without_best(state.get("extra_state") or {})
     extra |= {name: rows.added_to(extra[name]) for name in AVERAGES if extra.get(name)}
@@ -131,10 +132,10 @@ class _NewRows:
 
     def _with_row(self, name: str, table: Tensor) -> Tensor:
         key = "vocabulary" if name.endswith(VOCABULARY) else name
-        if self._is_drawn and key not in self._drawn:
-            self._drawn[key] = self._draw(name, table)
         end = len(table) if name in self.grown else len(self._new.tasks)
         if self._is_drawn:
+            if key not in self._drawn:
+                self._drawn[key] = self._draw(name, table)
             row = self._drawn[key]
         else:
             first = end - len(self._new.tasks)
@@ -143,10 +144,9 @@ class _NewRows:
 
     def _draw(self, name: str, table: Tensor) -> Tensor:
         row = torch.empty(table.shape[1:])
-        if name.endswith(GATE):
-            return row.normal_(std=SOFTMAX_GATE_STD, generator=self._generator)
-        if self._new.begins_as == RANDOM:
-            return row.normal_(std=RANDOM_STD, generator=self._generator)
+        is_gate = name.endswith(GATE)
+        if is_gate or self._new.begins_as == RANDOM:
+            return row.normal_(std=SOFTMAX_GATE_STD if is_gate else RANDOM_STD, generator=self._generator)
         bound = (6 / (len(table) + 1 + table.shape[1])) ** 0.5
         return row.uniform_(-bound, bound, generator=self._generator)
 
@@ -172,8 +172,7 @@ def options_with_task(options: Mapping[str, Any], tasks: Sequence[str], name: st
 
 def fixed_experts(names: Collection[str]) -> list[str]:
     """Return the names of experts whose gate is fixed: it has no weights."""
-    known = set(names)
-    return [name for name in names if EXPERTS in name and name.partition(MOE)[0] + GATE not in known]
+    return [name for name in names if EXPERTS in name and name.partition(MOE)[0] + GATE not in names]
 
 
 def _moments(

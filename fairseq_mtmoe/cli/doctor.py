@@ -18,12 +18,16 @@ from rich.table import Table
 
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.cli._shared import cores, show
-from fairseq_mtmoe.errors import UserError, first_line
+from fairseq_mtmoe.errors import first_line
 
 GIB = 2**30
 INSTALL = "`make install` in a clone, or see docs/start/install.md"
 LEFT_OUT = ("torch", "altair", "vl-convert-python")  # a cluster may have its own torch; jobs draw nothing
 EXTRAS = ("corpora", "cluster", "identify", "nlu", "serve")  # of setup.py, for users
+
+
+class Lacking(Exception):
+    """Something is missing or too old; the message is the advice."""
 
 
 @click.command("doctor")
@@ -44,7 +48,7 @@ def command() -> None:
                 mark = "[red]✗[/]" if name in NECESSARY else "[yellow]–[/]"
                 is_usable = is_usable and name not in NECESSARY
                 text = str(error)
-                if not isinstance(error, UserError):
+                if not isinstance(error, Lacking):
                     text = f"{type(error).__name__}: {first_line(error)}\n{NECESSARY.get(name, 'the check failed')}"
             table.add_row(mark, name, escape(text))
     logging.disable(logging.NOTSET)
@@ -65,7 +69,7 @@ def _gpus() -> str:
 
     if not torch.cuda.is_available():
         if Path("/dev/nvidia0").exists():
-            raise UserError("torch cannot use this machine's GPU: compare `nvidia-smi`'s CUDA version with torch's")
+            raise Lacking("torch cannot use this machine's GPU: compare `nvidia-smi`'s CUDA version with torch's")
         return "none that torch can use: runs use the CPU"
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     nccl = "with NCCL" if distributed.is_nccl_available() else "without NCCL: processes communicate by gloo"
@@ -92,7 +96,7 @@ def _kernels() -> str:
     from fairseq_mtmoe.moe.assignment import kernels
 
     if not kernels.BUILDS:
-        raise UserError("none loads: balanced assignment takes ten times as long; `make install` builds them")
+        raise Lacking("none loads: balanced assignment takes ten times as long; `make install` builds them")
     return f"uses {next(iter(kernels.BUILDS))} of {', '.join(kernels.BUILDS)}"
 
 
@@ -115,20 +119,20 @@ def missing_packages(extra: str = "") -> list[str]:
 
 def _packages() -> str:
     if missing := missing_packages():
-        raise UserError(f"missing: `pip install {' '.join(missing)}`")
+        raise Lacking(f"missing: `pip install {' '.join(missing)}`")
     return "all required ones"
 
 
 def _optional_packages() -> str:
     missing = [extra for extra in EXTRAS if missing_packages(extra)]
     if missing:
-        raise UserError(f"incomplete: `pip install 'fairseq_mtmoe[{','.join(missing)}]'`, or WHEELHOUSE-optional")
+        raise Lacking(f"incomplete: `pip install 'fairseq_mtmoe[{','.join(missing)}]'`, or WHEELHOUSE-optional")
     return f"all of {', '.join(EXTRAS)}"
 
 
 def _processor() -> str:
-    threads = os.environ.get("OMP_NUM_THREADS", "not set")
-    return f"{cores()} of {os.cpu_count()} cores for this process; OMP_NUM_THREADS: {threads}"
+    threads = f"OMP_NUM_THREADS: {os.environ.get('OMP_NUM_THREADS', 'not set')}"
+    return f"{cores()} of {os.cpu_count()} cores for this process; {threads}"
 
 
 def _memory() -> str:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,7 +25,8 @@ class T5Config:
     Raises `UserError` for an impossible value.
     """
 
-    model_type: ClassVar[str] = T5
+    model_type = T5  # not a field: each has the same
+
     vocab_size: int = 32128
     d_model: int = 768  # H
     d_kv: int = 64  # width of a head; heads × width may differ from H
@@ -56,7 +57,7 @@ class T5Config:
         if buckets % 4 or distance <= buckets // 2:
             rule = f"a multiple of 4 and less than twice `relative_attention_max_distance` {distance}"
             raise_invalid("relative_attention_num_buckets", rule, buckets)
-        for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
+        for name in tokens:
             if getattr(self, name) >= self.vocab_size:
                 raise_invalid(name, f"below `vocab_size` {self.vocab_size}", getattr(self, name))
 
