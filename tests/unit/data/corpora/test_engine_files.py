@@ -9,9 +9,6 @@ from fairseq.data import Dictionary
 from fairseq_mtmoe.data.corpora import binarize
 from fairseq_mtmoe.data.corpora.binarize import write_dictionary, writer
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_lines
-from fairseq_mtmoe.data.corpora.engine.work import lines_of, packed
-from fairseq_mtmoe.data.corpora.engine.writing import shards_of
-from fairseq_mtmoe.data.corpora.recipes.schema import Shards
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import load
 from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 from tests.helpers.binarized import write_ids
@@ -32,11 +29,6 @@ def test_files_are_those_of_fairseqs_builder(symbols, tmp_path, monkeypatch):
     assert sorted(path.suffix for path in tmp_path.glob("ours*")) == [".bin", ".idx"]
 
 
-def test_a_shard_for_each_so_many_pairs_and_no_more_than_are_wanted():
-    for pairs, most, number in ((1, 4, 1), (100, 4, 1), (101, 4, 2), (401, 4, 4), (10_000, 1, 1)):
-        assert shards_of(pairs, Shards(pairs=100, most=most)) == number
-
-
 def test_the_dictionary_and_ids_are_fairseqs(tmp_path):
     content = train_model(sentences(1, 200), 50, 1.0)
     model = sentencepiece.SentencePieceProcessor(model_proto=content)
@@ -55,12 +47,3 @@ def test_the_dictionary_and_ids_are_fairseqs(tmp_path):
         spelled = [" ".join(model.encode(line, out_type=str)) for line in lines]
         expected = [dictionary.encode_line(line, add_if_not_exist=False).tolist() for line in spelled]
         assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == expected
-        assert encode_lines([], model, found.ids, others)[0].tolist() == []
-
-
-def test_some_lines_are_those_of_all_lines():
-    for lines in ([], [""], ["", ""], ["a", "", "Straße ½", "漢字", ""], ["x\x85y\u2028z", "\r"]):
-        text = packed(lines)
-        assert lines_of(text) == lines
-        for rows in (np.arange(len(lines)), np.arange(len(lines))[::-2], np.zeros(2 * bool(lines), np.int64)):
-            assert lines_of(text, rows) == [lines[row] for row in rows]
