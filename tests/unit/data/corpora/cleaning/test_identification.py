@@ -11,7 +11,6 @@ from fairseq_mtmoe.data.corpora.cleaning.cleaner import clean
 from fairseq_mtmoe.data.corpora.recipes.codes import plain_code
 from fairseq_mtmoe.data.corpora.recipes.schema import Filters
 from fairseq_mtmoe.data.translation.languages import MBART50, languages
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.fasttext_files import write_model
 from tests.helpers.refused import refused
 
@@ -32,9 +31,8 @@ def kept(model, lang: str, confidence: float = 0.9) -> tuple[list[int], dict[str
     return out.lines.tolist(), out.counts
 
 
-@pytest.mark.parametrize("labels", [("en", "de", "fr"), ("eng_Latn", "deu_Latn", "fra_Latn")])
-def test_pairs_with_a_side_in_another_language_are_left_out(tmp_path, labels):
-    words = dict(zip(labels, WORDS.values(), strict=True))
+def test_pairs_with_a_side_in_another_language_are_left_out(tmp_path):
+    words = dict(zip(("eng_Latn", "deu_Latn", "fra_Latn"), WORDS.values(), strict=True))
     lines, counts = kept(write_model(tmp_path / "lid.bin", words), "de_DE")
     assert (lines, counts["language"]) == ([0, 3, 4], 2)
 
@@ -48,30 +46,21 @@ def test_the_confidence_that_it_takes(tmp_path):
 
 
 def test_what_is_no_model(tmp_path, monkeypatch):
-    (tmp_path / "text.bin").write_text("no model\n" * 100)
-    for names in (("identify", "text.bin"), ("none.bin",)):
-        with refused(*names):
-            identification.check_model(str(tmp_path / names[-1]))
-    monkeypatch.setitem(sys.modules, "fasttext", None)
-    with pytest.raises(UserError, match=r"`identify` needs fasttext-predict: pip install .*\[identify\]"):
-        identification.load_model(str(write_model(tmp_path / "lid.bin", WORDS)))
-
-
-def test_a_model_that_is_cut_short_is_one_sentence(tmp_path, monkeypatch):
+    """It is tried in another process, with limits of time and memory."""
+    model = write_model(tmp_path / "lid.bin", WORDS)
+    whole = model.read_bytes()
+    identification.check_model(str(model))
     monkeypatch.setattr(identification, "_SECONDS", 2)
-    whole = write_model(tmp_path / "lid.bin", WORDS).read_bytes()
-    for size in (100, len(whole) - 20, len(whole) - 1):
-        (tmp_path / "cut.bin").write_bytes(whole[:size])
+    for content in (b"no model\n" * 100, whole[:100], whole[:-20], whole[:-1]):
+        (tmp_path / "cut.bin").write_bytes(content)
         with refused("identify", "cut.bin"):
             identification.check_model(str(tmp_path / "cut.bin"))
-
-
-def test_a_model_is_tried_out_in_a_process_of_its_own(tmp_path, monkeypatch):
-    path = str(write_model(tmp_path / "lid.bin", WORDS))
-    identification.check_model(path)
     monkeypatch.setattr(identification, "_MEMORY", 0)
     with refused("identify", "lid.bin"):
-        identification.check_model(path)
+        identification.check_model(str(model))
+    monkeypatch.setitem(sys.modules, "fasttext", None)
+    with refused("identify"):
+        identification.load_model(str(model))
 
 
 def test_the_table_has_mbarts_languages_and_agrees_with_iso_and_unicode():
