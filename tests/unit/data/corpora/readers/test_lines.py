@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairseq_mtmoe.data.corpora.blocks import MAX_CHARACTERS, MAX_LINE, BadLine
 from fairseq_mtmoe.data.corpora.readers import lines as lines_module
 from fairseq_mtmoe.data.corpora.readers import read
-from tests.helpers.reading import corpus, found_in, split_lines, told, usable_line, written
+from tests.helpers.reading import found_in, split_lines, told, usable_line, written
 from tests.helpers.refused import refused
 
 
@@ -18,17 +18,6 @@ def test_bad_lines_come_in_order_before_the_block_that_follows_them(tmp_path):
     found = list(read(written(tmp_path, b"a\nb\n\xff\nd\n\n", b"1\n\n3\n4\n5\n"), block=1))
     items = [(one.line, one.reason) if isinstance(one, BadLine) else one.lines.tolist() for one in found]
     assert items == [(2, "empty"), (3, "encoding"), (5, "empty"), [1], [4]]
-
-
-def test_a_line_that_cannot_be_used_is_named_and_costs_its_pair_alone(tmp_path):
-    for line, reason in (
-        *((b"caf\xe9 \xff", "encoding"), (b"a\0b", "nul"), (b" \t\xc2\xa0", "empty")),
-        *((b"x" * (MAX_LINE + 1), "long"), ("ä".encode() * (5 * MAX_LINE), "long")),
-    ):
-        good, with_bad = b"a\nb\nc\n", b"1\n" + line + b"\n3\n"
-        for name, files in (("a", (with_bad, good)), ("b", (good, with_bad))):
-            pairs, bad = told(written(tmp_path, *files))
-            assert [number for number, _, _ in pairs] == [1, 3] and bad == [(name, 2, reason)]
 
 
 def test_carriage_returns_alone_are_refused_but_not_one_at_the_end(tmp_path):
@@ -43,11 +32,9 @@ def test_a_byte_order_mark_is_no_text_and_other_encodings_are_reported(tmp_path)
     assert pairs == [] and {reason for _, _, reason in bad} <= {"encoding", "nul"}
 
 
-def test_missing_files_and_unknown_formats(tmp_path):
-    with refused("nowhere"):
-        found_in(corpus(tmp_path / "nowhere", tmp_path / "a"))
+def test_an_unknown_format_is_refused(tmp_path):
     with refused("format of corpus"):
-        found_in(corpus(tmp_path, tmp_path, format="docx"))
+        found_in(written(tmp_path, b"a\n", format="docx"))
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):

@@ -4,7 +4,6 @@ import codecs
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.blocks import MAX_LINE
 from fairseq_mtmoe.data.corpora.readers import read
 from tests.helpers.reading import found_in, told, written
 from tests.helpers.refused import refused
@@ -36,13 +35,11 @@ def test_tmx(tmp_path):
     assert found_in(written(tmp_path, TMX, target="de_AT"))[0][1] == (3, "old", "neu")  # in the very variety
 
 
-@pytest.mark.parametrize(("lang", "text"), [
-    ("zh_Hant", "繁體軟體"), ("zh_TW", "繁體軟體"), ("zh_HK", "繁體軟體"), ("zh", "简体软件"), ("zh_Hans", "简体软件"),
-])  # fmt: skip
+@pytest.mark.parametrize(("lang", "text"), [("zh_Hant", "繁體軟體"), ("zh_HK", "繁體軟體"), ("zh", "简体软件")])
 def test_of_a_languages_varieties_the_one_in_its_script_is_taken(tmp_path, lang, text):
-    units = [f'<tuv xml:lang="{code}"><seg>{said}</seg></tuv>' for code, said in
-             (("en", "The software"), ("zh-CN", "简体软件"), ("zh-TW", "繁體軟體"))]  # fmt: skip
-    files = written(tmp_path, f"<tmx><body><tu>{''.join(units)}</tu></body></tmx>", target=lang)
+    texts = {"en": "The software", "zh-CN": "简体软件", "zh-TW": "繁體軟體"}
+    unit = "".join(f'<tuv xml:lang="{code}"><seg>{said}</seg></tuv>' for code, said in texts.items())
+    files = written(tmp_path, f"<tmx><body><tu>{unit}</tu></body></tmx>", target=lang)
     assert told(files) == ([(1, "The software", text)], [])
 
 
@@ -87,36 +84,22 @@ ENTITIES = """<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">%s]>
 </tuv></tu></body></tmx>"""
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        ENTITIES % ("".join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9)), "j"),
-        ENTITIES % ('<!ENTITY x SYSTEM "file:///etc/passwd">', "x"),
-        TMX.replace("Fish", "&nbsp;"),  # with a DTD that is not fetched
-    ],
-)
-def test_entities_neither_grow_nor_are_fetched_nor_lost(tmp_path, text):
+@pytest.mark.parametrize("text", [
+    ENTITIES % ("".join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9)), "j"),
+    ENTITIES % ('<!ENTITY x SYSTEM "file:///etc/passwd">', "x"),
+    TMX.replace("Fish", "&nbsp;"),  # with a DTD that is not fetched
+    TMX.replace("</", "<a>" * 600 + "</", 1),
+    TMX.replace("UTF-8", "no-such"),
+])  # fmt: skip
+def test_entities_neither_grow_nor_are_fetched_and_wrong_xml_is_refused(tmp_path, text):
     with refused("a"):
         found_in(written(tmp_path, text, format="tmx"))
-
-
-@pytest.mark.parametrize("text", [TMX, WMT, TMX.replace("UTF-8", "no-such")])
-def test_xml_that_is_cut_or_wrong_is_refused(tmp_path, text):
-    wrong = [text[:size] for size in range(300, len(text) - 3, 47)]
-    for content in (*wrong, text.replace("</", "<b></", 1), text.replace("</", "<a>" * 600 + "</", 1)):
-        with refused("a"):
-            found_in(written(tmp_path, content))
-
-
-def test_a_text_that_is_too_long_costs_its_unit(tmp_path):
-    pairs, bad = told(written(tmp_path, TMX.replace("old", "x" * (MAX_LINE + 1))))
-    assert [number for number, _, _ in pairs] == [1] and bad[1] == ("a", 3, "long")
 
 
 def test_two_files_of_xml_are_one_too_many(tmp_path):
     with refused("files of corpus"):
         found_in(written(tmp_path, TMX, TMX, format="tmx"))
-    with refused("a"):
+    with refused("a"):  # whose format is unknown
         found_in(written(tmp_path, codecs.BOM_UTF8 + b"<p>a line</p>\n"))
 
 
@@ -163,16 +146,7 @@ def test_a_segment_that_cannot_be_used_costs_itself(tmp_path, wrong, reason):
     assert told(written(tmp_path, source, REFERENCE)) == (PAIRS[::2], [("a", 2, reason)])
 
 
-@pytest.mark.parametrize(
-    "contents",
-    [
-        (SOURCE[:-25], REFERENCE),
-        (SOURCE, REFERENCE[:-25]),
-        (SOURCE.encode("utf-16"), REFERENCE),
-        ("<srcset></srcset>", REFERENCE),
-        ("", REFERENCE),
-    ],
-)
+@pytest.mark.parametrize("contents", [(SOURCE[:-25], REFERENCE), (SOURCE, "<refset></refset>")])
 def test_a_file_that_is_cut_or_has_no_segments_is_refused(tmp_path, contents):
     with refused("b" if contents[0] == SOURCE else "a"):
         found_in(written(tmp_path, *contents, format="sgm"))

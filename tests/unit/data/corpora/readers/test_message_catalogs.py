@@ -80,10 +80,3 @@ def test_a_catalog_of_a_third_language_is_refused(tmp_path):
         found_in(written(tmp_path, PO, target="de"))
     for said, target in (("ru", "ru_RU"), ("Russian", "ru"), ("nb", "no"), ("iw", "he")):
         assert found_in(written(tmp_path, PO.replace("Language: ru", f"Language: {said}"), target=target))[0] == PAIRS
-
-
-@pytest.mark.parametrize("wrong", [b"nonsense", b'msgstr "\xff"'])
-def test_a_catalog_that_is_damaged_is_refused(tmp_path, wrong):
-    content = PO.encode().replace('msgstr "Выйти"'.encode(), wrong)
-    with refused("a"):
-        found_in(written(tmp_path, content, target="ru"))

@@ -57,17 +57,10 @@ def test_packed_files_whatever_they_are_called(tmp_path, packer):
 def test_a_file_cut_anywhere_is_refused(tmp_path, packer):
     noise = b"".join(os.urandom(20).hex().encode() + b"\n" for _ in range(300))  # packs badly: many blocks
     whole = PACKERS[packer](noise)
-    for kept in (0.0, 0.6, 0.999):
+    broken = whole[:-1] + bytes([whole[-1] ^ 0xFF])
+    for content in (whole[:7], whole[: len(whole) // 2], whole[:-2], broken):
         with refused("a"):
-            found_in(written(tmp_path, whole[: max(int(len(whole) * kept), 7)], TARGET))
-
-
-@pytest.mark.parametrize("packer", ["gz", "xz"])
-def test_a_damaged_file_is_refused(tmp_path, packer):
-    whole = bytearray(PACKERS[packer](SOURCE))
-    whole[len(whole) // 2] ^= 0xFF
-    with refused("a"):
-        found_in(written(tmp_path, bytes(whole), TARGET))
+            found_in(written(tmp_path, content, TARGET))
 
 
 ARCHIVES = {
@@ -112,12 +105,11 @@ def test_names_that_lead_out_of_an_archive_are_names_and_nothing_else(tmp_path):
         assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_links_that_lead_out_of_an_archive_and_folders_are_not_followed(tmp_path):
+def test_links_and_folders_in_an_archive_are_not_followed(tmp_path):
     tar, target = written(tmp_path, tar_of([("a", "/etc/passwd"), ("folder", None)]), TARGET).paths
-    with refused("a!a"):
-        found_in(corpus(f"{tar}!a", target))
-    with refused("a!folder"):
-        found_in(corpus(f"{tar}!folder", target))
+    for member in ("a!a", "a!folder"):
+        with refused(member):
+            found_in(corpus(tar.with_name(member), target))
 
 
 @pytest.mark.parametrize(("archive", "end"), [("tar", b"Satz 299"), ("tar.gz", None), ("zip", b"PK\x01\x02")])

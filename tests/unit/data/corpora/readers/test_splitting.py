@@ -6,34 +6,22 @@ import random
 import pytest
 
 from fairseq_mtmoe.data.corpora import readers
-from fairseq_mtmoe.data.corpora.blocks import BadLine
-from fairseq_mtmoe.data.corpora.readers import parts_of, read
-from tests.helpers.reading import written
+from fairseq_mtmoe.data.corpora.readers import parts_of
+from tests.helpers.reading import found_in, written
 
 ODD = [b"", b" ", b"\xff\xfe is none", b"\xef\xbb\xbfmark", b"a\rb", b"nul\0", b"BZh9 \x1f\x8b\x08", b"one\ttwo\tthree"]
 
 
-def noted(files):
-    """All pairs with their line, and all bad lines, each in their order."""
-    pairs, bad = [], []
-    for item in read(files):
-        if isinstance(item, BadLine):
-            bad.append(item)
-        else:
-            pairs += zip(item.lines.tolist(), item.source, item.target, strict=True)
-    return pairs, bad
-
-
-def lines_of(draw, count, wrap, odd=ODD):
+def lines_of(draw, count, wrap):
     end = draw.choice([b"\n", b"\r\n"])
-    texts = [draw.choice(odd) if draw.random() < 0.1 else wrap(draw.randrange(1000)) for _ in range(count)]
+    texts = [draw.choice(ODD) if draw.random() < 0.1 else wrap(draw.randrange(1000)) for _ in range(count)]
     texts[0] = wrap(0)  # the beginning says what a file is
     return end.join(texts) + end * draw.randrange(2)
 
 
-def moses(folder, draw, count, odd=ODD, **settings):
-    sides = [lines_of(draw, count, lambda number: b"sentence %d" % number, odd) for _ in range(2)]
-    return written(folder, *sides, **settings)
+def moses(folder, draw, count):
+    sides = [lines_of(draw, count, lambda number: b"sentence %d" % number) for _ in range(2)]
+    return written(folder, *sides)
 
 
 def tsv(folder, draw, count):
@@ -57,9 +45,9 @@ def test_the_parts_of_a_corpus_are_the_corpus(kind, seed, tmp_path, monkeypatch)
     monkeypatch.setattr(readers, "_EVERY", draw.choice([1, 3, 10]))
     files = kind(tmp_path, draw, draw.choice([1, 39, 40, 41, 150]))
     most_lines, most_bytes = draw.choice([(20, 1 << 20), (40, 1 << 20), (40, 300), (3, 20)])
-    pairs, bad = noted(files)
+    pairs, bad = found_in(files)
     found = parts_of(files, most_lines, most_bytes)
-    each = [noted(part) for part in found]
+    each = [found_in(part) for part in found]
     assert [one for of_part, _ in each for one in of_part] == pairs
     assert [one for _, of_part in each for one in of_part] == bad
     assert len(found) >= len(pairs) // most_lines and all(len(of_part) <= most_lines for of_part, _ in each)

@@ -28,7 +28,7 @@ ONE_FILE = {
     "encoding": tsv(b"caf\xe9\tx"),
     "nul": tsv(b"a\0\tx"),
     "empty": tsv(b""),
-    "long": tsv(b"x" * 70_000 + b"\ty"),
+    "long": tsv("ä".encode() * 330_000 + b"\ty"),
     "columns": tsv(b"a\tb\tc"),
     "keys": b'{"en": "a", "de": "b"}\n{"en": "a"}\n',
     "untranslated": TMX.format(UNIT + UNIT.replace("'de'", "'fr'")).encode(),
@@ -44,9 +44,8 @@ def test_a_bad_line_costs_itself_in_training_text_and_ends_the_run_in_evaluation
     if reason in HARMLESS:
         assert {item.reason for item in read(evaluation) if isinstance(item, BadLine)} == {reason}
     else:
-        with refused("a") as error:
+        with refused("a"):
             list(read(evaluation))
-        assert "no line of validation and test sets is left out" in str(error.value)
 
 
 SET = "<{0} setid='s' srclang='en' trglang='de'><doc docid='d'>{1}</doc></{0}>"
