@@ -10,12 +10,7 @@ from fontTools.unicodedata import script
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import (
-    OF_GIVEN,
-    OF_RECIPE,
-    load,
-    table,
-)
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_RECIPE, load, table
 from fairseq_mtmoe.data.corpora.vocabulary.training import required_characters, train_model
 from tests.helpers.piece_models import trained_pieces
 from tests.helpers.refused import refused
@@ -25,30 +20,17 @@ SIZE = 26
 
 
 @pytest.fixture(scope="module")
-def ours() -> bytes:
-    return train_model(TEXT, SIZE, 1.0)
-
-
-@pytest.fixture(scope="module")
 def mbarts() -> bytes:
     """A model with SentencePiece's own ids of special pieces, as mBART's has them."""
     return trained_pieces(TEXT, "unigram", SIZE)
 
 
-def pieces_of(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str]]:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    return processor, [processor.id_to_piece(piece) for piece in range(SIZE)]
-
-
-def written(folder, symbols: list[str]):
-    path = folder / "dict.txt"
-    path.write_text("".join(f"{symbol} 1\n" for symbol in symbols), encoding="utf-8")
-    return path
-
-
 def test_a_given_dictionary_decides_by_the_text_of_the_pieces(mbarts, tmp_path):
-    _, names = pieces_of(mbarts)
-    path = written(tmp_path, [*reversed(names[4:]), "[de_DE]"])  # without the first one
+    processor = sentencepiece.SentencePieceProcessor(model_proto=mbarts)
+    names = [processor.id_to_piece(piece) for piece in range(SIZE)]
+    path = tmp_path / "dict.txt"
+    symbols = [*reversed(names[4:]), "[de_DE]"]  # without the first one
+    path.write_text("".join(f"{symbol} 1\n" for symbol in symbols), encoding="utf-8")
     pieces = load(mbarts, path)
     dictionary = Dictionary.load(str(path))
     assert pieces.symbols == dictionary.symbols[4:]
@@ -57,13 +39,10 @@ def test_a_given_dictionary_decides_by_the_text_of_the_pieces(mbarts, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["▁a 3\nb\n", "▁a 3\nb x\n", "▁a 3\nb 1\n▁a 1\n", "<s> 1\n▁a 3\n", "▁xyz 3\nq 1\n"])
-def test_dictionaries_that_do_not_fit(ours, tmp_path, text):
+def test_dictionaries_that_do_not_fit(mbarts, tmp_path, text):
     (tmp_path / "dict.txt").write_text(text, encoding="utf-8")
     with refused("dict.txt", first=False):
-        load(ours, tmp_path / "dict.txt")
-    _, names = pieces_of(ours)
-    with refused("dict.txt"):
-        load(ours, written(tmp_path, [*names[4:], names[4]]))
+        load(mbarts, tmp_path / "dict.txt")
 
 
 def test_what_is_no_model():
@@ -117,16 +96,9 @@ def test_a_row_for_each_language():
     assert rows["fr"]["characters_per_piece"] is None and rows["fr"]["warning"] is None
 
 
-@pytest.mark.parametrize(
-    ("lang", "characters", "warns"),
-    [("de", 299, True), ("de", 301, False), ("my_MM", 299, True), ("ja_XX", 179, True), ("ko", 181, False)],
-)
-def test_a_warning_where_a_language_is_cut_into_too_many_pieces(lang, characters, warns):
-    warning = table({lang: counts(characters=characters)})[lang]["warning"]
-    assert (warning is not None) == warns
-    assert not warning or ("pieces have" in warning and "characters on average" in warning)
-
-
-def test_of_a_given_vocabulary_no_setting_is_advised():
-    warning = table({"de": counts(characters=200, unknown=9)}, OF_GIVEN)["de"]["warning"]
-    assert "6.00% of the tokens are unknown" in warning and warning.endswith(OF_GIVEN)
+def test_a_warning_where_a_language_is_cut_into_too_many_pieces():
+    for lang, characters, warns in (
+        ("de", 299, True), ("de", 301, False), ("my_MM", 299, True), ("ja_XX", 179, True), ("ko", 181, False)
+    ):  # fmt: skip
+        warning = table({lang: counts(characters=characters)}, OF_GIVEN)[lang]["warning"] or ""
+        assert warning.endswith(OF_GIVEN) == ("pieces have" in warning) == warns
