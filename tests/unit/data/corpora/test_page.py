@@ -26,7 +26,7 @@ def table_of(tree, title):
 
 
 def structure(page):
-    """Every element with its attributes, but for what these say of texts."""
+    """Return every element's name with the names of its attributes."""
     return [(one.tag, one.keys()) for one in parsed(page).iter() if isinstance(one.tag, str)]
 
 
@@ -40,11 +40,9 @@ def test_the_figures_are_the_reports():
     assert table_of(tree, "Vocabulary")[3] == ["ab", "1.24", "3.50", "0.020%", ""]
     corpora = table_of(tree, "Corpora")
     assert corpora[1][:7] == ["corpus-0", "en-aa", "train", "× 21", "1,000", "600", "955"]
-    assert corpora[1][7].startswith("3 encoding, 4 untranslated, 1 length, 2 empty,")
     assert f"| {' | '.join(corpora[1][:7])} |" in text and "Samples" not in text
     (chart,) = [json.loads(script.text) for script in tree.iter("script") if script.get("type") == "application/json"]
     assert chart["data"]["values"][0] == {"corpus": "corpus-0", "pair": "en-aa", "pairs": 21 * 955}
-    assert [point["pair"] for point in chart["data"]["values"]] == ["en-aa", "en-ab", "en-ac", "en-aa"]
 
 
 def test_what_a_reader_should_look_at_first():

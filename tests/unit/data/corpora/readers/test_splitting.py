@@ -51,7 +51,3 @@ def test_the_parts_of_a_corpus_are_the_corpus(kind, seed, tmp_path, monkeypatch)
     assert [one for of_part, _ in each for one in of_part] == pairs
     assert [one for _, of_part in each for one in of_part] == bad
     assert len(found) >= len(pairs) // most_lines and all(len(of_part) <= most_lines for of_part, _ in each)
-
-
-def test_what_is_no_plain_text_in_lines_is_read_as_a_whole(tmp_path):
-    assert parts_of(written(tmp_path, b"<tmx></tmx>"), 10, 1000) == []
