@@ -30,15 +30,6 @@ def die(number):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_at_first(job):
-    """End the process the first time that it is asked for the job with a file."""
-    number, file = job
-    if file is not None and not file.exists():
-        file.touch()
-        die(number)
-    return number
-
-
 def fail(number):
     raise UserError(f"{number} is wrong.")
 
@@ -97,13 +88,10 @@ def local_cluster(folder, n_workers):
 
 
 @pytest.mark.slow
-def test_a_cluster_does_again_what_a_lost_worker_did_and_its_end_is_one_sentence(tmp_path, monkeypatch):
+def test_the_end_of_a_cluster_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
     monkeypatch.setattr(workers, "SECONDS_TO_CONNECT", 1.0)  # also the time limit of a look
     with local_cluster(tmp_path, 2) as (local, hands):
-        jobs = [(number, tmp_path / "died" if number == 3 else None) for number in range(10)]
-        results = {number for _, number in hands.results(calls(die_at_first, jobs))}
-        assert results == set(range(10)) and (tmp_path / "died").exists()
         with pytest.raises(UserError, match=r"^3 is wrong\.$"):
             list(hands.results(calls(fail, [3])))
         results = hands.results(calls(square, range(100)))
