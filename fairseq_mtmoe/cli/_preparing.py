@@ -10,8 +10,8 @@ from rich.console import Console
 
 from fairseq_mtmoe.cli._shared import cores
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS
-from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
+from fairseq_mtmoe.data.corpora.engine.state import BAD_LINES
 from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
 from fairseq_mtmoe.data.corpora.findings import (
     findings,
@@ -92,7 +92,7 @@ def _warn(made: Report) -> None:
     faults = {reason: number for reason, number in sorted(bad.items()) if reason not in HARMLESS}
     if faults:
         said = ", ".join(f"{number:,} {reason}" for reason, number in faults.items())
-        click.echo(f"Unreadable lines are left out ({said}); {LIST} lists them.", err=True)
+        click.echo(f"Unreadable lines are left out ({said}); {BAD_LINES} lists them.", err=True)
     sentences = [visible(sentence) for sentence in findings(made)]
     more = [f"… and {len(sentences) - FEW} more in report.html"] if len(sentences) > FEW else []
     for sentence in [*sentences[:FEW], *more]:

@@ -18,12 +18,11 @@ EOS, UNKNOWN = SPECIAL.index("</s>"), SPECIAL.index("<unk>")
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _CODES = {np.uint16: 8, np.uint32: 9}  # of fairseq's `indexed_dataset._code_to_dtype`
-_LENGTHS_AT_ONCE = 1 << 20
 
 
 def write_dictionary(path: Path, symbols: Sequence[str]) -> None:
     """Write `dict.xx.txt` like fairseq's `Dictionary.save`."""
-    path.write_text("".join(f"{symbol} 1\n" for symbol in symbols), encoding="utf-8", newline="\n")
+    path.write_text("".join(f"{symbol} 1\n" for symbol in symbols), encoding="utf-8")
 
 
 def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
@@ -32,43 +31,24 @@ def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
 
 
 @contextmanager
-def writer(
-    prefix: Path, symbols: int
-) -> Iterator[Callable[[NDArray[Any], NDArray[np.int32]], None]]:
+def writer(prefix: Path, symbols: int) -> Iterator[Callable[[NDArray[Any], NDArray[np.int32]], None]]:
     """Write `.bin` and `.idx` like fairseq's `MMapIndexedDatasetBuilder`; both are complete at the end.
 
     Yields a function that adds sentences, given their concatenated ids and their lengths. `symbols` decides the ids'
     type.
     """
     dtype = id_type(symbols)
-    path = Path(f"{prefix}.lengths")  # temporary, as the index begins with the number of lengths
-    try:
-        with open(f"{prefix}.bin", "wb") as ids_file, open(path, "wb") as lengths_file:
+    parts = [np.zeros(0, np.int32)]
+    with open(f"{prefix}.bin", "wb") as ids_file:
 
-            def add(ids: NDArray[Any], lengths: NDArray[np.int32]) -> None:
-                ids_file.write(ids.astype(dtype, copy=False).tobytes())
-                lengths_file.write(lengths.astype(np.int32, copy=False).tobytes())
+        def add(ids: NDArray[Any], lengths: NDArray[np.int32]) -> None:
+            ids_file.write(ids.astype(dtype, copy=False).tobytes())
+            parts.append(lengths)
 
-            yield add
-        _write_index(Path(f"{prefix}.idx"), path, dtype)
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _write_index(index: Path, lengths: Path, dtype: type[np.uint16] | type[np.uint32]) -> None:
-    """Write `magic version(8) type(1) count(8) lengths(4·n) addresses(8·n)`, addresses in bytes."""
-    with open(index, "wb") as out, open(lengths, "rb") as file:
-        out.write(
-            _MAGIC + struct.pack("<QBQ", _VERSION, _CODES[dtype], lengths.stat().st_size // 4)
-        )
-        while part := file.read(4 * _LENGTHS_AT_ONCE):
-            out.write(part)
-        file.seek(0)
-        address = 0
-        while part := file.read(4 * _LENGTHS_AT_ONCE):
-            ends = (
-                np.cumsum(np.frombuffer(part, np.int32), dtype=np.int64) * np.dtype(dtype).itemsize
-            )
-            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) + address
-            out.write(starts.tobytes())
-            address += int(ends[-1])
+        yield add
+    lengths = np.concatenate(parts)
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    with open(f"{prefix}.idx", "wb") as index:
+        index.write(_MAGIC + struct.pack("<QBQ", _VERSION, _CODES[dtype], len(lengths)))
+        lengths.tofile(index)
+        (starts * np.dtype(dtype).itemsize).tofile(index)  # addresses in bytes

@@ -44,7 +44,7 @@ def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
     )
     content = {"raw": raw, "files": _hashes(folder, names, digest_of_file)}
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    (folder / MANIFEST).write_text(text, encoding="utf-8", newline="\n")
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def _hashes(folder: Path, names: Iterable[str], digest: Callable[[Path], str]) -> dict[str, str]:

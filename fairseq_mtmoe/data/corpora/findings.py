@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS
+from fairseq_mtmoe.data.corpora.recipes.codes import reversed_pair
 from fairseq_mtmoe.io.tables import Table
 
 Report = Mapping[str, Any]  # the value of `report.json`
@@ -71,20 +72,13 @@ def findings(report: Report) -> list[str]:
 
 def _of_pairs(report: Report) -> Iterator[str]:
     for name, pair in report["pairs"].items():
-        turned = report["pairs"].get(
-            "-".join(reversed(name.split("-"))), {}
-        )  # its files serve this pair, too
-        missing = [
-            split for split in SPLITS if not pair[split] and not turned.get(split)
-        ]
+        turned = report["pairs"].get(reversed_pair(name), {})  # its files serve this pair, too
+        missing = [split for split in SPLITS if not pair[split] and not turned.get(split)]
         if missing:
             yield f"{name} has no sentence pair for {' and '.join(missing)}."
         share = unknown_share([pair])
         if share is not None and share >= MANY_UNKNOWN:
-            yield (
-                f"{name}: {share:.1%} of the test tokens are not in the vocabulary, and no model"
-                " can write them."
-            )
+            yield f"{name}: {share:.1%} of the test tokens are not in the vocabulary, and no model can write them."
 
 
 def _of_corpora(report: Report) -> Iterator[str]:
@@ -95,10 +89,7 @@ def _of_corpora(report: Report) -> Iterator[str]:
         if number := bad["unpaired"]:
             yield f"{name}: one side has {number:,} segments that the other lacks."
         if not is_training and (number := sum(bad[reason] for reason in HARMLESS)):
-            yield (
-                f"{name}: {number:,} entries are left out, as they have no text in one of the two"
-                " languages."
-            )
+            yield f"{name}: {number:,} entries are left out, as they have no text in one of the two languages."
         faults = {reason: number for reason, number in bad.items() if reason not in HARMLESS}
         lines = corpus["read"] + bad.total()
         if lines and (share := sum(faults.values()) / lines) >= MANY_BAD:
@@ -110,9 +101,7 @@ def _of_corpora(report: Report) -> Iterator[str]:
             most = f"; the rule {rule} left out most of the others ({number:,})" if number else ""
             yield f"{name}: {kept / to_train_on:.1%} of its pairs were kept{most}."
         if not corpus["read"]:
-            instead = (
-                f"; without other {corpus['role']} corpora, sentences are drawn from training text"
-            )
+            instead = f"; without other {corpus['role']} corpora, sentences are drawn from training text"
             yield f"{name} has no readable sentence pair{'' if is_training else instead}."
 
 

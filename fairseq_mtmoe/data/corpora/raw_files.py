@@ -10,15 +10,13 @@ from itertools import zip_longest
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fairseq_mtmoe.data.corpora.engine.workers import Progress
+from fairseq_mtmoe.data.corpora.engine.workers import MEGABYTE, Progress
 from fairseq_mtmoe.data.corpora.readers.unpacking import split_member
 from fairseq_mtmoe.data.corpora.recipes.schema import ARCHIVE, Corpus
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.digest import digest_of_file
 from fairseq_mtmoe.io.files import read_json, regular_file, write_text
 from fairseq_mtmoe.io.typed import structured
-
-MEGABYTE = 1e6
 
 
 @dataclass
@@ -139,7 +137,7 @@ class Digests:
         """Hash the files that are not cached yet, several at a time, with progress."""
         files = list(dict.fromkeys(split_member(path)[0] for path in paths))
         megabytes = {file: round(file.stat().st_size / MEGABYTE) for file in files if not self._is_known(file)}
-        if not any(megabytes.values()):
+        if not megabytes:
             return
         try:
             with Progress().step("Hashing", sum(megabytes.values()), "MB") as step, ThreadPoolExecutor() as pool:

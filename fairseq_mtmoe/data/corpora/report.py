@@ -10,11 +10,12 @@ from typing import Any
 from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import RULES
 from fairseq_mtmoe.data.corpora.engine.selecting import DRAWN
-from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState
+from fairseq_mtmoe.data.corpora.engine.state import BAD_LINES, SIDES, CorpusState
 from fairseq_mtmoe.data.corpora.engine.work import plain
 from fairseq_mtmoe.data.corpora.engine.writing import DataDirectory
 from fairseq_mtmoe.data.corpora.findings import SPLITS
 from fairseq_mtmoe.data.corpora.page import ABOUT, sections_of
+from fairseq_mtmoe.data.corpora.recipes.codes import reversed_pair
 from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_RECIPE, table
 from fairseq_mtmoe.io.pages import markdown_of, page_of
@@ -31,12 +32,10 @@ def pair_figures(data: DataDirectory, pair: str) -> Report:
         counts[split] = sum(corpus.kept * corpus.files.weight for corpus in corpora)
         tokens[split] = {}
         for lang, sums in _by_language(corpora).items():
-            tokens[split][data.recipe.data_code(lang)] = {
-                name: sums[name] for name in ("tokens", "unknown")
-            }
+            tokens[split][data.recipe.data_code(lang)] = {name: sums[name] for name in ("tokens", "unknown")}
     tier_of = {name: tier for tier, names in data.tiers().items() for name in names}
     name = data.recipe.data_pair(pair)
-    tier = tier_of.get(name) or tier_of.get("-".join(reversed(name.split("-")))) or ""
+    tier = tier_of.get(name) or tier_of.get(reversed_pair(name)) or ""
     shards = data.shards(pair) if pair in data.sizes else 0
     directions = [way for way in data.recipe.trained() if data.training_of(way) == pair]
     figures = {"tier": tier, "directions": directions, **counts, "shards": shards, "tokens": tokens}
@@ -56,11 +55,17 @@ def _by_language(corpora: Iterable[CorpusState]) -> dict[str, Counter[str]]:
     return sums
 
 
+def write_bad_lines(folder: Path, corpora: Iterable[CorpusState]) -> None:
+    """Write the list of all unreadable lines into `folder`, if there are any."""
+    rows = b"".join(path.read_bytes() for corpus in corpora for path in corpus.bad_lists)
+    if rows:
+        (folder / BAD_LINES).write_bytes(b"corpus\tfile\tline\treason\texcerpt\n" + rows)
+
+
 def write(folder: Path, report: Report) -> None:
     """Write `report.json`, `report.md` and `report.html` into `folder`."""
-    (folder / "report.json").write_text(
-        json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+    (folder / "report.json").write_text(text, encoding="utf-8")
     title = f"Report on the corpora of {report['recipe']['name']}"
     page = (title, sections_of(report), ABOUT)
     (folder / "report.md").write_text(markdown_of(*page), encoding="utf-8")
@@ -70,11 +75,7 @@ def write(folder: Path, report: Report) -> None:
 def of_corpora(data: DataDirectory) -> Report:
     """Return the report on a recipe's corpora, ready for JSON."""
     recipe = data.recipe
-    corpora = {
-        corpus.files.name: _corpus(corpus)
-        for corpus in data.encoded.corpora
-        if not corpus.files.is_drawn
-    }
+    corpora = {corpus.files.name: _corpus(corpus) for corpus in data.corpora if not corpus.files.is_drawn}
     settings = plain(asdict(recipe))
     for name in ("corpora", "path", "known_languages", "of_sources"):  # corpora are reported below
         del settings[name]
@@ -82,7 +83,7 @@ def of_corpora(data: DataDirectory) -> Report:
         settings["vocabulary"] |= {"model": None, "dictionary": None}  # temporary files
     else:
         del settings["codes"]
-    languages = _by_language(corpus for corpus in data.encoded.corpora if corpus.is_training)
+    languages = _by_language(corpus for corpus in data.corpora if corpus.is_training)
     advice = OF_GIVEN if recipe.vocabulary.model else OF_RECIPE
     rows = table(dict(sorted(languages.items())), advice)
     pairs = {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.pairs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,9 @@ from pathlib import Path
 from fairseq_mtmoe.data.corpora import blocks
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS, BadLine, Block, CorpusFiles
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import clean as clean_pairs
-from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST, rows_to
-from fairseq_mtmoe.data.corpora.engine.state import CorpusState, training_by_pair
+from fairseq_mtmoe.data.corpora.engine.state import BAD_LINES, CorpusState, training_by_pair
 from fairseq_mtmoe.data.corpora.engine.work import packed, save
-from fairseq_mtmoe.data.corpora.engine.workers import Tools
+from fairseq_mtmoe.data.corpora.engine.workers import MEGABYTE, Tools
 from fairseq_mtmoe.data.corpora.readers import parts_of, read
 from fairseq_mtmoe.data.corpora.readers.unpacking import is_packed, split_member, unpack
 from fairseq_mtmoe.data.corpora.recipes.schema import Filters
@@ -24,12 +24,9 @@ from fairseq_mtmoe.io.normalisation import normalise
 
 # Of a part, on both sides together: a block's pairs have fewer unless they are over 300 bytes each.
 PART_BYTES = 16 << 20
-MEGABYTE = 1e6
 
 
-def clean(
-    tools: Tools, corpora: Sequence[CorpusFiles], filters: Filters, folder: Path
-) -> list[CorpusState]:
+def clean(tools: Tools, corpora: Sequence[CorpusFiles], filters: Filters, folder: Path) -> list[CorpusState]:
     """Return the corpora with their cleaned pairs, in files in `folder`."""
     unpacked = _unpack_all(tools, corpora, folder / "unpacked")
     cuts = [partial(parts_of, files, blocks.BLOCK, PART_BYTES) for files in unpacked]
@@ -38,15 +35,14 @@ def clean(
     states = [CorpusState(files) for files in corpora]
     for number, (files, parts) in enumerate(zip(unpacked, cut_parts, strict=True)):
         (folder / f"{number:05d}").mkdir()
-        for place, part in enumerate(parts or [files]):
+        for place, part_files in enumerate(parts or [files]):
             out = folder / f"{number:05d}" / f"{place:06d}"
-            jobs.append(partial(clean_part, part, filters, blocks.BLOCK, out))
-            megabytes.append(_megabytes(part))
+            jobs.append(partial(clean_part, part_files, filters, blocks.BLOCK, out))
+            megabytes.append(_megabytes(part_files))
             owners.append(states[number])
-    for owner, cleaned in zip(
-        owners, tools.run("Reading and cleaning", jobs, megabytes, "MB"), strict=True
-    ):
-        owner.add_part(cleaned)
+    cleaned = tools.run("Reading and cleaning", jobs, megabytes, "MB")
+    for owner, part in zip(owners, cleaned, strict=True):
+        owner.add_part(part)
     shutil.rmtree(folder / "unpacked", ignore_errors=True)
     return states
 
@@ -54,22 +50,16 @@ def clean(
 def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> list[CorpusFiles]:
     """Return the corpora with their packed files unpacked into `folder`."""
     folder.mkdir()
+    places: dict[Path, Path] = {}
     by_archive: dict[Path, dict[Path, Path]] = {}
-    paths = dict.fromkeys(path for files in corpora for path in files.paths)
-    for number, path in enumerate(paths):
+    for path in dict.fromkeys(path for files in corpora for path in files.paths):
         if is_packed(path):
-            by_archive.setdefault(split_member(path)[0], {})[path] = folder / str(number)
+            places[path] = folder / str(len(places))
+            by_archive.setdefault(split_member(path)[0], {})[path] = places[path]
     jobs = [partial(unpack, members) for members in by_archive.values()]
     sizes = [archive.stat().st_size / MEGABYTE for archive in by_archive]
     tools.run("Unpacking", jobs, sizes, "MB")
-    places: dict[Path, Path] = {}
-    for members in by_archive.values():
-        places |= members
-    unpacked = []
-    for files in corpora:
-        paths_to_read = [places.get(path, path) for path in files.paths]
-        unpacked.append(replace(files, unpacked=tuple(paths_to_read)))
-    return unpacked
+    return [replace(files, unpacked=tuple(places.get(path, path) for path in files.paths)) for files in corpora]
 
 
 def _megabytes(files: CorpusFiles) -> float:
@@ -83,14 +73,14 @@ def _megabytes(files: CorpusFiles) -> float:
 def clean_part(files: CorpusFiles, filters: Filters, block_size: int, out: Path) -> CorpusState:
     """Clean a part of a corpus and save it in files named from `out` on; a job."""
     part = CorpusState(files)
-    bad_list = out.with_name(f"{out.name}.{LIST}")
+    bad_list = out.with_name(f"{out.name}.{BAD_LINES}")
     with open(bad_list, "w", encoding="utf-8", newline="") as file:
-        writer = rows_to(file)
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         for item in read(files, block_size):
             if isinstance(item, BadLine):
                 name = part.add_bad_line(item)
                 if item.reason not in HARMLESS:
-                    writer.writerow([name, item.line, item.reason, item.excerpt])
+                    writer.writerow([files.name, name, item.line, item.reason, item.excerpt])
             else:
                 block = out.with_name(f"{out.name}-{len(part.blocks):04d}.npz")
                 part.add_part(clean_block(item, files, filters, block))

@@ -15,12 +15,7 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, write_dictionary
-from fairseq_mtmoe.data.corpora.engine.state import (
-    SIDES,
-    CorpusState,
-    Place,
-    training_by_pair,
-)
+from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState, Place, training_by_pair
 from fairseq_mtmoe.data.corpora.engine.work import hash_of, lines_of, load, save
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
@@ -66,22 +61,13 @@ class Vocabulary:
         return SOURCE if first in sources else "", SOURCE if second in sources else ""
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """All corpora with their ids, and the vocabulary of these."""
-
-    corpora: list[CorpusState]
-    vocabulary: Vocabulary
+Encoded = tuple[list[CorpusState], Vocabulary]  # all corpora with their ids, and the vocabulary
 
 
 def encode(
-    tools: Tools,
-    corpora: Sequence[CorpusState],
-    recipe: Recipe,
-    given_files: Mapping[str, Path],
-    folder: Path,
+    tools: Tools, corpora: list[CorpusState], recipe: Recipe, given_files: Mapping[str, Path], folder: Path
 ) -> Encoded:
-    """Return the corpora with files of ids in `folder`.
+    """Return the corpora with files of ids in `folder`, and the vocabulary.
 
     `given_files` are those of a given vocabulary.
     """
@@ -91,23 +77,17 @@ def encode(
         kinds = vocabulary.kinds(corpus.files.pair, recipe)
         for block, place in enumerate(corpus.places):
             corpus.ids.append(folder / f"{number:05d}" / f"{block:06d}.npz")
-            jobs.append(
-                partial(encode_block, place, vocabulary, kinds, corpus.files.tagged, corpus.ids[-1])
-            )
+            jobs.append(partial(encode_block, place, vocabulary, kinds, corpus.files.tagged, corpus.ids[-1]))
             sizes.append(place.size)
             owners.append(corpus)
     for corpus, counts in zip(owners, tools.run("Encoding", jobs, sizes), strict=True):
         for side in SIDES:
             corpus.tokens.setdefault(side, Counter()).update(counts[side])
-    return Encoded(list(corpora), vocabulary)
+    return corpora, vocabulary
 
 
 def make_vocabulary(
-    tools: Tools,
-    corpora: Sequence[CorpusState],
-    recipe: Recipe,
-    given_files: Mapping[str, Path],
-    folder: Path,
+    tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe, given_files: Mapping[str, Path], folder: Path
 ) -> Vocabulary:
     """Train a model on text drawn by temperature, or take the given one."""
     is_tagged = any(corpus.files.is_synthetic for corpus in corpora)
@@ -139,9 +119,7 @@ def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> byte
         return train(text, recipe.vocabulary, sizes.total())
 
 
-def _gather_jobs(
-    by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices
-) -> Iterator[partial[list[str]]]:
+def _gather_jobs(by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices) -> Iterator[partial[list[str]]]:
     """Yield jobs for sentences, by sorted indices in each language's training text."""
     starts = dict.fromkeys(indices, 0)
     for pair, in_pair in sorted(by_pair.items()):
@@ -150,16 +128,10 @@ def _gather_jobs(
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
                 if lang not in indices:  # a language without sentences
                     continue
-                first, last = np.searchsorted(
-                    indices[lang], [starts[lang], starts[lang] + len(kept)]
-                )
+                first, last = np.searchsorted(indices[lang], [starts[lang], starts[lang] + len(kept)])
                 if first < last:
-                    yield partial(
-                        gather_block,
-                        place.block,
-                        side,
-                        kept[indices[lang][first:last] - starts[lang]],
-                    )
+                    rows = kept[indices[lang][first:last] - starts[lang]]
+                    yield partial(gather_block, place.block, side, rows)
                 starts[lang] += len(kept)
 
 
@@ -168,9 +140,7 @@ def gather_block(block: Path, side: str, rows: NDArray[np.int64]) -> list[str]:
     return lines_of(load(block, side)[side], rows)
 
 
-def _write_vocabulary(
-    folder: Path, kind: str, model: bytes, dictionary: Path | None, is_tagged: bool
-) -> int:
+def _write_vocabulary(folder: Path, kind: str, model: bytes, dictionary: Path | None, is_tagged: bool) -> int:
     """Write the files of a vocabulary; return the number of its symbols."""
     pieces = load_pieces(model, dictionary)
     pieces = with_tag(pieces) if is_tagged else pieces
@@ -186,15 +156,8 @@ class _Encoder:
 
     model: sentencepiece.SentencePieceProcessor
     ids: NDArray[np.int32]  # the dictionary's id of each piece
-    others: Mapping[
-        str, int
-    ]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
+    others: Mapping[str, int]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
     tag: int | None
-
-    @property
-    def most(self) -> int:
-        """Return the largest id of text."""
-        return max([int(self.ids.max()), *self.others.values()])
 
 
 @lru_cache(2)
@@ -231,14 +194,11 @@ def encode_block(
             words=sum(line.count(" ") + 1 for line in lines if line),
             characters=sum(map(len, lines)),
         )
-        most = encoder.most
         if side == tagged:
             assert encoder.tag is not None, "the dictionary lacks the tag"
-            starts = np.cumsum(lengths) - lengths
-            ids = np.insert(ids, starts, encoder.tag)
+            ids = np.insert(ids, np.cumsum(lengths) - lengths, encoder.tag)
             lengths = lengths + 1
-            most = max(most, encoder.tag)
-        arrays |= {f"{side}_ids": ids.astype(id_type(most + 1)), f"{side}_lengths": lengths}
+        arrays |= {f"{side}_ids": ids.astype(id_type(vocabulary.symbols)), f"{side}_lengths": lengths}
     save(out, **arrays)
     return counts
 

@@ -12,7 +12,6 @@ from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.data.corpora.cleaning import keys
 from fairseq_mtmoe.data.corpora.cleaning.languages import check_model
 from fairseq_mtmoe.data.corpora.data_dir import write_manifest, written_once
-from fairseq_mtmoe.data.corpora.engine.bad_lines import write_list
 from fairseq_mtmoe.data.corpora.engine.cleaning import check_cleaned, clean
 from fairseq_mtmoe.data.corpora.engine.encoding import Encoded, encode
 from fairseq_mtmoe.data.corpora.engine.selecting import Draw, select
@@ -21,6 +20,7 @@ from fairseq_mtmoe.data.corpora.engine.work import WorkFolder, hash_of, plain
 from fairseq_mtmoe.data.corpora.engine.workers import Progress, Tools, Workers
 from fairseq_mtmoe.data.corpora.engine.writing import DataDirectory
 from fairseq_mtmoe.data.corpora.raw_files import Digests, check_file, items_of
+from fairseq_mtmoe.data.corpora.recipes.codes import reversed_pair
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import expect_tag
@@ -74,13 +74,8 @@ class Inputs:
     @property
     def key(self) -> str:
         """Return the directory's fingerprint."""
-        return hash_of(
-            {
-                "format": ENGINE,
-                "sentencepiece": version("sentencepiece"),
-                "made_from": self.made_from,
-            }
-        )
+        versions = {"format": ENGINE, "sentencepiece": version("sentencepiece")}
+        return hash_of({**versions, "made_from": self.made_from})
 
 
 def _summary(files: CorpusFiles) -> str:
@@ -88,14 +83,8 @@ def _summary(files: CorpusFiles) -> str:
     order = ["turned"] if files.is_turned else []
     if files.is_synthetic or files.weight > 1:
         order.append(f"{files.is_synthetic} {files.weight}")
-    about = [
-        files.pair,
-        files.role.name,
-        files.format,
-        sorted(files.fields.items()),
-        files.digests,
-        *order,
-    ]
+    fields = sorted(files.fields.items())
+    about = [files.pair, files.role.name, files.format, fields, files.digests, *order]
     return digest_of(repr(about))[:12]
 
 
@@ -105,11 +94,7 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
     recipe.check_synthetic()
     # All files are there if this succeeds.
     all_files = [recipe.files_of(corpus, raw) for corpus in recipe.corpora]
-    named = {
-        "model": recipe.vocabulary.model,
-        "dictionary": recipe.vocabulary.dictionary,
-        **recipe.of_sources,
-    }
+    named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary, **recipe.of_sources}
     vocabulary = {}
     for name, file in named.items():
         if file:
@@ -120,9 +105,7 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
             expect_tag(vocabulary[name])
     model, filters = None, recipe.filters
     if filters.identify:
-        model = regular_file(
-            os.path.abspath(raw / filters.identify), "a model for language identification"
-        )
+        model = regular_file(os.path.abspath(raw / filters.identify), "a model for language identification")
         filters = replace(filters, identify=str(model))
     digests.learn([path for files in all_files for path in files.paths])
     for item in items_of(recipe.corpora):
@@ -155,38 +138,26 @@ def prepare(
     return None
 
 
-def _fill(
-    folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs
-) -> report.Report:
+def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs) -> report.Report:
     """Fill the empty directory `folder` in four stages; return the report."""
     recipe, filters = inputs.recipe, inputs.filters
-    made_from: list[object] = [
-        list(map(repr, inputs.corpora)),
-        repr(filters),
-        blocks.BLOCK,
-        inputs.identification,
-        keys.VERSION,
-    ]
+    corpora = list(map(repr, inputs.corpora))
+    made_from: list[object] = [corpora, repr(filters), blocks.BLOCK, inputs.identification, keys.VERSION]
     states = list[CorpusState]
     cleaned = work.stage("cleaned", made_from, states, partial(clean, tools, inputs.corpora, filters))
     draw = Draw(_missing_splits(recipe, cleaned), recipe.seed)
     check_cleaned(cleaned, {pair: sum(sizes.values()) for pair, sizes in draw.sizes.items()})
-    selected = work.stage(
-        "selected", repr(draw), states, partial(select, tools, cleaned, filters, draw)
-    )
+    selected = work.stage("selected", repr(draw), states, partial(select, tools, cleaned, filters, draw))
     settings = replace(recipe.vocabulary, model=None, dictionary=None)  # whose hashes decide
     made_from = [repr(settings), recipe.seed, inputs.vocabulary_digests, sorted(recipe.trained())]
     made_from.append(version("sentencepiece"))
     encode_all = partial(encode, tools, selected, recipe, inputs.vocabulary)
-    encoded = work.stage("encoded", made_from, Encoded, encode_all)
-    data = DataDirectory(recipe, encoded)
+    data = DataDirectory(recipe, *work.stage("encoded", made_from, Encoded, encode_all))
     data.write(tools, folder)
     made = report.of_corpora(data)
     report.write(folder, made)
-    write_list(folder, encoded.corpora)
-    raw = {
-        files.name: dict(zip(files.names, files.digests, strict=True)) for files in inputs.corpora
-    }
+    report.write_bad_lines(folder, data.corpora)
+    raw = {files.name: dict(zip(files.names, files.digests, strict=True)) for files in inputs.corpora}
     write_manifest(folder, raw)
     return made
 
@@ -197,8 +168,7 @@ def _missing_splits(recipe: Recipe, corpora: Sequence[CorpusState]) -> dict[str,
     there = {(corpus.files.pair, corpus.files.role) for corpus in corpora if corpus.kept}
     missing: dict[str, dict[str, int]] = {}
     for pair in recipe.pairs:
-        turned = "-".join(reversed(pair.split("-")))
         for role, size in sizes.items():
-            if not there & {(pair, role), (turned, role)}:
+            if not there & {(pair, role), (reversed_pair(pair), role)}:
                 missing.setdefault(pair, {})[role.name] = size
     return missing

@@ -15,6 +15,7 @@ from fairseq_mtmoe.data.corpora.cleaning.cleaner import SAMPLES, Sample, chosen
 from fairseq_mtmoe.data.corpora.recipes.schema import Role
 
 SIDES = ("source", "target")
+BAD_LINES = "bad_lines.tsv"  # list of unreadable lines: of a part, or in a data directory
 BadSample = tuple[str, int, str]  # file, line, excerpt
 
 Mask = NDArray[np.bool_]
@@ -37,9 +38,7 @@ class CorpusState:
     bad_lists: list[Path] = field(default_factory=list)  # files that list unreadable lines
     mask: Path | None = None  # file that says of each pair whether it is kept; None: all are
     ids: list[Path] = field(default_factory=list)  # a file of ids for each block
-    tokens: dict[str, Counter[str]] = field(
-        default_factory=dict
-    )  # counts of the kept text, by side
+    tokens: dict[str, Counter[str]] = field(default_factory=dict)  # counts of the kept text, by side
 
     @property
     def is_training(self) -> bool:
@@ -103,9 +102,7 @@ class Place:
         """Return the rows of the pairs that are kept."""
         if self.mask is None:
             return np.arange(self.size)
-        return np.flatnonzero(
-            np.load(self.mask, mmap_mode="r")[self.start : self.start + self.size]
-        )
+        return np.flatnonzero(np.load(self.mask, mmap_mode="r")[self.start : self.start + self.size])
 
 
 def training_by_pair(corpora: Sequence[CorpusState]) -> dict[str, list[CorpusState]]:

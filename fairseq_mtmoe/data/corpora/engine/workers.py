@@ -25,6 +25,7 @@ from fairseq_mtmoe.io.isolated import begin_worker
 
 Result = TypeVar("Result")
 
+MEGABYTE = 1e6
 SECONDS_TO_CONNECT = 20.0
 SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_WITHOUT_WORKERS = 60.0  # for a cluster to start a worker after the last one was lost

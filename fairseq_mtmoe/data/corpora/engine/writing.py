@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections import Counter
@@ -16,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from fairseq_mtmoe.data.corpora.binarize import writer
-from fairseq_mtmoe.data.corpora.engine.encoding import SOURCE, Encoded
+from fairseq_mtmoe.data.corpora.engine.encoding import SOURCE, Vocabulary
 from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState, training_by_pair
 from fairseq_mtmoe.data.corpora.engine.work import lines_of, load
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
-from fairseq_mtmoe.data.corpora.recipes.codes import Spelling
+from fairseq_mtmoe.data.corpora.recipes.codes import Spelling, reversed_pair
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import Role, Shards
+from fairseq_mtmoe.data.corpora.recipes.schema import Role
 from fairseq_mtmoe.data.translation import recorded_sizes, tiers
 from fairseq_mtmoe.data.translation.file_names import (
     OF_SOURCES,
@@ -34,13 +35,7 @@ from fairseq_mtmoe.data.translation.file_names import (
 )
 
 TRAIN = Role.train.name
-OF_ALL_SHARDS = (
-    "langs.txt",
-    "lang_pairs.txt",
-    TOKEN_STYLE,
-    SENTENCEPIECE,
-    OF_SOURCES,
-)  # also beside shards
+OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, SENTENCEPIECE, OF_SOURCES)  # also beside shards
 
 
 @dataclass(frozen=True)
@@ -48,13 +43,14 @@ class DataDirectory:
     """A data directory before it is written."""
 
     recipe: Recipe
-    encoded: Encoded
+    corpora: list[CorpusState]  # with their ids
+    vocabulary: Vocabulary
 
     @cached_property
     def splits(self) -> dict[tuple[str, str], list[CorpusState]]:
         """Return the corpora of each language pair and split, without empty ones."""
         splits: dict[tuple[str, str], list[CorpusState]] = {}
-        for corpus in self.encoded.corpora:
+        for corpus in self.corpora:
             if corpus.is_training or corpus.kept:
                 splits.setdefault((corpus.files.pair, corpus.files.role.name), []).append(corpus)
         return splits
@@ -63,7 +59,7 @@ class DataDirectory:
     def sizes(self) -> dict[str, int]:
         """Return the number of training pairs of each language pair, with copies."""
         sizes: dict[str, int] = {}
-        for pair, in_pair in training_by_pair(self.encoded.corpora).items():
+        for pair, in_pair in training_by_pair(self.corpora).items():
             sizes[pair] = sum(corpus.kept * corpus.files.weight for corpus in in_pair)
         return sizes
 
@@ -76,7 +72,7 @@ class DataDirectory:
     def synthetic(self) -> dict[str, int]:
         """Return the number of back-translated training pairs by direction."""
         counts = Counter[str]()
-        for corpus in self.encoded.corpora:
+        for corpus in self.corpora:
             files = corpus.files
             if files.is_synthetic and corpus.kept:
                 counts[f"{files.source_lang}-{files.target_lang}"] += corpus.kept * files.weight
@@ -84,7 +80,8 @@ class DataDirectory:
 
     def shards(self, pair: str) -> int:
         """Return the number of shards of a pair."""
-        return shards_of(self.sizes[pair], self.recipe.shards)
+        settings = self.recipe.shards
+        return max(1, min(settings.most, math.ceil(self.sizes[pair] / settings.pairs)))
 
     def tiers(self) -> dict[str, list[str]]:
         """Return the directions of each tier, by the recipe or by size, largest first."""
@@ -102,7 +99,7 @@ class DataDirectory:
 
     def training_of(self, way: str) -> str:
         """Return the pair with the training data of a direction."""
-        return way if way in self.sizes else "-".join(reversed(way.split("-")))
+        return way if way in self.sizes else reversed_pair(way)
 
     def write(self, tools: Tools, folder: Path) -> None:
         """Fill an empty folder."""
@@ -128,9 +125,7 @@ class DataDirectory:
             files = [file for corpus in corpora for file in corpus.ids * corpus.files.weight]
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
                 prefixes = [shard / self._name(pair, split, lang) for shard in folders[:number]]
-                jobs.append(
-                    partial(write_side, files, side, prefixes, self.encoded.vocabulary.symbols)
-                )
+                jobs.append(partial(write_side, files, side, prefixes, self.vocabulary.symbols))
                 sizes.append(sum(corpus.kept * corpus.files.weight for corpus in corpora))
         tools.run("Writing shards", jobs, sizes, "sentences")
 
@@ -139,51 +134,43 @@ class DataDirectory:
 
     def _langs(self) -> list[str]:
         """Return the languages of all text, in plain codes."""
-        return sorted(
-            {lang for pair in self.pairs for lang in pair.split("-")}, key=self.recipe.data_code
-        )
+        return sorted({lang for pair in self.pairs for lang in pair.split("-")}, key=self.recipe.data_code)
 
     def _write_dictionaries(self, folders: Sequence[Path]) -> None:
         """Write each language's dictionary, as links to one file or to one for each kind."""
         first: dict[str, Path] = {}
-        vocabulary = self.encoded.vocabulary
         for lang in self._langs():
-            kind = vocabulary.kinds(f"{lang}-", self.recipe)[0]
-            for path in (
-                folder / dictionary_name(self.recipe.data_code(lang)) for folder in folders
-            ):
+            kind = self.vocabulary.kinds(f"{lang}-", self.recipe)[0]
+            for folder in folders:
+                path = folder / dictionary_name(self.recipe.data_code(lang))
                 if kind in first:
                     _link(first[kind], path)
                 else:
                     first[kind] = path
-                    shutil.copyfile(vocabulary.dictionary(kind), path)
+                    shutil.copyfile(self.vocabulary.dictionary(kind), path)
 
     def _write_shared(self, folder: Path, folders: Sequence[Path]) -> None:
         """Write the SentencePiece model or models, and the lists that tasks read."""
-        vocabulary = self.encoded.vocabulary
-        shutil.copyfile(vocabulary.model(), folder / SENTENCEPIECE)
-        if vocabulary.has_sources:
-            shutil.copyfile(vocabulary.model(SOURCE), folder / OF_SOURCES)
-        langs = dict.fromkeys(
-            [*self.recipe.known_languages, *map(self.recipe.data_code, self._langs())]
-        )
-        _write(folder / "langs.txt", "".join(f"{lang}\n" for lang in langs))
-        _write(
-            folder / "lang_pairs.txt",
-            ",".join(sorted(map(self.recipe.data_pair, self.recipe.trained()))) + "\n",
-        )
+        shutil.copyfile(self.vocabulary.model(), folder / SENTENCEPIECE)
+        if self.vocabulary.has_sources:
+            shutil.copyfile(self.vocabulary.model(SOURCE), folder / OF_SOURCES)
+        langs = dict.fromkeys([*self.recipe.known_languages, *map(self.recipe.data_code, self._langs())])
+        (folder / "langs.txt").write_text("".join(f"{lang}\n" for lang in langs), encoding="utf-8")
+        lang_pairs = sorted(map(self.recipe.data_pair, self.recipe.trained()))
+        (folder / "lang_pairs.txt").write_text(",".join(lang_pairs) + "\n", encoding="utf-8")
         if self.recipe.vocabulary.language_tokens is Spelling.mbart:
-            _write(folder / TOKEN_STYLE, "mbart\n")
-        _write(folder / tiers.FILE_NAME, json.dumps(self.tiers(), indent=1) + "\n")
+            (folder / TOKEN_STYLE).write_text("mbart\n")
+        (folder / tiers.FILE_NAME).write_text(json.dumps(self.tiers(), indent=1) + "\n")
         sizes = {}
-        for pair in sorted(self.sizes):
-            sizes[self.recipe.data_pair(pair)] = sizes_of(self.sizes[pair], self.shards(pair))
-        shards = [shard.name for shard in folders] if len(folders) > 1 else [""]
-        content: dict[str, Any] = {"shards": shards, recorded_sizes.SPLIT: sizes}
+        for pair, size in sorted(self.sizes.items()):
+            shards = self.shards(pair)  # which get the sentence pairs in turn
+            sizes[self.recipe.data_pair(pair)] = [len(range(shard, size, shards)) for shard in range(shards)]
+        names = [shard.name for shard in folders] if len(folders) > 1 else [""]
+        content: dict[str, Any] = {"shards": names, recorded_sizes.SPLIT: sizes}
         if self.synthetic:
             synthetic = {self.recipe.data_pair(way): count for way, count in self.synthetic.items()}
             content[recorded_sizes.SYNTHETIC] = synthetic
-        _write(folder / recorded_sizes.FILE_NAME, json.dumps(content, indent=1) + "\n")
+        (folder / recorded_sizes.FILE_NAME).write_text(json.dumps(content, indent=1) + "\n")
 
     def _write_text(self, folder: Path, pair: str, corpora: Sequence[CorpusState]) -> None:
         """Write evaluation text for scoring; further references are in `….1`, `….2`, …"""
@@ -195,7 +182,7 @@ class DataDirectory:
             paths[f"reference{number}"] = Path(f"{target}.{number + 1}")
         places = [place for corpus in corpora for place in corpus.places]
         for name, path in paths.items():
-            with open(path, "w", encoding="utf-8", newline="\n") as out:
+            with open(path, "w", encoding="utf-8") as out:
                 for place in places:
                     arrays = load(place.block, name)
                     # Some corpora may have fewer references; an empty line means none.
@@ -208,20 +195,6 @@ def _link(path: Path, other: Path) -> None:
         os.link(path, other)
     except OSError:
         shutil.copyfile(path, other)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
-
-
-def shards_of(pairs: int, settings: Shards) -> int:
-    """Return the number of shards of a language pair's training data."""
-    return max(1, min(settings.most, -(-pairs // settings.pairs)))
-
-
-def sizes_of(pairs: int, shards: int) -> list[int]:
-    """Return each shard's number of pairs, which are distributed in turn."""
-    return [len(range(shard, pairs, shards)) for shard in range(shards)]
 
 
 def write_side(files: Sequence[Path], side: str, prefixes: Sequence[Path], symbols: int) -> None:

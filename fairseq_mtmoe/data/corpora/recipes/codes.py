@@ -26,9 +26,9 @@ def plain_code(code: str) -> str:
     return _PLAIN_OF.get(code, code)
 
 
-def mbart_code(code: str) -> str | None:
-    """Return `de_DE` for `de` and for `de_DE`; None for languages that mBART lacks."""
-    return code if code in _PLAIN_OF else _MBART_OF.get(code)
+def mbart_code(code: str) -> str:
+    """Return `de_DE` for `de` and for `de_DE`; codes that mBART lacks are returned unchanged."""
+    return _MBART_OF.get(code, code)
 
 
 def each_code(pair: str, change: Callable[[str], str]) -> str:

@@ -100,7 +100,7 @@ class Recipe(Settings):
         """Return a language's code in the data directory's names; languages that mBART lacks keep theirs."""
         if lang in self.codes:
             return self.codes[lang]
-        return plain_code(lang) if self.languages is Spelling.plain else mbart_code(lang) or lang
+        return plain_code(lang) if self.languages is Spelling.plain else mbart_code(lang)
 
     def data_pair(self, pair: str) -> str:
         """Return a pair's name in the data directory."""

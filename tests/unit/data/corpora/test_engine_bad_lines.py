@@ -3,7 +3,7 @@
 import csv
 import gzip
 
-from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST
+from fairseq_mtmoe.data.corpora.engine.state import BAD_LINES
 from tests.helpers.raw_corpora import Counting, change, entries, prepare_small, sentences, write_raw
 
 
@@ -19,7 +19,7 @@ def test_lines_in_are_lines_out_and_lines_listed(raw, tmp_path):
     corpus["fields"] = {"source": "en", "target": "de", "absent": "-"}
     change(raw / "recipe.yaml", corpora=[*entries(raw), corpus])
     report = prepare_small(raw, tmp_path / "data")
-    listed = (tmp_path / "data" / LIST).read_text(encoding="utf-8").splitlines()
+    listed = (tmp_path / "data" / BAD_LINES).read_text(encoding="utf-8").splitlines()
     head, *rows = csv.reader(listed, delimiter="\t")
     assert head == ["corpus", "file", "line", "reason", "excerpt"]
     assert [row[:4] for row in rows[:3]] == [
@@ -46,4 +46,4 @@ def test_a_test_set_keeps_its_lines_without_text(tmp_path):
     (raw / "test-de.en").write_text("\n".join(["", *lines[1:3], "", *lines[4:]]) + "\n")
     prepare_small(raw, tmp_path / "data")
     assert (tmp_path / "data" / "shard0" / "raw" / "test.en-de.en").read_text() == (raw / "test-de.en").read_text()
-    assert not (tmp_path / "data" / LIST).exists()
+    assert not (tmp_path / "data" / BAD_LINES).exists()

@@ -6,7 +6,6 @@ import sentencepiece
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe.data.corpora import binarize
 from fairseq_mtmoe.data.corpora.binarize import write_dictionary, writer
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_lines
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import load
@@ -16,8 +15,7 @@ from tests.helpers.raw_corpora import sentences
 
 
 @pytest.mark.parametrize("symbols", [65499, 65500])
-def test_files_are_those_of_fairseqs_builder(symbols, tmp_path, monkeypatch):
-    monkeypatch.setattr(binarize, "_LENGTHS_AT_ONCE", 7)
+def test_files_are_those_of_fairseqs_builder(symbols, tmp_path):
     draw = np.random.default_rng(1)
     expected = [draw.integers(4, symbols, draw.integers(1, 12)) for _ in range(50)]
     write_ids(tmp_path / "theirs", map(torch.IntTensor, expected), symbols)
