@@ -21,28 +21,15 @@ logger = logging.getLogger(__name__)
 
 STAMP = "stamp.json"
 MANIFEST = "manifest.json"
-OVERWRITING = "to replace it, which repeats only the stages that depend on that"  # end of a message
-
 _DISK_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
-    *(
-        errno.EEXIST,
-        errno.ENOTDIR,
-        errno.ENAMETOOLONG,
-    ),  # a file in place of a folder, or an unusable name
+    *(errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG),  # a file in place of a folder, or an unusable name
 )
-
-
-def _versions() -> dict[str, object]:
-    return {"sentencepiece": version("sentencepiece"), "unicode": unicodedata.unidata_version}
 
 
 def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
     """Write the hashes of all files of a complete data directory, and those of its raw files."""
-    names = sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-    )
-    content = {"raw": raw, "files": _hashes(folder, names, digest_of_file)}
+    content = {"raw": raw, "files": _hashes(folder, sorted(_file_sizes(folder)), digest_of_file)}
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
@@ -58,8 +45,8 @@ def written_once(
     out: Path,
     key: str,
     options: Mapping[str, object],
-    overwrite: bool = False,
-    digest: Callable[[Path], str] = digest_of_file,
+    overwrite: bool,
+    digest: Callable[[Path], str],
 ) -> Iterator[Path | None]:
     """Yield an empty folder that becomes `out`; None if `out` is complete.
 
@@ -70,28 +57,22 @@ def written_once(
         UserError: `out` has other content or cannot be written.
     """
     out = Path(os.path.realpath(out))
-    made_with = {**_versions(), **options}
+    versions = {"sentencepiece": version("sentencepiece"), "unicode": unicodedata.unidata_version}
+    made_with = {**versions, **options}
     with disk_errors_of(out):
         backup = out.with_name(f".{out.name}.replaced")
         if backup.exists():  # a run was killed between the two renames below, or right after them
             shutil.rmtree(backup) if out.exists() else os.rename(backup, out)
         if os.path.lexists(out):
             stamp, present = _own_content(out)
-            damaged = (
-                _find_damaged(out, present, stamp["files"], digest)
-                if stamp["key"] == key
-                else STAMP
-            )
-            if damaged is None:
-                yield None
-                return
-            if stamp["files"] and stamp["key"] != key and not overwrite:
-                raise UserError(_refusal(out, stamp["made_with"], made_with))
             if stamp["key"] == key:
-                logger.warning(
-                    f"`{out / damaged}` has changed since it was written; all of `{out}` is made"
-                    " again."
-                )
+                damaged = _find_damaged(out, present, stamp["files"], digest)
+                if damaged is None:
+                    yield None
+                    return
+                logger.warning(f"`{out / damaged}` has changed since it was written; all of `{out}` is made again.")
+            elif stamp["files"] and not overwrite:
+                raise UserError(_refusal(out, stamp["made_with"], made_with))
         out.parent.mkdir(parents=True, exist_ok=True)
         # The lock of the work folder keeps other processes out.
         partial = out.with_name(f".{out.name}.partial")
@@ -100,9 +81,8 @@ def written_once(
         try:
             yield partial
             stamp = {"key": key, "files": _file_sizes(partial), "made_with": made_with}
-            (partial / STAMP).write_text(
-                json.dumps(stamp, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-            )
+            text = json.dumps(stamp, indent=1, sort_keys=True) + "\n"
+            (partial / STAMP).write_text(text, encoding="utf-8")
             if out.exists():  # POSIX only replaces empty folders, so a full one is renamed first
                 os.rename(out, backup)
             os.rename(partial, out)
@@ -154,10 +134,7 @@ def _file_sizes(folder: Path) -> dict[str, int]:
 
 
 def _find_damaged(
-    folder: Path,
-    present: Mapping[str, int],
-    sizes: Mapping[str, int],
-    digest: Callable[[Path], str],
+    folder: Path, present: Mapping[str, int], sizes: Mapping[str, int], digest: Callable[[Path], str]
 ) -> str | None:
     """Return the first file that is missing or has changed; None without."""
     for name, size in sizes.items():
@@ -180,7 +157,7 @@ def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object])
     changes = ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
     return (
         f"`{out}` was made with {changes}, and models trained on it would not fit its replacement;"
-        f" give another output folder, or --overwrite {OVERWRITING}."
+        " give another output folder, or --overwrite to replace it, which repeats only the stages that depend on that."
     )
 
 

@@ -7,27 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import SAMPLES, Sample, sample
-from fairseq_mtmoe.data.corpora.cleaning.keys import (
-    Keys,
-    are_among,
-    first_occurrences,
-    mixed,
-    sentence_keys,
-)
+from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, are_among, first_occurrences, mixed, sentence_keys
 from fairseq_mtmoe.data.corpora.engine.cleaning import check_enough
-from fairseq_mtmoe.data.corpora.engine.state import (
-    SIDES,
-    CorpusState,
-    Mask,
-    Place,
-    training_by_pair,
-)
+from fairseq_mtmoe.data.corpora.engine.state import SIDES, CorpusState, Mask, Place, training_by_pair
 from fairseq_mtmoe.data.corpora.engine.work import lines_of, load, packed, save
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
@@ -91,9 +80,8 @@ def _keys_in(block: Path, references: int) -> Keys:
     """Return the keys of a block's sentences, further references included."""
     names = [f"reference{number}" for number in range(references)]
     arrays = load(block, "source_keys", "target_keys", *names)
-    keys = [arrays["source_keys"], arrays["target_keys"]]
-    keys += [sentence_keys(lines_of(arrays[name])) for name in names if name in arrays]
-    return np.concatenate(keys)
+    texts = [sentence_keys(lines_of(arrays[name])) for name in names if name in arrays]
+    return np.concatenate([arrays["source_keys"], arrays["target_keys"], *texts])
 
 
 def filter_corpus(
@@ -154,24 +142,18 @@ def remove_duplicates(
     folder.mkdir()
     by_pair = training_by_pair(training)
     jobs = [partial(compare, in_pair, filters, folder / pair) for pair, in_pair in by_pair.items()]
-    sizes = list(map(_kept, by_pair.values()))
-    compared = tools.run("Comparing pairs", jobs, sizes)
-    by_name = {corpus.files.name: corpus for in_pair in compared for corpus in in_pair}
+    compared = tools.run("Comparing pairs", jobs, list(map(_kept, by_pair.values())))
+    by_name = {corpus.files.name: corpus for corpus in chain.from_iterable(compared)}
     return [by_name[corpus.files.name] for corpus in training]
 
 
-def compare(
-    corpora: Sequence[CorpusState], filters: Filters, folder: Path
-) -> Sequence[CorpusState]:
+def compare(corpora: Sequence[CorpusState], filters: Filters, folder: Path) -> Sequence[CorpusState]:
     """Return a language pair's corpora without duplicates; a job."""
     folder.mkdir(exist_ok=True)
     kept = np.concatenate([corpus.kept_pairs() for corpus in corpora])
     blocks = [block for corpus in corpora for block in corpus.blocks]
-    exact = near = kept
-    if filters.duplicates is Action.drop:
-        exact = _firsts(blocks, kept, "exact")
-    if filters.near_duplicates is Action.drop:
-        near = _firsts(blocks, kept, "near")
+    exact = _firsts(blocks, kept, "exact") if filters.duplicates is Action.drop else kept
+    near = _firsts(blocks, kept, "near") if filters.near_duplicates is Action.drop else kept
     rules = {"duplicate": kept & ~exact, "near_duplicate": exact & ~near}
     start = 0
     for number, corpus in enumerate(corpora):
@@ -201,15 +183,12 @@ def draw_held_out(
     folder.mkdir()
     by_pair = training_by_pair([corpus for corpus in training if not corpus.files.is_synthetic])
     in_pairs = {pair: by_pair.get(pair, []) for pair in draw.sizes}
-    jobs = [partial(draw_pair, pair, in_pairs[pair], draw, folder) for pair in draw.sizes]
-    sizes = list(map(_kept, in_pairs.values()))
-    drawn = tools.run("Drawing held-out pairs", jobs, sizes)
+    jobs = [partial(draw_pair, pair, in_pair, draw, folder) for pair, in_pair in in_pairs.items()]
+    drawn = tools.run("Drawing held-out pairs", jobs, list(map(_kept, in_pairs.values())))
     return list(chain.from_iterable(drawn))
 
 
-def draw_pair(
-    pair: str, corpora: Sequence[CorpusState], draw: Draw, folder: Path
-) -> list[CorpusState]:
+def draw_pair(pair: str, corpora: Sequence[CorpusState], draw: Draw, folder: Path) -> list[CorpusState]:
     """Return a corpus for each split, with the smallest hashes of sources; a job."""
     sizes = draw.sizes[pair]
     needed = sum(sizes.values())
@@ -223,19 +202,17 @@ def draw_pair(
         keys = load(place.block, "source_keys")["source_keys"][rows]
         new_hashes = mixed(np.full_like(keys, draw.seed), keys)
         new_drawn = np.stack([np.full_like(rows, number), rows], axis=1)
-        hashes, first = np.unique(
-            np.concatenate([hashes, new_hashes]), return_index=True
-        )  # of equal sources the first
+        # Of equal sources the first is drawn.
+        hashes, first = np.unique(np.concatenate([hashes, new_hashes]), return_index=True)
         drawn = np.concatenate([drawn, new_drawn])[first[:needed]]
         hashes = hashes[:needed]
     check_enough(pair, needed, total if len(hashes) == needed else len(hashes))
     sides = _texts(places, drawn)
     made, start = [], 0
     for split, size in sizes.items():
-        end = start + size
-        texts = [lines[start:end] for lines in sides]
+        texts = [lines[start : start + size] for lines in sides]
         made.append(_drawn_corpus(pair, Role[split], texts, folder / f"{split}.{pair}.npz"))
-        start = end
+        start += size
     return made
 
 
@@ -246,17 +223,17 @@ def _texts(places: Sequence[Place], drawn: NDArray[np.int64]) -> tuple[list[str]
         positions = np.flatnonzero(drawn[:, 0] == number)
         arrays = load(places[number].block, *SIDES)
         for side, lines in zip(SIDES, (source, target), strict=True):
-            for position, line in zip(
-                positions, lines_of(arrays[side], drawn[positions, 1]), strict=True
-            ):
+            drawn_lines = lines_of(arrays[side], drawn[positions, 1])
+            for position, line in zip(positions, drawn_lines, strict=True):
                 lines[position] = line
     return source, target
 
 
 def _drawn_corpus(pair: str, role: Role, sides: Sequence[list[str]], out: Path) -> CorpusState:
-    arrays = {side: packed(lines) for side, lines in zip(SIDES, sides, strict=True)}
-    keys = {f"{side}_keys": sentence_keys(lines) for side, lines in zip(SIDES, sides, strict=True)}
-    save(out, **arrays, **keys)
+    arrays: dict[str, NDArray[Any]] = {}
+    for side, lines in zip(SIDES, sides, strict=True):
+        arrays |= {side: packed(lines), f"{side}_keys": sentence_keys(lines)}
+    save(out, **arrays)
     source, target = pair.split("-")
     size = len(sides[0])
     files = CorpusFiles(f"{role.name}.{pair}", (), source, target, pair=pair, role=role)

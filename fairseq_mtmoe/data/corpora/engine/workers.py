@@ -6,7 +6,6 @@ A job is a call that says where something is, never the text itself.
 import multiprocessing
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -111,28 +110,26 @@ class Workers:
     def results(self, jobs: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
         """Yield each job's number and result as jobs finish, in any order."""
         if self.executor is None:
-            yield from ((number, job()) for number, job in enumerate(jobs))
+            yield from enumerate(job() for job in jobs)
             return
         finished: SimpleQueue[Future[Result]] = SimpleQueue()
         numbers: dict[Future[Result], int] = {}
-        waiting = deque(range(len(jobs)))
+        waiting = list(range(len(jobs)))
         try:
             while waiting or numbers:
-                while waiting:
-                    number = waiting.popleft()
+                for number in waiting:
                     future = self.executor.submit(jobs[number])
                     numbers[future] = number
                     future.add_done_callback(finished.put)
+                waiting = []
                 future = self._next(finished)
                 number = numbers.pop(future)
                 try:
-                    result = future.result()
+                    yield number, future.result()
                 except TypeError as error:
                     if not _was_lost(error):
                         raise
-                    waiting.append(number)
-                    continue
-                yield number, result
+                    waiting = [number]
         except BrokenProcessPool as error:
             raise UserError(
                 "A worker process was killed, most likely for lack of memory; run the command again"
@@ -170,11 +167,7 @@ class Tools:
     progress: Progress
 
     def run(
-        self,
-        label: str,
-        jobs: Sequence[partial[Result]],
-        sizes: Sequence[float],
-        unit: str = "pairs",
+        self, label: str, jobs: Sequence[partial[Result]], sizes: Sequence[float], unit: str = "pairs"
     ) -> list[Result]:
         """Return the jobs' results in order; the largest by `sizes` begin first."""
         if not jobs:
@@ -214,25 +207,17 @@ def cluster(address: str) -> Iterator[Workers]:
     try:
         import distributed
     except ImportError as error:
-        raise UserError(
-            "`--scheduler` needs Dask: pip install 'fairseq_mtmoe[cluster]'."
-        ) from error
+        raise UserError("`--scheduler` needs Dask: pip install 'fairseq_mtmoe[cluster]'.") from error
     try:
         connect: Any = distributed.Client
         client = connect(address, timeout=SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
-        raise_invalid(
-            "--scheduler",
-            f"the address of a Dask scheduler that answers ({first_line(error)})",
-            address,
-        )
+        raise_invalid("--scheduler", f"the address of a Dask scheduler that answers ({first_line(error)})", address)
     with closing(client):
         try:
             yield Workers(client.get_executor(pure=False), partial(_check_cluster, client))
         except distributed.KilledWorker as error:
-            raise UserError(
-                f"The workers of `--scheduler` were lost, one after the other: {error}"
-            ) from error
+            raise UserError(f"The workers of `--scheduler` were lost, one after the other: {error}") from error
 
 
 def _check_cluster(client: Any) -> None:
@@ -245,10 +230,5 @@ def _check_cluster(client: Any) -> None:
             " seconds; start some (`dask worker ADDRESS --nthreads 1`), and run the command again"
             " to continue with this stage."
         ) from error
-    except (
-        CancelledError,
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # whichever way its connection breaks
+    except (CancelledError, OSError, ValueError, RuntimeError) as error:  # whichever way its connection breaks
         raise UserError(CLUSTER_ENDED) from error

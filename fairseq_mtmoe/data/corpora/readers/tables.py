@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles, Pairs, Segment, excerpt_of
-from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language
+from fairseq_mtmoe.data.corpora.cleaning.languages import best_match
 from fairseq_mtmoe.data.corpora.readers.lines import Batch, read_lines, usable_pairs
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
@@ -67,18 +67,19 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
     rows = [line.split("\t") for line in lines]
     width = Counter(map(len, rows)).most_common(1)[0][0]
     first = next(row for row in rows if len(row) == width)
-    names = _named_columns(first, files)
+    titles = [title.strip() for title in first]
+    named = _named_sides(titles, files)
     if "source" in files.fields or "target" in files.fields:
         source, target = (_given_column(first, side, files) for side in ("source", "target"))
         if source == target:
             raise_invalid(f"fields of {files.paths[0]}", "two different columns", dict(files.fields))
         is_named = isinstance(files.fields["source"], str) or isinstance(files.fields["target"], str)
-        return Columns(source, target, width, is_named or set(names or ()) == {source, target})
-    if names is None:
+        return Columns(source, target, width, is_named or {*(named or ())} == {titles[source], titles[target]})
+    if named is None:
         langs = f"{files.source_lang} and {files.target_lang}"
         rule = f"given with the columns of {langs} (`fields: {{source: 1, target: 2}}`), as its first line names none"
         raise_invalid(str(files.paths[0]), rule, "\t".join(first))
-    return Columns(*names, width, named=True)
+    return Columns(titles.index(named[0]), titles.index(named[1]), width, named=True)
 
 
 def _given_column(first: Sequence[str], side: str, files: CorpusFiles) -> int:
@@ -94,19 +95,12 @@ def _given_column(first: Sequence[str], side: str, files: CorpusFiles) -> int:
     )
 
 
-def _named_columns(row: Sequence[str], files: CorpusFiles) -> tuple[int, int] | None:
-    """Return the columns named by language codes, or by words for source and target; None without."""
-    names = [name.strip() for name in row]
-    by_code: list[list[int]] = []
-    for lang in (files.source_lang, files.target_lang):
-        by_code.append([column for column, name in enumerate(names) if is_same_language(name, lang)])
-    by_word: list[list[int]] = []
-    for words in _SIDES:
-        by_word.append([column for column, name in enumerate(names) if name.lower() in words])
-    for sides in (by_code, by_word):
-        if all(len(columns) == 1 for columns in sides):
-            return sides[0][0], sides[1][0]
-    return None
+def _named_sides(names: Sequence[str], files: CorpusFiles) -> tuple[str, str] | None:
+    """Return the names of both texts among others: language codes, else words for source and target; None without."""
+    source, target = (best_match(names, lang) for lang in (files.source_lang, files.target_lang))
+    if source is None or target is None or source == target:
+        source, target = (next((name for name in names if name.lower() in words), None) for words in _SIDES)
+    return None if source is None or target is None else (source, target)
 
 
 Keys = tuple[str, ...]  # nested keys
@@ -115,9 +109,8 @@ Keys = tuple[str, ...]  # nested keys
 def json_segments(files: CorpusFiles) -> Iterator[Segment]:
     """Yield the lines of a JSON file; keys are in `fields` (`translation.en` if nested), or detected."""
     (content,) = files.contents
-    paths = (
-        _paths_of(next(read_lines(content)).texts, files) if files.first > 1 else None
-    )  # the beginning determines the keys
+    # The beginning determines the keys.
+    paths = _paths_of(next(read_lines(content)).texts, files) if files.first > 1 else None
     for batch in read_lines(content, files.spans[0]):
         paths = paths or _paths_of(batch.texts, files)
         for index, text in enumerate(batch.texts):
@@ -173,11 +166,9 @@ def _find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] 
     for outer, inner in ((("translation",), row.get("translation")), ((), row)):
         if isinstance(inner, Mapping):
             keys = [key for key in inner if isinstance(inner[key], str | None)]
-            source_key, target_key = best_match(keys, files.source_lang), best_match(keys, files.target_lang)
-            if source_key is not None and target_key is not None and source_key != target_key:
-                return (*outer, source_key), (*outer, target_key)
-    sides = [next((key for key in row if key.lower() in words), None) for words in _SIDES]
-    return None if sides[0] is None or sides[1] is None else ((sides[0],), (sides[1],))
+            if named := _named_sides(keys, files):
+                return (*outer, named[0]), (*outer, named[1])
+    return None
 
 
 def _given_key(row: Mapping[str, Any], key: str) -> Keys | None:

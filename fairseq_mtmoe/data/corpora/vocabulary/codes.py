@@ -4,10 +4,11 @@ By BCP 47 and the tables of `langcodes`, language and script must agree; `sw` ma
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
 
 import langcodes
 
-from fairseq_mtmoe.errors import UserError, nearest, raise_invalid, shortened
+from fairseq_mtmoe.errors import UserError, nearest, raise_invalid, shortened, unknown_language
 
 _NO_COUNTRY = "XX"  # mBART's `en_XX`
 
@@ -27,10 +28,10 @@ def codes_of_model(langs: Iterable[str], known: Collection[str], given: Mapping[
             raise_invalid("--codes", f"a list with codes of the model, such as {lang}={nearest(code, known)}", code)
     tags = {code: _tag(code) for code in known}
     codes = {lang: given.get(lang) or (lang if lang in known else _match(lang, tags)) for lang in sorted(langs)}
-    for lang, code in codes.items():
-        if other := next((earlier for earlier in codes if earlier != lang and codes[earlier] == code), None):
+    for (lang, code), (other, other_code) in combinations(codes.items(), 2):
+        if code == other_code:
             raise UserError(
-                f"`--codes` must give languages of the text different codes, but {other} and {lang} are {code}."
+                f"`--codes` must give languages of the text different codes, but {lang} and {other} are {code}."
             )
     return codes
 
@@ -38,16 +39,15 @@ def codes_of_model(langs: Iterable[str], known: Collection[str], given: Mapping[
 def _match(lang: str, tags: Mapping[str, str]) -> str:
     tag = _tag(lang)
     same = [code for code, other in tags.items() if _language(other) == _language(tag)]
+    if not same:
+        raise unknown_language("--codes", lang, tags)
     distances = {code: langcodes.tag_distance(tag, tags[code]) for code in same}
     closest = [code for code in same if distances[code] == min(distances.values())]
-    if len(closest) == 1:
-        return closest[0]
-    if closest:
-        why = f"the model has it as {', '.join(closest)}"
-    else:
-        near = min(tags, key=lambda code: (_distance(tag, tags[code]), code != nearest(lang, tags)))
-        why = f"the model has no such language; the nearest is {near}, and `mtmoe extend` adds a language"
-    raise UserError(f"`--codes` must give the model's code for {lang}, as in {lang}=CODE: {why}.")
+    if len(closest) > 1:
+        raise UserError(
+            f"`--codes` must give the model's code for {lang}, as in {lang}=CODE: the model has {', '.join(closest)}."
+        )
+    return closest[0]
 
 
 def _tag(code: str) -> str:
@@ -63,10 +63,3 @@ def _language(tag: str) -> tuple[str, str] | str:
     except ValueError:  # raised by `langcodes` for malformed tags
         return tag
     return full.language or tag, full.script or ""
-
-
-def _distance(tag: str, other: str) -> int:
-    try:
-        return int(langcodes.tag_distance(tag, other))
-    except ValueError:
-        return 1000

@@ -5,12 +5,13 @@ from functools import partial
 import pytest
 
 from fairseq_mtmoe.data.corpora import data_dir
+from fairseq_mtmoe.io.digest import digest_of_file
 from tests.helpers.refused import refused
 
 
-def write_once(out, key, fill, **settings):
+def write_once(out, key, fill, overwrite=False):
     """Return whether `out` had to be filled."""
-    with data_dir.written_once(out, key, {"seed": 1}, **settings) as folder:
+    with data_dir.written_once(out, key, {"seed": 1}, overwrite, digest_of_file) as folder:
         if folder is not None:
             fill(folder)
         return folder is not None

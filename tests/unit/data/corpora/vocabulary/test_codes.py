@@ -26,7 +26,7 @@ def test_a_users_choice_comes_first():
     (["lg_Arab"], {}, "lug_Latn"),  # the language in another script
     (["lga"], {}, "extend"),
     (["en"], {"en": "eng_Lat"}, "eng_Latn"),
-    (["en", "eng"], {}, "eng and en"),  # one language, twice
+    (["en", "eng"], {}, "en and eng"),  # one language, twice
 ])  # fmt: skip
 def test_what_the_model_does_not_have_is_one_sentence_with_the_nearest(langs, given, named):
     with refused("--codes") as caught:
