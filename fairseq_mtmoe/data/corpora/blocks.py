@@ -154,7 +154,6 @@ def check(bad: BadLine, files: CorpusFiles) -> None:
 
 
 MAX_CHARACTERS = 16_000_000  # in a block, on both sides together
-_TOGETHER = 1000
 
 
 class Pairs(NamedTuple):
@@ -176,20 +175,13 @@ class Segment(NamedTuple):
 
 def gather(segments: Iterator[Segment], files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     """Yield a corpus' segments as pairs or bad lines."""
-    held: list[tuple[int, Segment]] = []
     for number, segment in enumerate(segments, files.first):
+        source, target = segment.source or "", segment.target or ""
         if reason := segment.reason or _fault_of(segment, may_be_empty=files.is_evaluation):
-            texts = f"{segment.source or ''} {segment.target or ''}".strip()
-            yield BadLine(
-                str(files.paths[0]), number, reason, segment.excerpt or excerpt_of(texts)
-            )
-            continue
-        held.append((number, segment))
-        if len(held) == _TOGETHER:
-            yield _pairs(held)
-            held = []
-    if held:
-        yield _pairs(held)
+            excerpt = segment.excerpt or excerpt_of(f"{source} {target}".strip())
+            yield BadLine(str(files.paths[0]), number, reason, excerpt)
+        else:
+            yield Pairs([[text] for text in (source, target, *segment.references)], [number])
 
 
 def _fault_of(segment: Segment, may_be_empty: bool) -> str | None:
@@ -198,14 +190,6 @@ def _fault_of(segment: Segment, may_be_empty: bool) -> str | None:
     texts = (segment.source, segment.target, *filter(None, segment.references))
     allowed = (None, "empty") if may_be_empty else (None,)
     return next((reason for reason in map(text_fault, texts) if reason not in allowed), None)
-
-
-def _pairs(held: Sequence[tuple[int, Segment]]) -> Pairs:
-    rows = [
-        (segment.source or "", segment.target or "", *segment.references) for _, segment in held
-    ]
-    sides = zip(*rows, strict=True)
-    return Pairs(list(map(list, sides)), [number for number, _ in held])
 
 
 def assemble(items: Iterator[Pairs | BadLine], size: int) -> Iterator[Block | BadLine]:

@@ -105,8 +105,7 @@ def disk_errors_of(out: Path) -> Iterator[None]:
 def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the stamp of `out` and its files' sizes, if they are all our files."""
     if not out.is_dir():
-        kind = "a file" if out.is_file() else "none"
-        raise UserError(f"`{out}` must be a folder, but is {kind}; give another output folder.")
+        raise UserError(f"`{out}` must be a folder, but is none; give another output folder.")
     try:
         content = read_json(out / STAMP)
         stamp: dict[str, Any] = {"key": str(content["key"])}

@@ -26,7 +26,7 @@ def unknown_share(pairs: Iterable[Report]) -> float | None:
     return sum(side["unknown"] for side in sides) / tokens if tokens else None
 
 
-def training_command(report: Report, data: str = "DATA", model: str = "MODEL") -> str:
+def training_command(report: Report, data: str, model: str) -> str:
     """Return a complete `fairseq-train` command, on several lines.
 
     It trains the WMT-15 model, or, with a translator's vocabulary, continues from this `model`.

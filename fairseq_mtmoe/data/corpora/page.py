@@ -3,13 +3,7 @@
 from collections.abc import Iterator
 
 from fairseq_mtmoe.data.corpora.data_dir import flat
-from fairseq_mtmoe.data.corpora.findings import (
-    TRAIN,
-    Report,
-    findings,
-    pair_table,
-    shards_of,
-)
+from fairseq_mtmoe.data.corpora.findings import TRAIN, Report, findings, pair_table, shards_of
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import visible
 from fairseq_mtmoe.io.pages import Chart, Part, Section

@@ -161,8 +161,7 @@ class Digests:
         return str(hashes[name])
 
     def _is_known(self, path: Path) -> bool:
-        about, saved = _about(path), self._known.get(str(path.resolve()), {})
-        return {name: saved.get(name) for name in about} == about
+        return _about(path).items() <= self._known.get(str(path.resolve()), {}).items()
 
     def keep(self) -> None:
         """Write the cache."""

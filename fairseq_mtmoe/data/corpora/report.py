@@ -7,11 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import RULES
 from fairseq_mtmoe.data.corpora.engine.selecting import DRAWN
 from fairseq_mtmoe.data.corpora.engine.state import BAD_LINES, SIDES, CorpusState
-from fairseq_mtmoe.data.corpora.engine.work import plain
 from fairseq_mtmoe.data.corpora.engine.writing import DataDirectory
 from fairseq_mtmoe.data.corpora.findings import SPLITS
 from fairseq_mtmoe.data.corpora.page import ABOUT, sections_of
@@ -75,8 +76,8 @@ def write(folder: Path, report: Report) -> None:
 def of_corpora(data: DataDirectory) -> Report:
     """Return the report on a recipe's corpora, ready for JSON."""
     recipe = data.recipe
-    corpora = {corpus.files.name: _corpus(corpus) for corpus in data.corpora if not corpus.files.is_drawn}
-    settings = plain(asdict(recipe))
+    corpora = {corpus.files.name: corpus for corpus in data.corpora}
+    settings = to_jsonable_python(asdict(recipe))
     for name in ("corpora", "path", "known_languages", "of_sources"):  # corpora are reported below
         del settings[name]
     if recipe.codes:
@@ -89,9 +90,9 @@ def of_corpora(data: DataDirectory) -> Report:
     pairs = {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.pairs}
     return {
         "recipe": settings,
-        "corpora": {corpus.name: corpora[corpus.name] for corpus in recipe.corpora},
+        "corpora": {corpus.name: _corpus(corpora[corpus.name]) for corpus in recipe.corpora},
         "pairs": pairs,
-        "vocabulary": dict(zip(map(recipe.data_code, rows), rows.values(), strict=True)),
+        "vocabulary": {recipe.data_code(lang): row for lang, row in rows.items()},
         "meanings": {"bad": BAD_REASONS, "dropped": RULES},
     }
 

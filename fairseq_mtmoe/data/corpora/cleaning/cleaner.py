@@ -102,17 +102,13 @@ def _rules(
         yield "language", lambda stays: _is_other((source, target), stays, langs, filters)
 
 
-def _is_other(
-    sides: Sequence[_Side], stays: Found, langs: Sequence[str], filters: Filters
-) -> Found:
+def _is_other(sides: Sequence[_Side], stays: Found, langs: Sequence[str], filters: Filters) -> Found:
     """Return which of the kept pairs have a side that the model takes for another language."""
     is_other = np.zeros(len(stays), np.bool_)
     for side, lang in zip(sides, langs, strict=True):
         rows = np.flatnonzero(stays & ~is_other)
         texts = [side.texts[row] for row in rows.tolist()]
-        is_other[rows] = in_other_language(
-            texts, lang, str(filters.identify), filters.min_confidence
-        )
+        is_other[rows] = in_other_language(texts, lang, str(filters.identify), filters.min_confidence)
     return is_other
 
 
@@ -157,5 +153,5 @@ def sample(line: int, source: str, target: str) -> Sample:
 
 def chosen(samples: Iterable[Sample]) -> list[Sample]:
     """Return `SAMPLES` of them by hash, sorted by line, independent of the order of blocks."""
-    by_hash = sorted((xxhash.xxh3_64_intdigest("\n".join(map(str, pair)).encode()), pair) for pair in samples)
-    return sorted(pair for _, pair in by_hash[:SAMPLES])
+    by_hash = sorted(samples, key=lambda pair: xxhash.xxh3_64_intdigest("\n".join(map(str, pair)).encode()))
+    return sorted(by_hash[:SAMPLES])

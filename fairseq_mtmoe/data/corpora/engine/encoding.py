@@ -54,11 +54,9 @@ class Vocabulary:
         """Return the path of the dictionary."""
         return self.folder / f"{kind}{DICTIONARY}"
 
-    def kinds(self, pair: str, recipe: Recipe) -> tuple[str, str]:
-        """Return the kind of vocabulary of each side of a pair."""
-        sources = recipe.source_languages() if self.has_sources else set()
-        first, second = pair.split("-")
-        return SOURCE if first in sources else "", SOURCE if second in sources else ""
+    def kind(self, lang: str, recipe: Recipe) -> str:
+        """Return the kind of a language's vocabulary."""
+        return SOURCE if self.has_sources and lang in recipe.source_languages() else ""
 
 
 Encoded = tuple[list[CorpusState], Vocabulary]  # all corpora with their ids, and the vocabulary
@@ -74,7 +72,7 @@ def encode(
     vocabulary = make_vocabulary(tools, corpora, recipe, given_files, folder)
     jobs, sizes, owners = [], [], []
     for number, corpus in enumerate(corpora):
-        kinds = vocabulary.kinds(corpus.files.pair, recipe)
+        kinds = [vocabulary.kind(lang, recipe) for lang in corpus.files.pair.split("-")]
         for block, place in enumerate(corpus.places):
             corpus.ids.append(folder / f"{number:05d}" / f"{block:06d}.npz")
             jobs.append(partial(encode_block, place, vocabulary, kinds, corpus.files.tagged, corpus.ids[-1]))
@@ -108,8 +106,7 @@ def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> byte
     by_pair = training_by_pair(corpora)
     sizes = Counter[str]()  # training sentences of each language, in all pairs together
     for pair, in_pair in by_pair.items():
-        kept = sum(corpus.kept for corpus in in_pair)
-        sizes.update(dict.fromkeys(pair.split("-"), kept))
+        sizes.update(dict.fromkeys(pair.split("-"), sum(corpus.kept for corpus in in_pair)))
     indices = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
     jobs = list(_gather_jobs(by_pair, indices))
     counts = [len(job.args[2]) for job in jobs]
@@ -173,7 +170,7 @@ def _load_encoder(vocabulary: Vocabulary, kind: str) -> _Encoder:
 
 
 def encode_block(
-    place: Place, vocabulary: Vocabulary, kinds: tuple[str, str], tagged: str, out: Path
+    place: Place, vocabulary: Vocabulary, kinds: Sequence[str], tagged: str, out: Path
 ) -> dict[str, Counter[str]]:
     """Write the ids and lengths of a block's kept sentences; return counts by side.
 

@@ -7,6 +7,8 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
+
 from fairseq_mtmoe.data.corpora import blocks, report
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.data.corpora.cleaning import keys
@@ -16,7 +18,7 @@ from fairseq_mtmoe.data.corpora.engine.cleaning import check_cleaned, clean
 from fairseq_mtmoe.data.corpora.engine.encoding import Encoded, encode
 from fairseq_mtmoe.data.corpora.engine.selecting import Draw, select
 from fairseq_mtmoe.data.corpora.engine.state import CorpusState
-from fairseq_mtmoe.data.corpora.engine.work import WorkFolder, hash_of, plain
+from fairseq_mtmoe.data.corpora.engine.work import WorkFolder, hash_of
 from fairseq_mtmoe.data.corpora.engine.workers import Progress, Tools, Workers
 from fairseq_mtmoe.data.corpora.engine.writing import DataDirectory
 from fairseq_mtmoe.data.corpora.raw_files import Digests, check_file, items_of
@@ -47,7 +49,7 @@ class Inputs:
     @property
     def made_from(self) -> dict[str, object]:
         """Return all settings and inputs that affect the data directory, by name."""
-        values = plain(asdict(self.recipe))
+        values = to_jsonable_python(asdict(self.recipe))
         for name in ("corpora", "path", "of_sources"):
             del values[name]
         if not values["codes"]:
@@ -103,15 +105,15 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
     for name in ("dictionary", SOURCE_FILES[1]):
         if is_tagged and name in vocabulary:
             expect_tag(vocabulary[name])
-    model, filters = None, recipe.filters
+    models, filters = [], recipe.filters
     if filters.identify:
-        model = regular_file(os.path.abspath(raw / filters.identify), "a model for language identification")
-        filters = replace(filters, identify=str(model))
+        models = [regular_file(os.path.abspath(raw / filters.identify), "a model for language identification")]
+        filters = replace(filters, identify=str(models[0]))
     digests.learn([path for files in all_files for path in files.paths])
     for item in items_of(recipe.corpora):
         check_file(raw / item.file, item, digests.of_file)
     corpora = [replace(files, digests=tuple(digests.of(files.paths))) for files in all_files]
-    identification = digests.of([model] if model else [])
+    identification = digests.of(models)
     vocabulary_digests = digests.of(vocabulary.values())
     return Inputs(recipe, corpora, vocabulary, vocabulary_digests, filters, identification)
 

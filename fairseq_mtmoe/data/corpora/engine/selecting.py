@@ -52,7 +52,7 @@ def select(
 
 def _check_kept(training: Sequence[CorpusState]) -> None:
     for pair, in_pair in training_by_pair(training).items():
-        if not any(corpus.kept for corpus in in_pair):
+        if not _kept(in_pair):
             names = ", ".join(corpus.files.name for corpus in in_pair)
             raise UserError(
                 f"`{pair}` must have training pairs, but {names} have none besides validation and"
@@ -68,9 +68,8 @@ def remove_held_out(
     keys = [_keys_in(block, corpus.references) for corpus in held_out for block in corpus.blocks]
     save(folder / "keys.npz", keys=np.unique(np.concatenate([NO_KEYS, *keys])))
     jobs = []
-    all_drawn = [corpus for corpus in held_out if corpus.files.is_drawn]
     for number, corpus in enumerate(training):
-        drawn = [other for other in all_drawn if other.files.pair == corpus.files.pair]
+        drawn = [other for other in held_out if other.files.is_drawn and other.files.pair == corpus.files.pair]
         out = folder / f"{number:05d}.npy"
         jobs.append(partial(filter_corpus, corpus, folder / "keys.npz", drawn, out))
     return tools.run("Removing held-out pairs", jobs, [corpus.kept for corpus in training])

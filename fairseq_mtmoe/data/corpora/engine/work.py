@@ -5,9 +5,8 @@ import os
 import shutil
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,17 +29,6 @@ Result = TypeVar("Result")
 def hash_of(values: object) -> str:
     """Return a hash of values that JSON can hold, in hexadecimal."""
     return digest_of(json.dumps(values, sort_keys=True))[:32]
-
-
-def plain(value: Any) -> Any:
-    """Return a value for JSON: enum members by name, paths as text."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, Enum):
-        return value.name
-    return str(value) if isinstance(value, Path) else value
 
 
 class WorkFolder:

@@ -76,7 +76,7 @@ class Progress:
         self.log = log
 
     @contextmanager
-    def step(self, label: str, total: float, unit: str = "pairs") -> Iterator[Step]:
+    def step(self, label: str, total: float, unit: str) -> Iterator[Step]:
         """Yield a step, which shows its end."""
         step = Step(label, total, unit, self.note)
         with self.console.status(label):

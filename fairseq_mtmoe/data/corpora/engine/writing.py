@@ -140,7 +140,7 @@ class DataDirectory:
         """Write each language's dictionary, as links to one file or to one for each kind."""
         first: dict[str, Path] = {}
         for lang in self._langs():
-            kind = self.vocabulary.kinds(f"{lang}-", self.recipe)[0]
+            kind = self.vocabulary.kind(lang, self.recipe)
             for folder in folders:
                 path = folder / dictionary_name(self.recipe.data_code(lang))
                 if kind in first:

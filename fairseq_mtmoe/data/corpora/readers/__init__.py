@@ -71,7 +71,8 @@ _CATALOG = re.compile(r"(?:[ \t]*(?:#.*)?\r?\n)*(?:msgctxt|msgid)[ \t]*\"")
 
 def recognise(files: CorpusFiles) -> str | None:
     """Return one of `FORMATS` by the beginning of a corpus' content; None for an empty file."""
-    head = _head(files.contents[0].path)
+    with regular_file(files.contents[0].path, "a corpus' file").open("rb") as file:
+        head = file.read(_HEAD)
     form = _form(head)
     if len(files.paths) == 2:
         return form if form in ("sgm", "iwslt") else "moses"
@@ -81,11 +82,6 @@ def recognise(files: CorpusFiles) -> str | None:
         f"`{files.paths[0]}` must be a corpus in a known format, but its content matches none; give both files of a "
         "pair, or its `format`."
     )
-
-
-def _head(path: Path) -> bytes:
-    with regular_file(path, "a corpus' file").open("rb") as file:
-        return file.read(_HEAD)
 
 
 def _form(head: bytes) -> str | None:

@@ -112,7 +112,8 @@ def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -
     names = str(files.paths[0]), str(files.paths[-1])
     bad = {index: (names[1], *why) for index, why in target.bad.items()}
     bad |= {index: (names[0], *why) for index, why in source.bad.items()}
-    texts, lines = (source.texts, target.texts), range(first, first + len(source.texts))
+    texts: Sequence[list[str]] = (source.texts, target.texts)
+    lines: Sequence[int] = range(first, first + len(source.texts))
     if not files.is_evaluation and not all(all(map(str.strip, side)) for side in texts):
         for index, (first_text, second_text) in enumerate(zip(*texts, strict=True)):
             if index not in bad and not (first_text.strip() and second_text.strip()):
@@ -120,10 +121,10 @@ def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -
     for index in sorted(bad):
         name, reason, excerpt = bad[index]
         yield BadLine(name, first + index, reason, excerpt)
-    kept = [index for index in range(len(lines)) if index not in bad] if bad else []
-    if bad and kept:
-        yield Pairs([[side[index] for index in kept] for side in texts], [lines[index] for index in kept])
-    elif lines and not bad:
+    if bad:
+        kept = [index for index in range(len(lines)) if index not in bad]
+        texts, lines = [[side[index] for index in kept] for side in texts], [lines[index] for index in kept]
+    if lines:
         yield Pairs(texts, lines)
 
 

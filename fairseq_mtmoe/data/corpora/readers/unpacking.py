@@ -35,8 +35,8 @@ def is_packed(path: Path) -> bool:
     if member is not None or not outer.is_file():  # a missing file is reported when it is opened
         return member is not None
     with outer.open("rb") as file:
-        head = file.read(512)
-    return _codec(head) is not None or _archive(head) is not None
+        head = _head(file)
+    return bool(_codec(head) or _archive(head))
 
 
 def unpack(paths: Mapping[Path, Path]) -> None:

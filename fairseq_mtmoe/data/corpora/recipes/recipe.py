@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -106,13 +106,16 @@ class Recipe(Settings):
         """Return a pair's name in the data directory."""
         return each_code(pair, self.data_code)
 
+    def directions_of(self, pattern: str) -> set[str]:
+        """Return the directions with training data that match a pattern, such as `en-xx`."""
+        return {pair for pair in (*self.pairs, *map(reversed_pair, self.pairs)) if matches(pair, pattern)}
+
     def trained(self) -> list[str]:
         """Return the directions to train, in plain codes (UserError: one has no training data)."""
-        both_ways = {*self.pairs, *map(reversed_pair, self.pairs)}
         trained: list[str] = []
         named = [corpus.pair for corpus in self.corpora if corpus.role is Role.train]
         for pattern in self.directions or named:
-            matching = {pair for pair in both_ways if matches(pair, pattern)}
+            matching = self.directions_of(pattern)
             if not matching:
                 pairs = ", ".join(self.pairs)
                 raise UserError(
@@ -169,8 +172,7 @@ class Recipe(Settings):
         left = replace(self, corpora=[corpus for corpus in self.corpora if corpus.name not in names])
         if not left.pairs:
             raise UserError(f"`{self.path}` must have a training corpus whose files exist, but has none.")
-        both_ways = {*left.pairs, *map(reversed_pair, left.pairs)}
-        directions = [pattern for pattern in self.directions if any(matches(pair, pattern) for pair in both_ways)]
+        directions = list(filter(left.directions_of, self.directions))
         if self.directions and not directions:
             patterns = ", ".join(self.directions)
             raise UserError(f"`{self.path}: directions` has only {patterns}, but the corpora's files are missing.")
@@ -258,7 +260,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 def _with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str]) -> Corpus:
     """Return a corpus of several pairs for one pair: `plain` codes in name and pair, `spelling` in its files."""
-    values = {part.name: _filled(getattr(corpus, part.name), spelling) for part in fields(Corpus)}
+    values = {name: _filled(value, spelling) for name, value in vars(corpus).items()}
     name = corpus.name
     if SOURCE not in name and TARGET not in name:
         name = f"{name}-{SOURCE}-{TARGET}"
@@ -296,7 +298,7 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
     if not isinstance(entries, list) or not entries:
         raise_invalid(f"{path}: corpora", "a list of corpora", entries)
     corpora = [corpus for number, entry in enumerate(entries, 1) for corpus in _corpora(path, number, entry)]
-    values = {part.name: getattr(settings, part.name) for part in fields(Settings)}
+    values = {**vars(settings)}
     values["directions"] = [each_code(pair, plain_code) for pair in settings.directions]
     for tier, names in settings.tiers.items():
         values["tiers"][tier] = [each_code(name, plain_code) for name in names]

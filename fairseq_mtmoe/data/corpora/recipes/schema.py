@@ -211,9 +211,7 @@ def with_lists(entry: dict[str, Any]) -> dict[str, Any]:
     lists = {key: entry[key] for key in LISTS if key in entry and not isinstance(entry[key], list)}
     entry = {**entry, **{key: [value] for key, value in lists.items()}}
     langs = entry.get("langs", {})
-    if isinstance(langs, dict):
-        spelled = {plain_code(str(code)): spelling for code, spelling in langs.items()}
-    else:
-        plain = [plain_code(str(code)) for code in (langs if isinstance(langs, list) else [langs])]
-        spelled = dict(zip(plain, plain, strict=True))
-    return {**entry, "langs": spelled}
+    if not isinstance(langs, dict):
+        codes = map(str, langs if isinstance(langs, list) else [langs])
+        langs = {code: plain_code(code) for code in codes}
+    return {**entry, "langs": {plain_code(str(code)): spelling for code, spelling in langs.items()}}

@@ -99,7 +99,7 @@ OF_RECIPE = (
 )
 
 
-def table(counts: Mapping[str, Mapping[str, int]], advice: str = OF_RECIPE) -> dict[str, dict[str, Any]]:
+def table(counts: Mapping[str, Mapping[str, int]], advice: str) -> dict[str, dict[str, Any]]:
     """Return a report's row per language: lengths, `unknown_share` and a `warning`.
 
     `counts` has `words`, `tokens`, `unknown` and `characters`. Warnings end in `advice`.
@@ -180,13 +180,12 @@ class GivenVocabulary:
             )
         if self.translator is not None:
             return f"Its languages and token formats are those of {self.translator}, as `--init-model` sets them."
-        new = [lang for lang in languages_in(data) if lang not in self.langs]
         how = f"--finetune-from-model CHECKPOINT --lang-dict {data / LANGS}"
-        sentence = f"To continue training a model with this vocabulary: {how}."
-        if not new:
-            return sentence
-        others = " and so on in this order" if len(new) > 1 else ""
-        return f"{sentence} First add {', '.join(new)}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`{others}."
+        sentences = f"To continue training a model with this vocabulary: {how}."
+        if new := [lang for lang in languages_in(data) if lang not in self.langs]:
+            command = f"`mtmoe add-task CHECKPOINT OUT --task {new[0]}`"
+            sentences += f" First add {', '.join(new)}, in this order: {command}."
+        return sentences
 
 
 def vocabulary_of_data(folder: Path) -> GivenVocabulary:

@@ -72,7 +72,7 @@ def test_it_is_said_how_to_train_on_it():
     found = report(3, 4)
     assert "DATA/shard0:DATA/shard1:DATA/shard2" in html_of(found)
     mbart = {**found, "recipe": {"vocabulary": {"language_tokens": "mbart"}}}
-    words = shlex.split(training_command(mbart, "'my data'").replace("\\\n", " "))
+    words = shlex.split(training_command(mbart, "'my data'", "MODEL").replace("\\\n", " "))
     assert words[:2] == ["fairseq-train", "my data"] and "my data/lang_pairs.txt" in words
     register()
     parser = options.get_training_parser(default_task="translation_heated")

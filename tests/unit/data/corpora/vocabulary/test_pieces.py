@@ -87,7 +87,7 @@ def counts(**changed) -> dict[str, int]:
 
 
 def test_a_row_for_each_language():
-    rows = table({"de": counts(unknown=3), "zh_CN": counts(), "fr": counts(words=0, tokens=0, characters=0)})
+    rows = table({"de": counts(unknown=3), "zh_CN": counts(), "fr": counts(words=0, tokens=0, characters=0)}, OF_RECIPE)
     assert rows["de"] == {
         **{"pieces_per_word": 1.5, "characters_per_piece": 4.0, "unknown_share": 0.02},
         "warning": f"2.00% of the tokens are unknown, above 0.5%; {OF_RECIPE}",
