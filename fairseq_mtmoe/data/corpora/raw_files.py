@@ -135,7 +135,7 @@ class Digests:
 
     def learn(self, paths: Iterable[Path]) -> None:
         """Hash the files that are not cached yet, several at a time, with progress."""
-        files = list(dict.fromkeys(split_member(path)[0] for path in paths))
+        files = (split_member(path)[0] for path in paths)
         megabytes = {file: round(file.stat().st_size / MEGABYTE) for file in files if not self._is_known(file)}
         if not megabytes:
             return
