@@ -3,17 +3,13 @@
 import shutil
 from argparse import Namespace
 
-import numpy as np
 import pytest
 import torch
-from fairseq.data import data_utils
 
+from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.rebuild import configuration
 from tests.helpers.invoked import mtmoe
-from tests.helpers.models import BaseDenseModel, DenseConfig
 from tests.helpers.pretrained_translators import LANGS, save_translator, sentences, write_lines
-from tests.helpers.processes import joined, run_processes
 from tests.helpers.refused import refused
 from tests.helpers.training import train_here
 
@@ -50,57 +46,24 @@ def folder(tmp_path_factory):
     return folder
 
 
-def begun(folder, save_dir, *options, **more):
-    return train_here(folder / "data", save_dir, *SETTLED, "--init-model", folder / "luo.pt", *options, **more)
+def begun(folder, save_dir, *options):
+    return train_here(folder / "data", save_dir, *SETTLED, "--init-model", folder / "luo.pt", *options)
 
 
-def model_in(path):
-    """The model in a file, built without the task, and its dictionary."""
-    from types import SimpleNamespace
-
-    from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
-
-    state = file_io.load(str(path))
-    dictionary = Vocabulary.of_state(state["task_state"]).source.dictionary()
-    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    model = BaseDenseModel.build_model(configuration(DenseConfig, state["cfg"]["model"]), task).eval()
-    model.load_state_dict(state["model"])
-    return model, dictionary
-
-
-@torch.no_grad()
-def loss_of(path, data, targets):
-    """Bits per token of valid: sources `[source] X </s>`, targets `[target] X </s>`, one sentence at a time."""
-    model, dictionary = model_in(path)
-    total = count = 0
-    for target in targets:
-        sides = [
-            data_utils.load_indexed_dataset(str(data / f"valid.eng_Latn-{target}.{lang}"), dictionary)
-            for lang in ("eng_Latn", target)
-        ]
-        for source, words in zip(*sides, strict=True):
-            source = torch.cat([torch.tensor([dictionary.index("__eng_Latn__")]), source])
-            words = torch.cat([torch.tensor([dictionary.index(f"__{target}__")]), words])
-            before = torch.cat([torch.tensor([dictionary.eos()]), words[:-1]])
-            logits = model(source[None], torch.tensor([len(source)]), before[None])[0][0]
-            total += torch.nn.functional.cross_entropy(logits, words, reduction="sum").item()
-            count += len(words)
-    return total / count / np.log(2)
-
-
-@pytest.mark.parametrize("kind", list(ARCHITECTURES))
-def test_it_begins_as_the_model_with_its_sizes_languages_and_forms(folder, tmp_path, kind):
+def test_it_begins_as_the_model_with_its_sizes_languages_and_forms(folder, tmp_path):
+    losses = {}
     typed = ("--encoder-embed-dim", 16, "--max-source-positions", 100)  # what is right, and for data
-    run = begun(folder, tmp_path, *ARCHITECTURES[kind], *STILL, *typed)
-    targets = ["swh_Latn"] if kind == "borrowing" else ["swh_Latn", "luo_Latn"]
-    assert run["validations"][-1][0] == pytest.approx(loss_of(folder / "luo.pt", folder / "data", targets), abs=6e-4)
-    state = file_io.load(str(tmp_path / "checkpoint_best.pt"))
-    assert state["task_state"]["langs"] == [*LANGS, "luo_Latn"] and state["task_state"]["langtoks"]["main"] == (
-        "src",
-        "tgt",
-    )
-    assert state["task_state"]["generation"] == {"num_beams": 4}
-    options = state["cfg"]["model"]
+    for kind, options in ARCHITECTURES.items():
+        begun(folder, tmp_path / kind, *options, *STILL, *typed)
+        (valid,) = [event for event in read(tmp_path / kind) if event["event"] == "valid"]
+        losses[kind] = valid["pairs"]["eng_Latn-swh_Latn"]["loss"]
+    assert losses == pytest.approx(dict.fromkeys(ARCHITECTURES, losses["dense"]), abs=1e-4)
+    found, given = (file_io.load(str(path)) for path in (tmp_path / "dense/checkpoint_best.pt", folder / "luo.pt"))
+    assert all(torch.equal(found["model"][name], value) for name, value in given["model"].items())
+    kept = found["task_state"]
+    assert (kept["langs"], kept["langtoks"]) == ([*LANGS, "luo_Latn"], {"main": ("src", "tgt")})
+    assert kept["generation"] == {"num_beams": 4}
+    options = found["cfg"]["model"]
     assert (options["encoder_embed_dim"], options["sinusoids"], options["output_bias"]) == (16, "marian", True)
 
 
@@ -121,23 +84,8 @@ def test_a_checkpoint_of_stock_fairseq_says_its_forms_too(folder, tmp_path, has_
     assert found["cfg"]["model"]["sinusoids"] == "marian"
 
 
-def begin_in_process(rank, folder, save_dir):
-    sparse = ("--arch", "base_moe", "--num-experts", 2, "--expert-gates", "task")
-    return begun(folder, save_dir, *sparse, *STILL, "--no-save")["parameters"]
-
-
-def test_two_processes_begin_alike(folder, tmp_path):
-    first, second = run_processes(begin_in_process, 2, folder, tmp_path)
-    alone = begin_in_process(0, folder, tmp_path)
-    both = joined([first, second])
-    assert all(np.array_equal(first[name], second[name]) for name in first if ".experts." not in name)
-    assert both.keys() == alone.keys() and all(np.array_equal(both[name], alone[name]) for name in both)
-    experts = alone["encoder.layers.1.moe.experts.fc1_weight"]
-    assert np.array_equal(experts[0], experts[1])  # copies of the dense layer
-
-
 def test_new_embeddings_alone_leave_all_else_bit_for_bit(folder, tmp_path):
-    """With weight decay, and moments; logits of old symbols in an old direction are what they were."""
+    """With weight decay and moments."""
     options = ("--arch", "base_dense", "--lr", 0.05, "--weight-decay", 0.1, "--max-update", 6)
     run = begun(folder, tmp_path, *options, "--train-only", "new-embeddings")
     old, new = file_io.load(str(folder / "luo.pt")), file_io.load(str(tmp_path / "checkpoint_best.pt"))
@@ -151,13 +99,6 @@ def test_new_embeddings_alone_leave_all_else_bit_for_bit(folder, tmp_path):
         else:
             assert torch.equal(found, value), name
     assert tables == 4
-    shutil.copy(tmp_path / "checkpoint_best.pt", tmp_path / "trained.pt")
-    (before, dictionary), (after, _) = model_in(folder / "luo.pt"), model_in(tmp_path / "trained.pt")
-    source = torch.tensor([[dictionary.index("__eng_Latn__"), *range(10, 20), dictionary.eos()]])
-    words = torch.tensor([[dictionary.eos(), dictionary.index("__swh_Latn__"), *range(20, 30)]])
-    with torch.no_grad():
-        first, second = (model(source, torch.tensor([12]), words)[0] for model in (before, after))
-    assert torch.equal(first[..., :-count], second[..., :-count]) and not torch.equal(first, second)
 
 
 def test_a_model_that_borrows_trains_new_embeddings_beside_its_adapters(folder, tmp_path):
@@ -173,30 +114,25 @@ def test_a_model_that_borrows_trains_new_embeddings_beside_its_adapters(folder, 
     assert any(value.any() for name, value in new["model"].items() if ".mixture." in name)
 
 
-@pytest.mark.parametrize(("options", "wrong", "said"), [
-    (("--lang-pairs", "eng_Latn-swa_Latn"), "--lang-pairs", "swh_Latn"),
-    (("--init-model", "missing.pt"), "missing.pt", ""),
-    (("--init-model", "sparse.pt"), "--init-model", "experts"),
-    (("--init-model", "model.pt", "--lang-pairs", "eng_Latn-swh_Latn"), "data", "--vocabulary-of"),
-    (("--init-model", "encoder.pt"), "--init-model", ""),
-    (("--train-only", "new-embeddings", "--init-model", "plain.pt"), "--train-only", "extend"),
-    (("--train-only", "decoder"), "--train-only", "new-embeddings"),
-    (("--encoder-embed-dim", 99), "--encoder-embed-dim", "16"),
-    (("--activation-fn", "relu"), "--activation-fn", "swish"),
-    (("--max-source-positions", 5000), "--max-source-positions", ""),
+@pytest.mark.parametrize(("options", "wrong"), [
+    (("--lang-pairs", "eng_Latn-swa_Latn"), "--lang-pairs"),
+    (("--init-model", "missing.pt"), "missing.pt"),
+    (("--init-model", "sparse.pt"), "--init-model"),
+    (("--init-model", "model.pt", "--lang-pairs", "eng_Latn-swh_Latn"), "data"),
+    (("--init-model", "encoder.pt"), "--init-model"),
+    (("--train-only", "new-embeddings", "--init-model", "plain.pt"), "--train-only"),
+    (("--encoder-embed-dim", 99), "--encoder-embed-dim"),
+    (("--max-source-positions", 5000), "--max-source-positions"),
 ])  # fmt: skip
-def test_what_cannot_begin_is_one_sentence(folder, tmp_path, options, wrong, said):
+def test_what_cannot_begin_is_one_sentence(folder, tmp_path, options, wrong):
     state = torch.load(folder / "luo.pt")
-    torch.save(
-        {**state, "model": {**state["model"], "encoder.layers.1.moe.gate.weight": torch.ones(1)}},
-        tmp_path / "sparse.pt",
-    )
+    experts = {"encoder.layers.1.moe.gate.weight": torch.ones(1)}
+    torch.save({**state, "model": {**state["model"], **experts}}, tmp_path / "sparse.pt")
     torch.save({**state, "model": {"encoder.embed_tokens.weight": torch.ones(1)}}, tmp_path / "encoder.pt")
     del state["task_state"]["new_symbols"]
     torch.save(state, tmp_path / "plain.pt")
     shutil.copy(folder / "model.pt", tmp_path / "model.pt")
     options = [tmp_path / option if str(option).endswith(".pt") else option for option in options]
-    with refused(wrong) as caught:
+    with refused(wrong):
         begun(folder, tmp_path / "run", "--arch", "base_dense", *STILL, *options)
-    assert said in str(caught.value)
     assert not list((tmp_path / "run").glob("*.pt"))
