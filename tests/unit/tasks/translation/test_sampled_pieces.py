@@ -1,9 +1,8 @@
-"""`--sample-pieces`: other pieces in each epoch, the same after a stop and in any number of processes."""
+"""`--sample-pieces`: other pieces in each epoch, the same after a stop."""
 
 import pytest
 
 from fairseq_mtmoe import register
-from tests.helpers.processes import run_processes
 from tests.helpers.refused import refused
 from tests.helpers.training import train_here
 from tests.helpers.translated_text import make_text_data
@@ -36,18 +35,6 @@ def test_a_run_draws_the_same_after_a_stop_and_others_in_each_epoch(data, tmp_pa
     per_epoch = [{round(sum(each["losses"][at : at + 6]), 4) for at in range(0, UPDATES, 6)} for each in still]
     assert len(per_epoch[0]) == 3 and len(per_epoch[1]) == 1
     assert still[0]["validations"] == still[1]["validations"]
-
-
-def in_process(rank, data, folder):
-    register()
-    return run(data, f"{folder}/two", "--max-update", 6, "--no-save")["norms"]
-
-
-@pytest.mark.slow
-def test_several_processes_draw_what_one_does(data, tmp_path):
-    alone = run(data, tmp_path / "one", "--update-freq", 2, "--max-update", 6, "--no-save")["norms"]
-    first, _ = run_processes(in_process, 2, data, tmp_path)
-    assert first == pytest.approx(alone, rel=1e-4)
 
 
 def test_data_without_a_model_of_pieces_are_refused(data, tmp_path):

@@ -18,15 +18,12 @@ def build(data, task, **model):
 
 
 @pytest.mark.parametrize(("task", "model", "alike"), [
-    ({}, {}, "aa, bb and cc"),
     ({"encoder_langtok": "src"}, {"expert_gates": "base"}, "aa, bb and cc"),
     ({"task_ids": "aa+cc"}, {"expert_gates": "task"}, "aa and cc"),
     ({"task_ids": "source"}, {"expert_gates": "fixed"}, "aa, bb and cc"),
     ({"lang_pairs": "aa-en,en-bb,bb-aa"}, {}, None),
-    ({"encoder_langtok": "tgt"}, {}, None),
     ({"decoder_langtok": True}, {}, None),
     ({}, {"expert_gates": "task,base"}, None),
-    ({}, {"expert_gates": "fixed", "dense_updates": 5}, None),
     ({}, {"conditional": "bottleneck"}, None),
 ])  # fmt: skip
 def test_a_training_needs_a_token_or_a_gate_of_the_target(digits, task, model, alike, caplog):
