@@ -60,6 +60,7 @@ def test_updates_are_those_of_one_process(run, request, tmp_path):
     assert len(one["norms"]) == UPDATES and min(one["norms"]) > 0.5  # all of them are clipped
     assert len(figures(alone)) == 2
     torch.testing.assert_close(figures(together), figures(alone), rtol=1e-5, atol=1e-12)
+    assert routed_tokens(together) == routed_tokens(alone)
     for result in several:
         assert_logged_is_close(result, one)
     assert_parameters_are_close(several, one)
@@ -78,6 +79,11 @@ def figures(folder):
     said = ("pairs", "tiers", "tasks", "groups", "all")
     valid = [event for event in run_log.read(folder) if event["event"] == "valid"]
     return [{name: event[name] for name in said if name in event} for event in valid]
+
+
+def routed_tokens(folder):
+    layers = [event["layers"] for event in run_log.read(folder) if event["event"] == "experts"]
+    return [{path: np.sum(counts) for path, counts in of_layers.items()} for of_layers in layers]
 
 
 def train_by_features(rank, data, folder, *runs):
