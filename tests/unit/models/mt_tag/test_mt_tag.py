@@ -8,9 +8,8 @@ import torch
 from fairseq_mtmoe.moe.reference import slow_forward
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.bert import in_all_places
-from tests.helpers.encoders import MTTaGConfig, MTTaGModel, all_numbers, dense_encoder, tag_model, task_batch
+from tests.helpers.encoders import all_numbers, dense_encoder, tag_model, task_batch
 from tests.helpers.models import perturb
-from tests.helpers.refused import refused
 
 MODELS = {"mt_tag": False, "mt_switch": True}
 models = pytest.mark.parametrize("switch", MODELS.values(), ids=MODELS)
@@ -55,8 +54,3 @@ def test_every_block_has_experts_that_are_copies_of_its_pretrained_layer(switch)
             assert torch.equal(copies, dense.get_parameter(f"{path}.{name}").expand(4, *copies.shape[1:]))
         assert 0 < layer.gate.weight.abs().max() < 0.006
         assert len(layer.gate.weight) == 4  # tasks, or experts
-
-
-def test_without_tasks_that_give_an_encoder_there_is_no_model():
-    with refused("--task", "--task glue"):
-        MTTaGModel.build_model(MTTaGConfig(), None)

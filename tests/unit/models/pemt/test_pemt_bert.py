@@ -29,7 +29,6 @@ from fairseq_mtmoe.models.pemt.model import PemtBertModel  # isort: skip
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_a_prompt_is_what_hugging_face_s_encoder_has_before_its_words(kind):
-    """Vectors without places, which the encoder reads before the words' own: in any order it says the same."""
     config = CONFIGS[kind]
     theirs = hugging_face_model(config)
     state = {name: value for name, value in ours_of(theirs).state_dict().items() if not name.startswith("pooler")}
@@ -65,7 +64,6 @@ assert_same = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 
 @pytest.mark.parametrize("gate_input", ["correlation", "activations", "hidden"])
 def test_padding_in_the_stream_changes_nothing(gate_input, monkeypatch):
-    """On a CPU the stream has no padding, on a GPU it has."""
     packed = learned(perturb(target_model(make=pemt_encoder, gate_input=gate_input)))
     assert {"task_sparsity", "encoder.prompt.weight", "encoder.layers.0.mixture.gate.weight"} <= packed.keys()
     assert all(packed[name].any() for name in packed)
@@ -78,41 +76,27 @@ def test_what_is_computed_again_has_the_same_gradients():
     assert_same(*(learned(perturb(model)) for model in models))
 
 
-def test_what_does_not_go_with_borrowing_is_refused():
+def test_what_does_not_go_with_borrowing_is_refused(tmp_path):
     with refused("--freeze-layers"):
         pemt_encoder(freeze_layers="1")
     with refused("--finetune-from-model"):
         pemt_encoder().load_state_dict(tag_model().state_dict())
+    first = source_files(pemt_encoder)[0]
     state = {name: value for name, value in pemt_encoder().encoder.state_dict().items() if ".mixture." not in name}
     state["layers.0.fc1.bias"] = state["layers.0.fc1.bias"] + 1
     with refused("aa.pt"):
-        pemt_encoder(config=TINY, state=state, pemt_sources=source_files(pemt_encoder)[0])
-
-
-@pytest.mark.parametrize("count", [1, 7])
-def test_it_borrows_from_any_number_of_sources(count, tmp_path):
-    for number in range(count):
-        kept = load(source_files(pemt_encoder)[number % 2])
-        dataclasses.replace(kept, task=f"task{number}").save(tmp_path / f"{number}.pt")
-    files = ",".join(str(tmp_path / f"{number}.pt") for number in range(count))
-    found = learned(pemt_encoder(pemt_sources=files))
-    assert found["encoder.layers.0.mixture.gate.weight"].shape == (count, TINY.hidden_size)
-    assert found["encoder.layers.0.mixture.gate.weight"].any() == (count > 1)
-
-
-def test_a_target_among_its_sources_is_warned_of(caplog):
-    first = source_files(pemt_encoder)[0]
-    for name, warned in (("bb", False), ("aa", True)):
-        caplog.clear()
-        pemt_encoder(1, name, pemt_sources=first)
-        assert ("is both the target and one of its sources" in caplog.text) == warned
-
-
-def test_two_sources_of_one_task_are_refused(tmp_path):
-    first = source_files(pemt_encoder)[0]
+        pemt_encoder(config=TINY, state=state, pemt_sources=first)
     shutil.copy(first, tmp_path / "again.pt")
     with refused("--pemt-sources", "aa.pt", "again.pt"):
         pemt_encoder(pemt_sources=f"{first},{tmp_path / 'again.pt'}")
+
+
+def test_it_borrows_from_any_number_of_sources(tmp_path):
+    kept = load(source_files(pemt_encoder)[0])
+    for number in range(7):
+        dataclasses.replace(kept, task=f"task{number}").save(tmp_path / f"{number}.pt")
+    found = learned(pemt_encoder(pemt_sources=",".join(map(str, tmp_path.iterdir()))))
+    assert found["encoder.layers.0.mixture.gate.weight"].shape == (7, TINY.hidden_size)
 
 
 def test_a_description_may_be_longer_than_the_encoder_has_places(monkeypatch):
@@ -149,15 +133,12 @@ def test_a_run_that_goes_on_without_its_sources_files_needs_a_checkpoint_with_as
 
 
 @pytest.mark.parametrize("stage", ["source", "target"])
-def test_a_run_of_the_other_stage_is_nothing_to_begin_with(stage):
+def test_a_run_goes_on_from_one_of_its_own_stage_alone(stage):
     """What borrows is told the file of a source."""
     model = source_model("aa", make=pemt_encoder) if stage == "target" else target_model(make=pemt_encoder)
-    begun = going_on(model, pemt_stage="source" if stage == "target" else "target")
+    other = "source" if stage == "target" else "target"
     remedy = ["--pemt-sources runs/rte/aa.pt"] if stage == "target" else []
     with refused("runs/rte/checkpoint_best.pt", f"--pemt-stage {stage}", *remedy, "--save-dir"):
-        PemtBertModel.build_model(bert_options(pemt_stage=stage), begun)
-
-
-def test_a_source_goes_on_from_a_source():
-    begun = going_on(source_model("aa", make=pemt_encoder), pemt_stage="source")
-    assert PemtBertModel.build_model(bert_options(pemt_stage="source"), begun).metadata.task == "cc"
+        PemtBertModel.build_model(bert_options(pemt_stage=stage), going_on(model, pemt_stage=other))
+    begun = PemtBertModel.build_model(bert_options(pemt_stage=other), going_on(model, pemt_stage=other))
+    assert begun.metadata.task == "cc"

@@ -21,14 +21,12 @@ source_model = partial(pemt_translator, pemt_stage="source")
 def test_a_prompt_begins_as_what_the_encoder_reads_of_the_description_and_words_keep_their_places():
     model, dense = source_model(), translator()
     tokens = batch(task_ids=False)["src_tokens"]
-    x, context, _ = model.encoder.embed(tokens, None)
+    x, _, _ = model.encoder.embed(tokens, None)
     plain, _, _ = dense.encoder.embed(tokens, None)
     size = len(DESCRIPTIONS["cc"])
     assert torch.equal(x[size:], plain)
     described = dense.encoder.embed_scale * dense.encoder.embed_tokens.weight[list(DESCRIPTIONS["cc"])]
     assert torch.equal(x[:size], described.unsqueeze(1).expand_as(x[:size]))
-    assert torch.equal(context.padding_mask[:, size:], tokens.eq(1)) and not context.padding_mask[:, :size].any()
-    assert context.prompt_length == size
 
 
 @pytest.mark.parametrize("options", [{}, CONDITIONAL], ids=["dense", "conditional"])
@@ -70,29 +68,16 @@ def test_a_translation_that_grows_word_by_word_has_the_scores_of_the_whole(gate_
 def test_attention_that_comes_out_is_to_words():
     model = perturb(target_model(make=pemt_translator))
     inputs = batch(task_ids=False)
-    attention = model(**inputs)[1]["attn"][0]
-    assert attention.shape == (4, 6, 7)
     generator = SequenceGenerator([model], stub_task().target_dictionary, beam_size=2, max_len_b=5)
     found = generator.generate([model], {"net_input": {k: v for k, v in inputs.items() if "src" in k}})
     assert all(each["attention"].shape[0] == 7 for sentence in found for each in sentence)
 
 
-def test_of_norms_that_adapt_to_tasks_stage_2_trains_the_norm_alone():
-    model = target_model(make=pemt_translator, **CONDITIONAL)
-    trained = {name for name, each in model.named_parameters() if each.requires_grad}
-    norms = {name for name in trained if "layer_norm" in name}
-    assert norms and all(name.endswith(("layer_norm.weight", "layer_norm.bias")) for name in norms)
-    assert not any("film" in name for name in trained)
-
-
-@pytest.mark.parametrize("option", ["cross_self_attention", "checkpoint_activations", "quant_noise_pq"])
-def test_what_does_not_go_with_borrowing_is_refused(option):
-    with refused(f"--{option.replace('_', '-')}"):
-        source_model(**{option: 0.1 if option == "quant_noise_pq" else True})
-
-
-def test_a_task_that_describes_nothing_is_refused():
-    with refused("--task"):
+def test_what_does_not_go_with_borrowing_is_refused():
+    for option in ("cross_self_attention", "checkpoint_activations"):
+        with refused(f"--{option.replace('_', '-')}"):
+            source_model(**{option: True})
+    with refused("--task"):  # it describes nothing
         TRANSLATION.made_again(dict(pemt_stage="source"))
 
 
@@ -104,7 +89,6 @@ def with_a_language_more(state):
 
 @pytest.mark.parametrize("options", [{}, CONDITIONAL], ids=["dense", "conditional"])
 def test_sources_from_before_a_language_was_added_fit_and_those_of_another_translator_do_not(options, tmp_path):
-    """Of its last three symbols the translator knows languages."""
     state = translator(**options).state_dict()
     source = source_model(name="aa", language_symbols=3, **options)
     file = str(source.export_source(str(tmp_path)))

@@ -33,58 +33,37 @@ def source():
     return Source("mnli", "Given two sentences, say …", MADE, tensors)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("--adapter", dict(adapter="bottleneck")),
-        ("--adapter-rank", dict(rank=3)),
-        ("--adapter-alpha", dict(alpha=8.0)),
-        ("--no-prompt", dict(has_prompt=False)),
-        ("x.pt", dict(backbone="cd" * 32)),
-    ],
-)
+@pytest.mark.parametrize(("name", "change"), [
+    ("--adapter", dict(adapter="bottleneck")), ("--no-prompt", dict(has_prompt=False)),
+    ("x.pt", dict(backbone="cd" * 32)),
+])  # fmt: skip
 def test_another_run_s_is_refused(name, change):
     with refused(name, "x.pt", first=False):
         expect_same("x.pt", replace(MADE, **change), MADE)
 
 
-def test_before_there_are_weights_their_fingerprint_is_not_asked_for():
-    expect_same("x.pt", MADE, replace(MADE, backbone=""))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *((DOWN, value) for value in (None, torch.zeros(3, WIDTH), torch.zeros(2, WIDTH).half())),
-        ("more", torch.zeros(1)),
-        *((PROMPT, value) for value in (torch.zeros(5, WIDTH + 1), torch.zeros(0, WIDTH))),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    (DOWN, None), (DOWN, torch.zeros(3, WIDTH)), ("more", torch.zeros(1)), (PROMPT, torch.zeros(5, WIDTH + 1)),
+])  # fmt: skip
 def test_tensors_that_do_not_fit_are_refused(name, value):
     tensors = {name: each for name, each in {**source().tensors, name: value}.items() if each is not None}
     with refused(name, "x.pt", first=False):
         expect_tensors("x.pt", replace(source(), tensors=tensors), ADAPTERS, WIDTH)
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [("rank", "2"), ("rank", True), ("task", "../rte"), ("alpha", float("nan")), ("description", None)],
-)
+@pytest.mark.parametrize(("place", "value"), [("rank", "2"), ("task", "../rte")])
 def test_what_a_file_says_is_checked(place, value, tmp_path):
     path = str(tmp_path / "x.pt")
     source().save(path)
     content = file_io.load(path)
     content[KIND][place] = value
-    if value is None:
-        del content[KIND][place]
     file_io.save(content, path)
     with pytest.raises(UserError, match=f"must state the {place} "):
         load(path)
 
 
-@pytest.mark.parametrize("prompt", [{}, {PROMPT: torch.tensor(1.0)}])
-def test_a_prompt_is_a_row_of_vectors_where_there_is_one(prompt, tmp_path):
-    replace(source(), tensors=prompt).save(tmp_path / "x.pt")
+def test_a_prompt_is_a_row_of_vectors_where_there_is_one(tmp_path):
+    replace(source(), tensors={PROMPT: torch.tensor(1.0)}).save(tmp_path / "x.pt")
     with refused("x.pt", first=False):
         load(tmp_path / "x.pt")
 
@@ -103,21 +82,12 @@ def test_of_a_whole_checkpoint_the_sentence_says_which_file_it_left(tmp_path):
     file_io.save({"cfg": {"model": {"pemt_stage": "source", "pemt": about.to_text()}}, "model": {}}, path)
     with refused(path, "mnli.pt"):
         load(path)
-    for options in ({"pemt_stage": "target", "pemt": about.to_text()}, {"dropout": 0.1}):
-        file_io.save({"cfg": {"model": options}, "model": {}}, path)
-        with pytest.raises(UserError, match="is not a source"):
-            load(path)
 
 
-@pytest.fixture(scope="module")
-def content(tmp_path_factory):
-    path = tmp_path_factory.mktemp("source") / "source.pt"
-    source().save(path)
-    return path.read_bytes()
-
-
-def test_damaged_files_are_refused(content, tmp_path):
+def test_damaged_files_are_refused(tmp_path):
     path = tmp_path / "source.pt"
+    source().save(path)
+    content = path.read_bytes()
 
     @settings(max_examples=60, deadline=None, database=None)
     @given(damaged(content))
@@ -127,13 +97,6 @@ def test_damaged_files_are_refused(content, tmp_path):
         assert found is None or data == content
 
     check()
-
-
-def test_a_damaged_file_is_to_be_written_anew_and_not_to_be_replaced_by_a_checkpoint(content, tmp_path):
-    (tmp_path / "rte.pt").write_bytes(content[:-30])
-    file_io.save({"model": {}}, str(tmp_path / "checkpoint_best.pt"))
-    with pytest.raises(UserError, match="truncated or damaged; write it again with a run of `--pemt-stage source`"):
-        load(tmp_path / "rte.pt")
 
 
 def test_a_fingerprint_tells_values_names_and_shapes_apart():
