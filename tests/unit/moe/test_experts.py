@@ -10,7 +10,6 @@ from torch import nn
 from fairseq_mtmoe.moe import ExpertBank, LocalDispatcher
 from fairseq_mtmoe.moe.adapters import LoraBank
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from tests.helpers.refused import refused
 
 pytestmark = pytest.mark.usefixtures("every_device_kind")
 N, H, F = 3, 4, 8
@@ -91,12 +90,3 @@ def test_dropout_is_for_training():
     dropped = TO_EXPERTS.combine(bank(rows, plan.offsets_N), plan)
     assert torch.equal(dropped, bank.fc2_bias[expert])
     assert not torch.equal(TO_EXPERTS.combine(bank.eval()(rows, plan.offsets_N), plan), dropped)
-
-
-def test_no_expert_is_an_error():
-    with refused("num_experts"):
-        ExpertBank(0, H, F)
-
-
-def test_printing_tells_the_sizes():
-    assert "num_experts=3, hidden_size=4, inner_size=8" in repr(ExpertBank(N, H, F))

@@ -23,12 +23,6 @@ def test_bases_weights_begin_orthogonal():
     assert torch.allclose(weight @ weight.t(), 0.01 * torch.eye(N), atol=1e-6)
 
 
-def test_a_fixed_gates_expert_is_the_task_and_nothing_scales_it():
-    tasks = torch.arange(20) % K
-    routing = build_gate("fixed", K, H, K)(hidden(), tasks)
-    assert torch.equal(routing.expert_T, tasks) and routing.gate_T.tolist() == [1] * 20 and routing.uniform_gate == 1
-
-
 def test_softmax_gates_start_undecided():
     torch.manual_seed(0)
     for gate in (TaskGate(N, 500, K), SwitchGate(N, 500)):

@@ -1,7 +1,5 @@
-"""Who holds which experts, how gradients and tokens are dealt out, what is recorded; more is in tests/distributed."""
+"""Who holds which experts, how gradients and tokens are dealt out; more is in tests/distributed."""
 
-import copy
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -9,33 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.moe import LocalDispatcher
 from fairseq_mtmoe.moe.parallel import placement
-from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import AllToAllDispatcher, dispatcher_for
-from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, buckets, place_experts, whole_models
 from fairseq_mtmoe.moe.parallel.token_shuffle import parts_of
-
-
-def test_experts_in_one_process_need_no_other_and_a_dispatchers_copy_has_the_same_group():
-    group = threading.Lock()  # can as little be copied as a group of processes
-    dispatcher = AllToAllDispatcher(ExpertPlacement(4, 0, 2, group, 2), CommRecord())
-    assert copy.deepcopy(dispatcher).placement is dispatcher.placement
-    assert isinstance(dispatcher_for(ExpertPlacement(4, 0, 4), CommRecord()), LocalDispatcher)
-
-
-def test_bytes_and_operations_count_while_it_is_enabled():
-    record, rows = CommRecord(), torch.zeros(5, 3, 2, dtype=torch.float16)
-    for enabled in (False, True):
-        record.enabled = enabled
-        for num_rows in (4, 1):
-            with record.measure(num_rows, rows):
-                copied = copy.deepcopy(record)
-                assert (copied.num_bytes, copied.enabled) == (0, False)
-        assert (record.num_bytes, record.exchanges) == (enabled * 5 * 3 * 2 * 2, enabled * 2)
-        assert (record.seconds > 0) == enabled
-    record.reset()
-    assert (record.num_bytes, record.exchanges, record.seconds) == (0, 0, 0.0)
 
 
 def test_small_tensors_of_one_type_share_a_message_and_large_ones_have_their_own(monkeypatch):
@@ -80,12 +54,6 @@ def test_whole_models_hold_all_experts_wherever_they_are(monkeypatch):
     with whole_models():
         assert placed(1, 4, 4, monkeypatch) == ExpertPlacement(4, 0, 4)
     assert placed(1, 4, 4, monkeypatch).first == 1
-
-
-def test_a_process_takes_its_part_of_what_is_of_all_experts():
-    here = ExpertPlacement(6, 2, 2)
-    assert here.local(torch.arange(6)).tolist() == [2, 3] and here.local(torch.tensor([8, 9])).tolist() == [8, 9]
-    assert copy.deepcopy(here) is here
 
 
 @given(st.integers(0, 50), st.integers(1, 8))

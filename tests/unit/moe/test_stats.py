@@ -16,8 +16,7 @@ def test_it_counts_by_task_once_enabled():
     assert load.counts.tolist() == [[2, 0, 2], [0, 1, 1]]
     assert torch.allclose(load.shares(), torch.tensor([[0.5, 0, 0.5], [0, 0.5, 0.5]]))
     load.reset()
-    assert load.counts.tolist() == [[0, 0, 0], [0, 0, 0]]
-    assert load.shares().tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert not load.counts.any() and not load.shares().any()
 
 
 def test_without_tasks_there_is_one_row_and_tokens_without_task_ids_count_for_the_first():
@@ -32,11 +31,9 @@ def test_without_tasks_there_is_one_row_and_tokens_without_task_ids_count_for_th
 def test_weights_are_means_over_sentences():
     seen = MixtureWeights(2)
     seen.record(torch.tensor([1.0, 0.0]))
-    assert seen.mean().isnan().all()
     seen.enabled = True
     seen.record(torch.tensor([[0.5, 0.5], [0.25, 0.75], [0.0, 1.0]], requires_grad=True))
     seen.record(torch.tensor([0.75, 0.25], dtype=torch.bfloat16))
     assert torch.allclose(seen.mean(), torch.tensor([0.375, 0.625]))
-    assert not seen.mean().requires_grad
     seen.reset()
     assert seen.mean().isnan().all()

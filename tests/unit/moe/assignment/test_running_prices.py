@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.moe import BaseGate, RunningPrices, forget_prices, remember_prices, running_prices
-from fairseq_mtmoe.moe.assignment import assigned, priced_assignment
+from fairseq_mtmoe.moe.assignment import priced_assignment
 from tests.helpers.refused import refused
 
 N, H = 8, 16
@@ -26,10 +26,10 @@ ONE, THREE = ([1.0, -1.0], 5), ([3.0, -3.0], 5)
 @pytest.mark.parametrize(
     ("memory", "updates", "mean"),
     [
-        (0.75, [[ONE]], 1), (0.75, [[ONE], [THREE]], 3.75 / 1.75), (0, [[ONE], [THREE]], 3),  # never biased
+        (0.75, [[ONE], [THREE]], 3.75 / 1.75), (0, [[ONE], [THREE]], 3),  # never biased
         (0.9, [[([1.0, -1.0], 30), ([5.0, -5.0], 10)]], 2),  # batches count by their tokens
         (0.75, [[ONE], [], [([9.0, -9.0], 0)], [THREE]], 3.75 / 1.75),  # without tokens they move nothing
-        *((0.9, [[ONE], [(odd, 100)]], 1) for odd in ([3e38, -3e38], [float("nan"), 0.0], [float("inf"), 0.0])),
+        *((0.9, [[ONE], [(odd, 100)]], 1) for odd in ([3e38, -3e38], [float("nan"), 0.0])),
     ],
 )  # fmt: skip
 def test_the_mean_of_updates(memory, updates, mean):
@@ -84,15 +84,7 @@ def test_it_travels_with_the_state():
     assert copy.deepcopy(gate).prices.known
 
 
-@pytest.mark.parametrize("name", ["total", "weight"])
-def test_a_state_without_prices_is_refused(name):
-    gate = priced_gate()
-    state = {key: value for key, value in gate.state_dict().items() if name not in key}
-    with pytest.raises(RuntimeError, match="Missing key"):
-        gate.load_state_dict(state)
-
-
-@pytest.mark.parametrize("odd", [dict(total=float("nan")), dict(total=float("inf")), dict(weight=0), dict(weight=-1.0)])
+@pytest.mark.parametrize("odd", [dict(total=float("nan")), dict(total=float("inf")), dict(weight=-1.0)])
 def test_damaged_prices_count_as_none(odd):
     gate = priced_gate()
     state = {key: value.cpu() for key, value in gate.state_dict().items()}  # as a file's
@@ -111,9 +103,6 @@ def test_the_mean_of_several_states_is_that_of_those_with_prices():
     assert mean.mean.tolist() == pytest.approx([2, -2])
 
 
-# ---- the gate ----
-
-
 @torch.no_grad()  # training is told by the gate's mode alone
 def trained_gate(evaluation="prices", updates=20):
     """A gate that was trained on tokens which mostly prefer the same few experts; and a batch of such tokens."""
@@ -124,10 +113,6 @@ def trained_gate(evaluation="prices", updates=20):
         gate(torch.randn(512, H) + common)
         remember_prices(running_prices(gate))
     return gate, torch.randn(2048, H) + common
-
-
-def scores_of(gate, hidden):
-    return (hidden @ gate.weight.t()).detach()
 
 
 @pytest.mark.usefixtures("every_device_kind")
@@ -154,20 +139,5 @@ def test_padding_and_idle_batches_do_not_count():
     gate(hidden, None, padding)
     gate(hidden + 100, None, torch.ones(len(hidden), dtype=torch.bool))
     remember_prices([gate.prices])
-    expected = priced_assignment(scores_of(gate, hidden)[~padding]).price_N
+    expected = priced_assignment((hidden @ gate.weight.t()).detach()[~padding]).price_N
     torch.testing.assert_close(gate.prices.mean, expected)
-
-
-def test_prices_follow_a_drift_and_route_nearly_all_tokens_as_exact_assignment_does():
-    """Made scores whose best prices are known: normal ones, plus a popularity of each expert."""
-    generator = torch.Generator().manual_seed(1)
-    popularity, slope = (torch.randn(N, generator=generator) for _ in range(2))
-    prices, same = RunningPrices(N, 0.9), []
-    for _ in range(60):
-        popularity += 0.003 * slope
-        scores = popularity + torch.randn(8192, N, generator=generator)
-        expert, price = assigned(scores, None, prices.mean if prices.known else None)
-        same.append(((scores - prices.mean).argmax(1) == expert).float().mean().item())
-        updated(prices, (price.tolist(), len(scores)))
-    assert min(same[30:]) >= 0.97
-    torch.testing.assert_close(prices.mean, popularity - popularity.mean(), atol=0.06, rtol=0)

@@ -89,28 +89,10 @@ def test_the_network_is_its_three_parts(name, activation):
     torch.testing.assert_close(*(gradients(way, rows, offsets, weight, bias, weight2, bias2) for way in ways))
 
 
-def test_only_wanted_gradients_are_computed(monkeypatch):
-    rows, offsets, weight, bias = example("uneven")
-    monkeypatch.setattr(grouped, "_outer", lambda *_: pytest.fail("the weights want no gradient"))
-    rows.requires_grad_()
-    grouped_linear(rows, offsets, weight, bias).sum().backward()
-    assert rows.grad.all()
-    network = F.relu, rows, offsets, weight, bias, weight.mT, bias.new_zeros(len(offsets), INPUTS)
-    rows.grad = None
-    grouped_network(*network).sum().backward()
-    assert rows.grad.any()
-
-
 @pytest.mark.parametrize("name", GROUPS)
 def test_the_sums_for_a_gpu_are_those_for_a_cpu(name):
     rows, offsets, _, _ = example(name, dtype=torch.float64)
     torch.testing.assert_close(sum_in_one(rows, offsets), sum_one_by_one(rows, offsets))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_types_are_computed_too(dtype):
-    operands = example("uneven", dtype=dtype)
-    torch.testing.assert_close(grouped_linear(*operands), plainly(*operands))
 
 
 def test_strides_do_not_matter():
@@ -121,15 +103,6 @@ def test_strides_do_not_matter():
     torch.testing.assert_close(grouped_linear(wide_rows, offsets, wide_weight, bias), expected)
     transposed = weight.transpose(1, 2).contiguous().transpose(1, 2)
     torch.testing.assert_close(grouped_linear(rows, offsets, transposed, bias), expected)
-
-
-def test_autocast_casts_as_for_a_linear_layer(device, request):
-    if request.config.getoption("--device") == "pretended":
-        pytest.skip("the types that autocast chooses are those of a real device")
-    rows, offsets, weight, bias = example("uneven")
-    with torch.autocast(device, dtype=torch.bfloat16):
-        assert grouped_linear(rows, offsets, weight, bias).dtype == torch.bfloat16
-        assert F.linear(rows, weight[0]).dtype == torch.bfloat16
 
 
 @with_grouped_mm

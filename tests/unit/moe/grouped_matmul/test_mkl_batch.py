@@ -7,7 +7,7 @@ import torch
 
 from fairseq_mtmoe.moe import ExpertBank
 from fairseq_mtmoe.moe.grouped_matmul import mkl_batch
-from fairseq_mtmoe.moe.grouped_matmul.backends import BATCHED, ONE_BY_ONE, backend_for
+from fairseq_mtmoe.moe.grouped_matmul.backends import ONE_BY_ONE, backend_for
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products, multiplies_right
 
 pytestmark = pytest.mark.skipif(
@@ -67,19 +67,10 @@ def test_neither_a_default_type_nor_fake_tensors_reach_the_trial(dtype, set_defa
         assert (mkl_batch._routine() is not None) == right
 
 
-@pytest.fixture
-def forgotten():
-    """What a test tries out, the next one tries again."""
-    yield
-    mkl_batch._routine.cache_clear()
-
-
-def test_without_it_products_come_one_after_the_other(monkeypatch, forgotten):
+def test_without_it_products_come_one_after_the_other(monkeypatch):
     torch.manual_seed(0)
     bank, rows, offsets = ExpertBank(3, 4, 8), torch.randn(9, 4), torch.tensor([4, 4, 8])
-    assert backend_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is BATCHED
     expected = bank(rows, offsets)
-    monkeypatch.setattr(mkl_batch, "multiplies_right", lambda routine: False)
-    mkl_batch._routine.cache_clear()
+    monkeypatch.setattr(mkl_batch, "_routine", lambda: None)
     assert backend_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is ONE_BY_ONE
     torch.testing.assert_close(bank(rows, offsets), expected)
