@@ -81,12 +81,6 @@ def test_film_modulates_by_one_plus_gamma_and_beta():
     assert_same(film(x, z_KD, TASK_IDS), slow, film, inputs=[table.weight])
 
 
-def test_films_weights_begin_as_the_papers():
-    film = FiLM(300, 400)
-    assert film.linear.weight.std().item() == pytest.approx(0.02, rel=0.02)
-    assert not film.linear.bias.any()
-
-
 def test_a_new_table_makes_every_module_the_identity():
     torch.manual_seed(1)
     tasks, x = TaskEmbeddings(K, D)(), torch.randn(7, 4, H)
@@ -107,10 +101,7 @@ def test_a_conditional_norm_keeps_the_parameters_of_the_norm_that_it_replaces():
     assert norm.film.linear.weight.dtype == torch.double
 
 
-# ---- attention ----
-
-
-@pytest.mark.parametrize("length", [1, 4, 9, 10, 22])
+@pytest.mark.parametrize("length", [1, 9, 22])
 def test_the_bias_is_the_direct_sum_of_blocks_at_any_length(length):
     table, module = trained_bias()
     tasks = table()

@@ -117,28 +117,6 @@ def test_a_target_adapter_alone():
     assert block.mixture.adapters is None and block.mixture.gate is None
 
 
-@kinds
-def test_a_gate_may_read_what_its_layer_reads(kind):
-    block = filled("t5", kind=kind, num_adapters=K, summary_size=H)
-    through = GateInput(lambda branch_input: branch_input[:2].mean(0))
-    block.feed_forward(stream(), BatchContext(mixture=through))
-    wanted = (block.final_layer_norm(stream())[:2].mean(0) @ block.mixture.gate.weight.t()).softmax(-1)
-    torch.testing.assert_close(through.weights[block], wanted)
-
-
-def test_gates_are_asked_once_while_a_text_grows():
-    block = filled("t5", kind="lora", **MIXED)
-    context = BatchContext(mixture=GateInput(torch.randn(D)))
-    asked = []
-    block.mixture.seen.enabled = True
-    block.mixture.gate.register_forward_hook(lambda *_: asked.append(1))
-    with torch.no_grad():
-        first, second = (block.feed_forward(stream(), context) for _ in range(2))
-    assert torch.equal(first, second) and len(asked) == 1 and block.mixture.seen.sums[-1] == 1
-    block.feed_forward(stream(), context).sum().backward()  # as where activations are computed again
-    assert len(asked) == 2 and block.mixture.seen.sums[-1] == 1 and block.mixture.gate.weight.grad.any()
-
-
 def test_the_loss_is_of_all_layers_of_all_passes():
     blocks = [filled("t5", seed, kind="lora", **MIXED) for seed in range(3)]
     passes = [GateInput(torch.randn(D), wants_similarities=True) for _ in range(2)]

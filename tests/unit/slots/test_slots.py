@@ -9,7 +9,7 @@ from torch import nn
 from fairseq_mtmoe.models.base_sparse.model import BaseMoEConfig
 from fairseq_mtmoe.moe import BaseGate, SwitchGate
 from fairseq_mtmoe.moe.gates import GATES
-from fairseq_mtmoe.slots import BatchContext, ExpertPlan, SlotBlock, dense, expert_blocks, expert_layers, expert_slots
+from fairseq_mtmoe.slots import BatchContext, ExpertPlan, SlotBlock, dense
 from fairseq_mtmoe.slots.plan import plan_experts
 from tests.helpers.refused import refused
 
@@ -92,12 +92,6 @@ def test_experts_see_each_sentences_task_and_padding():
     assert not output[3:, 1].any() and output[:3, 1].all()
     with refused("task_ids"):
         block(hidden, BatchContext())
-
-
-def test_slots_are_found_by_the_paths_of_their_blocks():
-    model = nn.ModuleDict({"a": Block(), "b": filled(plan()), "c": filled(plan(starts_dense=False))})
-    assert [*expert_blocks(model)] == [*expert_slots(model)] == ["b", "c"]
-    assert expert_layers(model) == {"c": model["c"].moe}
 
 
 def test_a_copy_has_experts_of_its_own():
