@@ -5,20 +5,14 @@ Says what a run computed when these files were made, so that a refactoring that 
 
 import json
 import re
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.checkpoints import file_io
-from tests.golden.runs import FROZEN, PROCESSES, RUNS, SAVED
 from tests.helpers.commands import generate, train
 from tests.helpers.digits import make_digit_corpus
-from tests.helpers.processes import run_processes
-from tests.helpers.training import train_here
 
 GOLDEN = Path(__file__).parent
 CHECKPOINT = GOLDEN / "digits_base_task.pt"
@@ -61,37 +55,6 @@ def freeze() -> None:
         train(data, runs / "model", *SMALL, "--max-update", 700, "--no-save-optimizer-state")
         torch.save(without_paths(torch.load(runs / "model" / "checkpoint_best.pt")), CHECKPOINT)
         TRANSLATIONS.write_text(json.dumps(translations(data), indent=1) + "\n")
-
-
-def train_as(rank: int, *arguments: object) -> dict[str, Any]:
-    return train_here(*arguments)
-
-
-def freeze_runs(folder: Path, target: Path) -> None:
-    """Make `runs.FROZEN` in `target`; `folder` is for the whole runs."""
-    results = {}
-    shutil.copytree(FROZEN / "data", target / "data")
-    for name, options in RUNS.items():
-        begin, whole = folder / name, folder / f"{name}_whole"
-        uninterrupted = run_processes(train_as, PROCESSES[name], target / "data", whole, *options)[0]
-        norms, validation = uninterrupted["norms"][SAVED:], uninterrupted["validations"][-1][0]
-        results[name] = {"norms": norms, "validation": validation}
-        run_processes(train_as, PROCESSES[name], target / "data", begin, *options, "--max-update", SAVED)
-        _copy_run(begin, target / name)
-    (target / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-
-
-def _copy_run(begin: Path, target: Path) -> None:
-    """Copy a run's last checkpoint and log, without paths of this machine."""
-    target.mkdir()
-    last = begin / "checkpoint_last.pt"
-    file_io.save(without_paths(file_io.load(str(last))), str(target / last.name))
-    experts = last.with_suffix(".experts")
-    if experts.exists():
-        shutil.copytree(experts, target / experts.name)
-    events = map(json.loads, (begin / run_log.FILE_NAME).read_text().splitlines())
-    lines = [json.dumps(without_paths(event)) for event in events]
-    (target / run_log.FILE_NAME).write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Small runs of version 0.2.0, which later versions must resume with the same results.
 
-`v0_2_0/` was made by version 0.2.0, and is never made anew; `freeze.freeze_runs` makes such a folder. It has
+`v0_2_0/` was made by version 0.2.0, and is never made anew. It has
 
 - `data/`: a data directory as fairseq-preprocess makes them;
 - `sparse/`: a checkpoint of update 8 of a run that was dense for 4, and the run log;

@@ -6,10 +6,11 @@ import shutil
 import pytest
 
 from fairseq_mtmoe.checkpoints import file_io
-from tests.golden.freeze import TRAJECTORY, TRANSLATIONS, losses, train_as, translations
+from tests.golden.freeze import TRAJECTORY, TRANSLATIONS, losses, translations
 from tests.golden.runs import END, FROZEN, PROCESSES, RUNS, SAVED
 from tests.helpers.invoked import mtmoe
 from tests.helpers.processes import run_processes
+from tests.helpers.training import train_here
 
 
 def test_a_run_follows_its_frozen_losses(digits, tmp_path):
@@ -20,6 +21,10 @@ def test_a_run_follows_its_frozen_losses(digits, tmp_path):
 
 def test_an_old_checkpoint_translates_as_it_did(digits):
     assert translations(digits) == json.loads(TRANSLATIONS.read_text())
+
+
+def train_as(rank, *arguments):
+    return train_here(*arguments)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -42,11 +47,3 @@ def test_checkpoints_of_both_kinds_are_evaluated_and_become_others(tmp_path):
     mtmoe("average", "--inputs", sparse, "--output", tmp_path / "average.pt")
     for name in ("whole.pt", "average.pt"):
         assert any(".experts." in key for key in file_io.load(str(tmp_path / name))["model"])
-
-
-def test_a_run_log_is_drawn(tmp_path):
-    shutil.copytree(FROZEN / "sparse", tmp_path / "run")
-    mtmoe("report", tmp_path / "run", "--png", tmp_path / "plots")
-    drawn = {path.name for path in (tmp_path / "plots").iterdir()}
-    # It has a gate for each language.
-    assert {"sampling.png", "experts.png", "perplexity.png", "gates.png"} <= drawn

@@ -1,4 +1,3 @@
-import logging
 import subprocess
 import warnings
 
@@ -28,15 +27,6 @@ def test_a_known_warning_is_left_out_unless_the_user_wants_it(text, category, mo
     assert shown(text, category, module, ask="always")
     assert shown(text, category, "a.users.module") or module.startswith("torch")
     assert shown("Something else is wrong.", category, module)
-
-
-def test_a_second_call_adds_nothing_and_hydra_says_nothing_for_its_own_debugging():
-    with warnings.catch_warnings():
-        filter_known()
-        count = len(warnings.filters)
-        filter_known()
-        assert len(warnings.filters) == count
-    assert not logging.getLogger("hydra.core.utils").isEnabledFor(logging.DEBUG)
 
 
 @pytest.mark.slow

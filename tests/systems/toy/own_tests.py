@@ -3,9 +3,7 @@
 import re
 
 import pytest
-import torch
 from click.testing import CliRunner
-from fairseq_mtmoe.models.toy.gates import CosineGate
 
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
@@ -28,11 +26,3 @@ def test_mtmoe_options_lists_it_with_its_option():
     overview, own = (CliRunner().invoke(commands, ["options", *name]).output for name in ((), ("toy_tiny",)))
     assert re.search(r"│ --arch +│ toy, toy_tiny .*--gate-sharpness", overview, re.DOTALL)
     assert re.search(r"│ --gate-sharpness +│ 10\.0 .*│ fairseq_mtmoe │", own)
-
-
-def test_the_nearest_direction_is_chosen():
-    gate = CosineGate(3, 3, 0, sharpness=2.0)
-    torch.nn.init.eye_(gate.weight)
-    routing = gate(torch.tensor([[0.0, 5.0, 0.0], [0.1, 0.0, 0.2]]))
-    assert routing.expert_T.tolist() == [1, 2]
-    torch.testing.assert_close(routing.gate_T[0], torch.tensor([0.0, 2.0, 0.0]).softmax(0)[1])

@@ -85,20 +85,6 @@ def test_a_block_computes_layer_mixture_target_adapter_and_residual(backbone, ki
 
 @backbones
 @kinds
-def test_new_adapters_change_nothing(backbone, kind):
-    torch.manual_seed(0)
-    block = BLOCKS[backbone]().eval()
-    names, h = set(block.state_dict()), stream()
-    wanted = block.feed_forward(h, BatchContext())
-    AdapterPlan(kind, 2).fill(block)
-    assert torch.equal(block.feed_forward(h, BatchContext()), wanted)
-    new = {"mixture.adapters.down", "mixture.adapters.up"}
-    biases = {"mixture.adapters.down_bias", "mixture.adapters.up_bias"} if kind == "bottleneck" else set()
-    assert set(block.state_dict()) == names | new | biases
-
-
-@backbones
-@kinds
 def test_one_source_is_that_sources_own_block(backbone, kind):
     source = filled(backbone, kind=kind)
     target = filled(backbone, seed=1, kind=kind, summary_size=D)

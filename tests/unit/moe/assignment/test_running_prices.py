@@ -48,14 +48,6 @@ def test_settings_that_are_none_are_refused():
         BaseGate(N, H, evaluation="even")
 
 
-def test_an_update_that_was_left_out_moves_nothing():
-    gate = BaseGate(N, H)
-    gate(torch.randn(16, H))
-    forget_prices(running_prices(gate))
-    remember_prices(running_prices(gate))
-    assert not gate.prices.known and gate.prices.weight == 0
-
-
 def test_it_is_float32_in_every_model():
     gate = BaseGate(N, H)
     updated(gate.prices, (torch.linspace(-1 / 3, 1 / 3, N).tolist(), 1))

@@ -12,7 +12,6 @@ from fairseq_mtmoe.moe.grouped_matmul.backends import (
     BATCHED,
     IN_ONE,
     ONE_BY_ONE,
-    backend_for,
     padded_backend,
     sum_in_one,
     sum_one_by_one,
@@ -112,17 +111,6 @@ def test_the_host_reads_ends_for_the_types_that_autocast_makes(device):
         assert reads_offsets(rows, weight)
         with torch.autocast(device, dtype=torch.bfloat16):
             assert not reads_offsets(rows, weight)
-
-
-@with_grouped_mm
-def test_torchs_grouped_product_is_not_given_more_groups_than_it_takes():
-    rows = torch.empty(3, 8, dtype=torch.bfloat16)
-    with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
-        for groups, least in ((1023, IN_ONE), (1024, ONE_BY_ONE)):
-            weight = torch.empty(groups, 16, 8, dtype=torch.bfloat16)
-            assert backend_for(rows, weight, groups=groups) is least
-            assert reads_offsets(rows, weight) == (least is ONE_BY_ONE)
-        assert backend_for(rows, weight, groups=1024, max_rows=1) not in (IN_ONE, ONE_BY_ONE)
 
 
 @with_grouped_mm

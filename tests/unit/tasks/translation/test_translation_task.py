@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.analysis.scores import score_pair
-from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
+from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.decode import Decoding
 from fairseq_mtmoe.evaluation.translator import Translator
@@ -230,16 +230,6 @@ def test_a_steps_candidates_are_as_uncertain_together_as_each_alone(digits):
     assert chosen.relative_C.tolist() == pytest.approx(alone, rel=1e-5) and max(alone) - min(alone) > 0.01
     best = sorted(range(len(alone)), key=lambda number: -alone[number])[: candidates.count]
     assert [example["index"] for _, example in chosen.items] == [candidates.items[n][1]["index"] for n in sorted(best)]
-
-
-def test_a_dummy_batch_passes_as_often_as_others_do_also_when_the_sampling_method_has_changed(digits):
-    for method, draws in (("uncertainty", True), ("concat", False)):
-        task = digit_task(digits, sampling_method=method)
-        task.load_dataset("train")
-        old = {} if draws else {CANDIDATES: None}
-        dummy = task._dummy_batch(old, torch.nn.Linear(1, 1))
-        assert (CANDIDATES in dummy) == draws == (PASSES in dummy) and ("net_input" in dummy) != draws
-        assert task._dummy_batch(dummy, torch.nn.Linear(1, 1)) is dummy
 
 
 SCORED = ("--eval-bleu", "--eval-chrf", "--eval-bleu-args", '{"beam": 3, "max_len_b": 20}', "--num-experts", 4,
