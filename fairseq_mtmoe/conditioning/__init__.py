@@ -34,10 +34,6 @@ class FiLM(nn.Module):
         gamma_KF, beta_KF = self.parameters_of(z_KD)
         return 1 + gamma_KF, beta_KF
 
-    def forward(self, x: Tensor, z_KD: Tensor, task_ids: LongTensor) -> Tensor:
-        """Return `x` (…, B, F) modulated by the tasks `task_ids` (B,) of sentences or tokens."""
-        return modulated(x, *self.scale_and_shift_of(z_KD), task_ids)
-
 
 def modulated(x: Tensor, scale_KF: Tensor, shift_KF: Tensor, task_ids: LongTensor) -> Tensor:
     """Return `x` (…, B, F) scaled and shifted by the rows of its tasks (B,)."""

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
+from fairseq_mtmoe.moe.stacked import StackedBank, draw_linear_
 
 TINY = 1e-16  # an adapter's output with a smaller squared norm has no direction
 
@@ -38,52 +37,32 @@ class AdapterBank(StackedBank, ABC):
 
     def __init__(self, num_members: int, input_size: int, output_size: int, rank: int, scale: float = 1.0) -> None:
         super().__init__()
-        check_count("num_members", num_members)
-        check_count("rank", rank)
-        if not 0 < scale < float("inf"):
-            raise_invalid("scale", "above 0", scale)
+        assert num_members >= 1 and rank >= 1 and 0 < scale < float("inf")
         self.num_members = num_members
         self.rank = rank
         self.scale = scale
         self.down = nn.Parameter(torch.empty(num_members, rank, input_size))
         self.up = nn.Parameter(torch.empty(num_members, rank, output_size))
-        self.reset_parameters()
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Initialize all parameters."""
-        for parameter in self.parameters():
-            nn.init.zeros_(parameter)
-        for index, down_RI in enumerate(self.down):
+        nn.init.zeros_(self.up)
+        for index, down_RI in enumerate(self.down.data):
             draw_linear_(down_RI, generator=self.generator(index))
-
-    def forward(self, x: Tensor, weights: Tensor | None = None, base: Tensor | None = None) -> Tensor:
-        """Return the mixture's output, (…, B, O), plus `base`; see `widen`."""
-        return self.widen(self.narrow(x), weights, base)
 
     @abstractmethod
     def narrow(self, x: Tensor) -> Tensor:
         """Return all members' inner activations, (…, I) to (…, M), member after member."""
 
-    def widen(self, narrow: Tensor, weights: Tensor | None = None, base: Tensor | None = None) -> Tensor:
-        """Return the weighted sum of outputs, (…, B, O), for inner activations (…, B, M).
+    def widen(self, narrow: Tensor, weights: Tensor | None, base: Tensor) -> Tensor:
+        """Return `base` plus the weighted sum of outputs, (…, B, O), for inner activations (…, B, M).
 
-        Args:
-            weights: (K,), or for each sentence (B, K); None: all 1.
-            base: (…, B, O), is added.
-
-        A single member of weight 1 gives the same bits as without weights.
+        `weights` are (K,), or for each sentence (B, K); None: all 1. A single member of weight 1 gives the same bits as
+        without weights.
         """
         if weights is not None:
             narrow = narrow * weights.to(narrow.dtype).repeat_interleave(self.rank, -1)
         offset = self._offset(weights)
         if offset is not None:
-            offset = offset.to(narrow.dtype)
-            base = offset.expand(*narrow.shape[:-1], -1) if base is None else base + offset
-        up_MO = self.up.flatten(0, 1)
-        if base is None:
-            return self.scale * (narrow @ up_MO)
-        rows_TM = narrow.flatten(0, -2)
+            base = base + offset.to(narrow.dtype)
+        rows_TM, up_MO = narrow.flatten(0, -2), self.up.flatten(0, 1)
         return torch.addmm(base.reshape(len(rows_TM), -1), rows_TM, up_MO, alpha=self.scale).view(base.shape)
 
     def _offset(self, weights: Tensor | None) -> Tensor | None:

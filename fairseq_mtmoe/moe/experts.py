@@ -16,7 +16,7 @@ from fairseq_mtmoe.moe.grouped_matmul import operators
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 from fairseq_mtmoe.moe.grouped_matmul.operators import ACTIVATIONS, grouped_linear, grouped_network
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
+from fairseq_mtmoe.moe.stacked import StackedBank, draw_linear_
 
 
 class ExpertBank(StackedBank):
@@ -30,7 +30,7 @@ class ExpertBank(StackedBank):
         dropout: probability of dropping inner activations in training.
         placement: the experts of this rank, by default all. Parameters of sharded experts have fairseq's attribute
             `expert`.
-        draws: initialize the parameters; otherwise `copy_dense_` must set them.
+        draws: initialize the parameters; otherwise the caller must set them.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ExpertBank(StackedBank):
         draws: bool = True,
     ) -> None:
         super().__init__()
-        check_count("num_experts", num_experts)
+        assert num_experts >= 1
         self.num_experts = num_experts
         self.placement = placement if placement is not None else ExpertPlacement(num_experts, 0, num_experts)
         assert self.placement.num_experts == num_experts
@@ -69,14 +69,6 @@ class ExpertBank(StackedBank):
             generator = self.generator(self.placement.first + index)
             draw_linear_(self.fc1_weight[index], self.fc1_bias[index], generator)
             draw_linear_(self.fc2_weight[index], self.fc2_bias[index], generator)
-
-    @torch.no_grad()
-    def copy_dense_(self, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor) -> None:
-        """Copy a dense layer into every expert: (F, H), (F,), (H, F), (H,)."""
-        self.fc1_weight.copy_(fc1_weight)
-        self.fc1_bias.copy_(fc1_bias)
-        self.fc2_weight.copy_(fc2_weight)
-        self.fc2_bias.copy_(fc2_bias)
 
     def forward(
         self, rows_TH: Tensor, offsets_N: Tensor, max_rows: int | None = None, host_offsets_N: Tensor | None = None

@@ -72,8 +72,7 @@ class Gate(nn.Module, ABC):
 
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int = 0) -> None:
         super().__init__()
-        if num_experts < 1:
-            raise_invalid("num_experts", "at least 1", num_experts)
+        assert num_experts >= 1
         self.num_experts = num_experts
         self.hidden_size = hidden_size
         self.num_tasks = num_tasks
@@ -136,8 +135,7 @@ class BaseGate(Gate):
         memory: float = MEMORY,
     ) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
-        if evaluation not in EVALUATIONS:
-            raise_invalid("evaluation", f"one of {', '.join(EVALUATIONS)}", evaluation)
+        assert evaluation in EVALUATIONS
         self.evaluation = evaluation
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
         self.prices = RunningPrices(num_experts, memory)
@@ -191,8 +189,7 @@ class TaskGate(Gate):
 
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
-        if num_tasks < 1:
-            raise_invalid("num_tasks", "at least 1 for task gates", num_tasks)
+        assert num_tasks >= 1
         self.weight = nn.Parameter(torch.empty(num_tasks, num_experts, hidden_size))
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
@@ -261,10 +258,7 @@ class FixedGate(Gate):
 
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
-        if not 1 <= num_tasks <= num_experts:
-            raise_invalid(
-                "num_experts", f"at least {max(num_tasks, 1)}, the number of tasks, for fixed gates", num_experts
-            )
+        assert 1 <= num_tasks <= num_experts
 
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
@@ -311,7 +305,5 @@ GATES: Mapping[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch":
 
 def build_gate(kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, **settings: Any) -> Gate:
     """Return a gate by name or class; `settings` are further arguments."""
-    if isinstance(kind, str) and kind not in GATES:
-        raise_invalid("gate", f"one of {', '.join(GATES)}", kind)
     gate = GATES[kind] if isinstance(kind, str) else kind
     return gate(num_experts, hidden_size, num_tasks, **settings)

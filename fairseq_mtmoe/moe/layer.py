@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import Gate, Routing
 from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import dispatcher_for
@@ -38,9 +37,7 @@ class MoELayer(nn.Module):
 
     def __init__(self, gate: Gate, experts: ExpertBank, combine: str = "preserving") -> None:
         super().__init__()
-        if combine not in COMBINES:
-            raise_invalid("combine", f"one of {', '.join(COMBINES)}", combine)
-        assert gate.num_experts == experts.num_experts
+        assert combine in COMBINES and gate.num_experts == experts.num_experts
         self.gate = gate
         self.experts = experts
         self.blend = nn.Parameter(torch.zeros(())) if combine == "preserving" and gate.is_learned else None

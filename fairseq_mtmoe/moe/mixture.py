@@ -5,7 +5,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.adapters import AdapterBank
-from fairseq_mtmoe.moe.stacked import check_count
 from fairseq_mtmoe.moe.stats import MixtureWeights
 
 TARGET_STD = 0.01  # of a target adapter's weights (the authors' code)
@@ -19,7 +18,6 @@ class MixtureGate(nn.Module):
 
     def __init__(self, num_sources: int, summary_size: int) -> None:
         super().__init__()
-        check_count("num_sources", num_sources)
         self.weight = nn.Parameter(torch.zeros(num_sources, summary_size))
 
     def forward(self, summary: Tensor) -> Tensor:
@@ -36,7 +34,6 @@ class TargetAdapter(nn.Module):
 
     def __init__(self, size: int, narrow_size: int) -> None:
         super().__init__()
-        check_count("narrow_size", narrow_size)
         self.down, self.up = nn.Linear(size, narrow_size), nn.Linear(narrow_size, size)
         for linear in (self.down, self.up):
             nn.init.normal_(linear.weight, std=TARGET_STD)
@@ -60,11 +57,6 @@ class AdapterMixture(nn.Module):
         self.gate = gate
         self.target_adapter = target_adapter
         self.seen = None if gate is None else MixtureWeights(len(gate.weight))
-
-    def note(self, weights: Tensor) -> None:
-        """Record the gate's weights, (K,) or (B, K)."""
-        assert self.seen is not None
-        self.seen.record(weights)
 
 
 def layer_similarity(cosines: Tensor, weights: Tensor, padding_mask: Tensor | None = None) -> Tensor:

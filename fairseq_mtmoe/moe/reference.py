@@ -1,12 +1,10 @@
-"""Slow reference of expert layers and adapter mixtures, token by token, for tests."""
+"""Slow reference of expert layers, token by token, for tests."""
 
-import itertools
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.adapters import AdapterBank, BottleneckBank
 from fairseq_mtmoe.moe.assignment import assigned
 from fairseq_mtmoe.moe.gates import BaseGate, FixedGate, TaskGate
 from fairseq_mtmoe.moe.layer import MoELayer
@@ -74,41 +72,3 @@ def _scale(layer: MoELayer, logits_N: Tensor, expert: int) -> Tensor:
     else:
         gate, uniform_gate = logits_N.softmax(0)[expert], 1 / len(logits_N)
     return gate if layer.blend is None else 1 + layer.blend.float() * (gate / uniform_gate - 1)
-
-
-def adapter_output(bank: AdapterBank, index: int, x_I: Tensor) -> Tensor:
-    """Return E_k of one token, (O,)."""
-    narrow_R = bank.down[index] @ x_I
-    if isinstance(bank, BottleneckBank):
-        narrow_R = torch.relu(narrow_R + bank.down_bias[index])
-        return bank.up[index].t() @ narrow_R + bank.up_bias[index]
-    return bank.scale * (bank.up[index].t() @ narrow_R)
-
-
-def slow_mixture(bank: AdapterBank, x: Tensor, weights: Tensor) -> Tensor:
-    """Compute equation 1, `bank(x, weights)`, (L, B, I) to (L, B, O)."""
-
-    def mixed(x_I: Tensor, weights_K: Tensor) -> Tensor:
-        return torch.stack([w.to(x) * adapter_output(bank, k, x_I) for k, w in enumerate(weights_K)]).sum(0)
-
-    outputs = []
-    for x_BI in x:
-        rows = [mixed(*pair) for pair in zip(x_BI, weights.expand(x.shape[1], -1), strict=True)]
-        outputs.append(torch.stack(rows))
-    return torch.stack(outputs)
-
-
-def slow_similarity(
-    bank: AdapterBank, x: Tensor, output: Tensor, weights: Tensor, padding_mask: Tensor | None = None
-) -> Tensor:
-    """Compute `layer_similarity` for inputs `x`, (L, B, I), and `output`, (L, B, O)."""
-    values = []
-    for position, sentence in itertools.product(range(x.shape[0]), range(x.shape[1])):
-        if padding_mask is not None and padding_mask[sentence, position]:
-            continue
-        weights_K, out_O = (weights if weights.dim() == 1 else weights[sentence]), output[position, sentence].float()
-        for k, weight in enumerate(weights_K):
-            expert_O = adapter_output(bank, k, x[position, sentence]).float()
-            length = out_O.norm() * expert_O.norm()
-            values.append(weight * (out_O @ expert_O) / length if length else weight * 0)
-    return torch.stack(values).mean()

@@ -6,7 +6,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
 
@@ -29,12 +28,6 @@ class StackedBank(nn.Module):
     def member(self, index: int) -> dict[str, Tensor]:
         """Return one member's parameters by name, as views."""
         return {name: parameter[index] for name, parameter in self.named_parameters(recurse=False)}
-
-
-def check_count(name: str, count: int) -> None:
-    """Raise a `UserError` if a number of members is below 1."""
-    if count < 1:
-        raise_invalid(name, "at least 1", count)
 
 
 @torch.no_grad()

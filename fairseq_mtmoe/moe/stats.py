@@ -34,10 +34,6 @@ class ExpertLoad:
         added.view(-1).scatter_add_(0, row_T * (num_experts + 1) + expert_T, torch.ones_like(expert_T))
         self.counts = self.counts.to(added.device) + added[:, :num_experts]
 
-    def shares(self) -> Tensor:
-        """Return each task's distribution over experts, (K, N), float32; 0 without tokens."""
-        return self.counts / self.counts.sum(1, keepdim=True).clamp(min=1)
-
 
 class MixtureWeights:
     """Mean weights of K members over sentences while `enabled`; not in checkpoints."""

@@ -1,7 +1,7 @@
 """Slots of feed-forward layers: dense layers, experts, and adapters."""
 
 from fairseq_mtmoe.slots.adapter_slot import AdapterPlan, adapted, adapter_blocks
-from fairseq_mtmoe.slots.expert_slot import ExpertPlan, ExpertSlot, expert_blocks, expert_layers, expert_slots
+from fairseq_mtmoe.slots.expert_slot import ExpertPlan, ExpertSlot, expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import (
     SPARSITY,
     BatchContext,
@@ -15,6 +15,6 @@ from fairseq_mtmoe.slots.slot import (
 
 __all__ = [
     "SPARSITY", "AdapterPlan", "BatchContext", "ExpertPlan", "ExpertSlot", "GateInput", "Slot", "SlotBlock",
-    "SlotPlan", "adapted", "adapter_blocks", "dense", "expert_blocks", "expert_layers", "expert_slots",
+    "SlotPlan", "adapted", "adapter_blocks", "dense", "expert_layers", "expert_slots",
     "task_sparsity_loss",
 ]  # fmt: skip

@@ -48,11 +48,11 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
         read = inner if mixture.adapters.reads_inner else branch_input
         narrow, weights = mixture.adapters.narrow(read), None
         if mixture.gate is not None:
-            assert through is not None, "a gate reads the pass's summary"
+            assert through is not None and mixture.seen is not None, "a gate reads the pass's summary"
             is_new = block not in through.weights  # False for later words in incremental decoding
             weights = through.weights_of(block, mixture.gate, branch_input)
             if is_new:
-                mixture.note(weights)
+                mixture.seen.record(weights)
             weights = through.expand_to_beam(weights)
             if through.wants_similarities:
                 through.narrow[block] = narrow

@@ -70,8 +70,8 @@ class ExpertSlot:
         gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks, **plan.settings)
         if isinstance(gate, BaseGate) and placement.is_sharded and plan.shuffles_tokens:
             gate.shuffle = TokenShuffle(placement)
-        if copy_dense:
-            bank.copy_dense_(**{name: block.get_parameter(key) for key, name in DENSE_TO_EXPERTS.items()})
+        for key, name in DENSE_TO_EXPERTS.items() if copy_dense else ():
+            bank.get_parameter(name).data.copy_(block.get_parameter(key).data)
         moe = MoELayer(gate, bank, plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)
         moe.requires_grad_(fc1.weight.requires_grad).train(block.training)
         del block.fc1, block.fc2
@@ -98,17 +98,14 @@ def _copies(count: int, value: Tensor) -> Tensor:
     return value.unsqueeze(0).repeat(count, *([1] * value.dim()))
 
 
-def expert_blocks(model: nn.Module) -> dict[str, SlotBlock]:
-    """Return the blocks that have or will have experts, by path: `encoder.layers.1`, …"""
+def expert_slots(model: nn.Module) -> dict[str, ExpertSlot]:
+    """Return the expert slots, dense or sparse, by their blocks' dotted paths: `encoder.layers.1`, …"""
     blocks = model.named_modules()
     return {
-        path: block for path, block in blocks if isinstance(block, SlotBlock) and isinstance(block.slot, ExpertSlot)
+        path: block.slot
+        for path, block in blocks
+        if isinstance(block, SlotBlock) and isinstance(block.slot, ExpertSlot)
     }
-
-
-def expert_slots(model: nn.Module) -> dict[str, ExpertSlot]:
-    """Return the expert slots by their blocks' dotted paths."""
-    return {path: block.slot for path, block in expert_blocks(model).items() if isinstance(block.slot, ExpertSlot)}
 
 
 def expert_layers(model: nn.Module) -> dict[str, MoELayer]:

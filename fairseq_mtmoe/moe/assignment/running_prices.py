@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
 MEMORY = 0.95  # see benchmarks/results/prices.md
@@ -33,8 +32,7 @@ class RunningPrices(nn.Module):
 
     def __init__(self, num_experts: int, memory: float = MEMORY) -> None:
         super().__init__()
-        if not 0 <= memory < 1:
-            raise_invalid("memory", "from 0 to below 1", memory)
+        assert 0 <= memory < 1
         self.memory = float(memory)
         self.register_buffer("total", torch.zeros(num_experts))
         self.register_buffer("weight", torch.zeros(()))

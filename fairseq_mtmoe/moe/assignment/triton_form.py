@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -39,11 +38,13 @@ def assignment_on_gpu(scores_TN: Tensor, padding_T: Tensor | None = None, start_
 
 def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
     """Compute `torch_assignment` by Triton kernels; without a start, prices begin at 0."""
+    from fairseq_mtmoe.moe.assignment import triton_kernels as run  # on first use: Triton may be missing
+
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
     scores_TN, new = scores_TN.contiguous(), scores_TN.new_empty
     padding = scores_TN if padding_T is None else padding_T.contiguous().view(torch.uint8)
-    experts = _power_of_two(max(num_experts, 16))
+    experts = 1 << (max(num_experts, 16) - 1).bit_length()  # the next power of 2
     programs = min(-(-num_tokens // TILE), MOST_PROGRAMS)
     tiles = -(-num_tokens // (TILE * programs))
     tile = {"TOKENS": TILE, "EXPERTS": experts, "num_warps": WARPS}
@@ -58,7 +59,7 @@ def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_
     shares = new(2, experts, dtype=torch.int32)
     expert_T = new(num_tokens, dtype=torch.long)
 
-    run, size = _kernels(), (num_tokens, num_experts)
+    size = (num_tokens, num_experts)
     by_part, by_tile = (programs,), (-(-num_tokens // TILE),)
     with torch.cuda.device_of(scores_TN):  # type: ignore[no-untyped-call]
         run.extremes[by_part](scores_TN, part, *size, tiles, **tile)
@@ -110,14 +111,3 @@ def _example(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     scores_TN = torch.linspace(-1, 1, 90 * 3, device=device).frac().view(90, 3) / 9
     scores_TN[token_T, token_T % 3] += 1 + (token_T % 5 == 0) * 0.5
     return scores_TN, token_T % 10 == 9, torch.linspace(-0.1, 0.1, 3, device=device)
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
-
-
-def _kernels() -> ModuleType:
-    """Import Triton's kernels on first use."""
-    from fairseq_mtmoe.moe.assignment import triton_kernels
-
-    return triton_kernels

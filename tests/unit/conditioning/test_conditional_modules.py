@@ -10,7 +10,6 @@ from fairseq_mtmoe.conditioning import (
     ConditionalAttentionBias,
     ConditionalBottleneck,
     ConditionalLayerNorm,
-    FiLM,
     TaskEmbeddings,
     apply_norm,
     block_width,
@@ -70,15 +69,6 @@ def test_a_module_is_its_reference_for_sentences_and_for_tokens(name):
     assert_same(module(x_BLH.transpose(0, 1), tasks, TASK_IDS).transpose(0, 1), right, module, table, inputs=[x_BLH])
     by_token = module(x_BLH.reshape(1, 28, H), tasks, TASK_IDS.repeat_interleave(7)).view(4, 7, H)
     assert_same(by_token, right, module, table, inputs=[x_BLH])
-
-
-def test_film_modulates_by_one_plus_gamma_and_beta():
-    table, film = trained_table(), FiLM(D, H)
-    perturb(film)
-    x = torch.randn(7, 4, H)
-    z_KD = table().raw_KD
-    slow = torch.stack([reference.film(film, x[:, i], z_KD[task]) for i, task in enumerate(TASK_IDS)], 1)
-    assert_same(film(x, z_KD, TASK_IDS), slow, film, inputs=[table.weight])
 
 
 def test_a_new_table_makes_every_module_the_identity():

@@ -48,18 +48,6 @@ def test_activation_checkpointing_gives_the_same_gradients(options):
     torch.testing.assert_close(results[1], results[0])
 
 
-def test_frozen_blocks_route_as_in_training_and_stay_frozen():
-    model = moe_model(dense_updates=1).train()
-    model.encoder.requires_grad_(False)
-    model.sparsify()
-    assert not any(p.requires_grad for p in model.encoder.parameters())
-    for layer in expert_layers(model).values():
-        layer.load.enabled = True
-    model(**batch(pad=False))
-    counts = expert_layers(model)["encoder.layers.1"].load.counts.sum(0)
-    assert counts.max() - counts.min() <= 1  # balanced, although nothing below requires a gradient
-
-
 def test_sparse_checkpoint_makes_a_model_that_starts_dense_sparse():
     trained = perturb(moe_model(seed=1))
     fresh = moe_model(seed=2, dense_updates=7)

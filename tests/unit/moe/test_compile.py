@@ -26,15 +26,6 @@ def run(function, layer, inputs, mask, ids):
     return [output.detach(), hidden.grad, *(parameter.grad.clone() for parameter in layer.parameters()), *recorded]
 
 
-CASES = [
-    ("task", True, "aot_eager", False),
-    pytest.param("switch", False, "aot_eager", False, marks=pytest.mark.rare),
-    ("base", True, "aot_eager", True),
-    pytest.param("base", False, "aot_eager", True, marks=pytest.mark.rare),
-    pytest.param("base", True, "inductor", True, marks=pytest.mark.rare),  # a minute of a C++ compiler
-]
-
-
 @pytest.mark.parametrize("kind", ["base", "task", "switch"])
 def test_the_form_for_a_gpu_compiles_without_a_graph_break(kind):
     """Nor does a shape in it depend on values."""
@@ -42,7 +33,11 @@ def test_the_form_for_a_gpu_compiles_without_a_graph_break(kind):
         compare_with_compiled(kind, True, "aot_eager", False)
 
 
-@pytest.mark.parametrize("kind, training, backend, with_prices", CASES)
+@pytest.mark.parametrize("kind, training, backend, with_prices", [
+    ("task", True, "aot_eager", False),
+    ("base", True, "aot_eager", True),
+    pytest.param("base", True, "inductor", True, marks=pytest.mark.rare),  # a minute of a C++ compiler
+])  # fmt: skip
 def test_the_layer_compiles_without_a_graph_break(kind, training, backend, with_prices):
     compare_with_compiled(kind, training, backend, with_prices)
 

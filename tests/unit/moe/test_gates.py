@@ -7,7 +7,6 @@ from torch import nn
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate, build_gate
 from tests.helpers.pairwise import pairwise
-from tests.helpers.refused import refused
 
 pytestmark = pytest.mark.usefixtures("every_device_kind")
 N, H, K = 4, 8, 3
@@ -67,12 +66,3 @@ def test_wrong_task_ids_are_named(tasks, value, every_device_kind):
     sentence = f"`task_ids` must be .*, but is {value} instead" if waits else "`task_ids` must be from 0 to 2"
     with pytest.raises(UserError if waits else RuntimeError, match=sentence):
         gate(hidden(2), None if tasks is None else torch.tensor(tasks))
-
-
-def test_impossible_gates_are_refused():
-    for name, kind, experts, tasks in (
-        ("gate", "soft", 4, 0), ("num_experts", "base", 0, 0), ("num_tasks", "task", 4, 0),
-        ("num_experts", "fixed", 2, 3), ("num_experts", "fixed", 4, 0),
-    ):  # fmt: skip
-        with refused(name):
-            build_gate(kind, experts, H, tasks)

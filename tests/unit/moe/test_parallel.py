@@ -8,8 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_mtmoe.moe.parallel import placement
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, buckets, place_experts, whole_models
 from fairseq_mtmoe.moe.parallel.token_shuffle import parts_of
+
+
+def test_bytes_and_operations_count_while_it_is_enabled():
+    record, rows = CommRecord(), torch.zeros(5, 3, 2, dtype=torch.float16)
+    for enabled in (False, True):
+        record.enabled = enabled
+        for num_rows in (4, 1):
+            with record.measure(num_rows, rows):
+                pass
+        assert (record.num_bytes, record.exchanges) == (enabled * 5 * 3 * 2 * 2, enabled * 2)
+        assert (record.seconds > 0) == enabled
+    record.reset()
+    assert (record.num_bytes, record.exchanges, record.seconds) == (0, 0, 0.0)
 
 
 def test_small_tensors_of_one_type_share_a_message_and_large_ones_have_their_own(monkeypatch):
@@ -54,6 +68,11 @@ def test_whole_models_hold_all_experts_wherever_they_are(monkeypatch):
     with whole_models():
         assert placed(1, 4, 4, monkeypatch) == ExpertPlacement(4, 0, 4)
     assert placed(1, 4, 4, monkeypatch).first == 1
+
+
+def test_a_process_takes_its_part_of_what_is_of_all_experts():
+    here = ExpertPlacement(6, 2, 2)
+    assert here.local(torch.arange(6)).tolist() == [2, 3] and here.local(torch.tensor([8, 9])).tolist() == [8, 9]
 
 
 @given(st.integers(0, 50), st.integers(1, 8))

@@ -14,9 +14,8 @@ def test_it_counts_by_task_once_enabled():
     load.record(expert, task)
     load.record(expert[:2], task[:2])
     assert load.counts.tolist() == [[2, 0, 2], [0, 1, 1]]
-    assert torch.allclose(load.shares(), torch.tensor([[0.5, 0, 0.5], [0, 0.5, 0.5]]))
     load.reset()
-    assert not load.counts.any() and not load.shares().any()
+    assert not load.counts.any()
 
 
 def test_without_tasks_there_is_one_row_and_tokens_without_task_ids_count_for_the_first():

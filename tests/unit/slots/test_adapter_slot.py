@@ -7,7 +7,6 @@ from torch.nn import functional as F
 from fairseq_mtmoe.backbones.bert.encoder import BertBlock
 from fairseq_mtmoe.backbones.t5.blocks import EncoderBlock as T5EncoderBlock
 from fairseq_mtmoe.backbones.translation.blocks import EncoderBlock
-from fairseq_mtmoe.moe.reference import slow_mixture, slow_similarity
 from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots import (
     AdapterPlan,
@@ -15,6 +14,7 @@ from fairseq_mtmoe.slots import (
     GateInput,
     task_sparsity_loss,
 )
+from tests.helpers.adapter_reference import slow_mixture, slow_similarity
 from tests.helpers.bert import TINY as TINY_BERT
 from tests.helpers.bert import perturb
 from tests.helpers.models import SIZES, DenseConfig
@@ -101,6 +101,27 @@ def test_a_target_adapter_alone():
     wanted = stream() + target_adapter_of(block, block.dense_branch(read))
     torch.testing.assert_close(block.feed_forward(stream(), BatchContext()), wanted)
     assert block.mixture.adapters is None and block.mixture.gate is None
+
+
+def test_gates_are_asked_once_while_a_text_grows():
+    block = filled("t5", kind="lora", **MIXED)
+    context = BatchContext(mixture=GateInput(torch.randn(D)))
+    asked = []
+    block.mixture.seen.enabled = True
+    block.mixture.gate.register_forward_hook(lambda *_: asked.append(1))
+    with torch.no_grad():
+        first, second = (block.feed_forward(stream(), context) for _ in range(2))
+    assert torch.equal(first, second) and len(asked) == 1 and block.mixture.seen.sums[-1] == 1
+    block.feed_forward(stream(), context).sum().backward()  # as where activations are computed again
+    assert len(asked) == 2 and block.mixture.seen.sums[-1] == 1 and block.mixture.gate.weight.grad.any()
+
+
+def test_a_gate_may_read_what_its_layer_reads():
+    block = filled("t5", kind="lora", num_adapters=K, summary_size=H)
+    through = GateInput(lambda branch_input: branch_input[:2].mean(0))
+    block.feed_forward(stream(), BatchContext(mixture=through))
+    wanted = (block.final_layer_norm(stream())[:2].mean(0) @ block.mixture.gate.weight.t()).softmax(-1)
+    torch.testing.assert_close(through.weights[block], wanted)
 
 
 def test_the_loss_is_of_all_layers_of_all_passes():

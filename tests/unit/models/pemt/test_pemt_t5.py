@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq.sequence_generator import SequenceGenerator
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import UserError
@@ -28,7 +27,7 @@ from tests.helpers.pemt import (
     target_model,
 )
 from tests.helpers.refused import refused
-from tests.helpers.t5 import TINY, dictionary, pretrained, texts, tiny_t5
+from tests.helpers.t5 import TINY, pretrained, texts, tiny_t5
 
 
 def scores(model, **more):
@@ -75,16 +74,6 @@ def test_a_new_target_weighs_its_sources_equally_and_reads_its_own_description()
 def test_word_by_word_is_what_is_written_at_once(gate_input):
     source = texts((13, 4, 1, 6))
     decode(perturb(target_model(gate_input=gate_input)), {"src_tokens": source, "src_lengths": source.ne(0).sum(1)})
-
-
-def test_in_a_beam_gates_are_asked_once_as_long_as_no_text_is_done():
-    model, asked = perturb(target_model(gate_input="hidden")), []
-    for block in adapter_blocks(model.decoder).values():
-        block.mixture.gate.register_forward_hook(lambda *_: asked.append(1))
-    generator = SequenceGenerator([model], dictionary(TINY), beam_size=3, max_len_b=5, min_len=5)
-    source = texts((11, 6, 3))
-    generator.generate([], {"net_input": {"src_tokens": source, "src_lengths": source.ne(0).sum(1)}}, bos_token=0)
-    assert len(asked) == TINY.num_decoder_layers
 
 
 def test_the_sparsity_loss_is_of_training_and_of_no_padding():

@@ -41,15 +41,11 @@ def constant(generator, tokens, experts):
     return torch.full((tokens, experts), 0.3)
 
 
-def heavy_tailed(generator, tokens, experts):
-    return torch.randn(tokens, experts, generator=generator) / torch.rand(tokens, 1, generator=generator).clamp(1e-3)
-
-
 def rounded(generator, tokens, experts):
     return clustered(generator, tokens, experts).bfloat16()
 
 
-KINDS = [random_scores, all_prefer_few, slanted, clustered, tied, constant, heavy_tailed, rounded]
+KINDS = [random_scores, all_prefer_few, slanted, clustered, tied, constant, rounded]
 DISTINCT = [kind for kind in KINDS if kind not in (tied, constant, rounded)]  # no two scores are equal
 SIZES = [(1, 7), (3, 16), (15, 16), (16, 5), (33, 31), (64, 64), (64, 300), (200, 7), (500, 16), (640, 40)]
 CASES = [*((kind, 37, 8) for kind in KINDS), *((random_scores, *size) for size in SIZES), (tied, 500, 16)]

@@ -7,7 +7,6 @@ import torch
 
 from fairseq_mtmoe.moe import BaseGate, RunningPrices, forget_prices, remember_prices, running_prices
 from fairseq_mtmoe.moe.assignment import priced_assignment
-from tests.helpers.refused import refused
 
 N, H = 8, 16
 
@@ -40,14 +39,6 @@ def test_the_mean_of_updates(memory, updates, mean):
     assert found.tolist() == pytest.approx([mean, -mean]) and prices.known
 
 
-def test_settings_that_are_none_are_refused():
-    for memory in (-0.1, 1):
-        with refused("memory"):
-            RunningPrices(2, memory)
-    with refused("evaluation"):
-        BaseGate(N, H, evaluation="even")
-
-
 def test_it_is_float32_in_every_model():
     gate = BaseGate(N, H)
     updated(gate.prices, (torch.linspace(-1 / 3, 1 / 3, N).tolist(), 1))
@@ -76,7 +67,7 @@ def test_it_travels_with_the_state():
     assert copy.deepcopy(gate).prices.known
 
 
-@pytest.mark.parametrize("odd", [dict(total=float("nan")), dict(total=float("inf")), dict(weight=-1.0)])
+@pytest.mark.parametrize("odd", [dict(total=float("nan")), dict(total=float("inf")), dict(weight=0)])
 def test_damaged_prices_count_as_none(odd):
     gate = priced_gate()
     state = {key: value.cpu() for key, value in gate.state_dict().items()}  # as a file's

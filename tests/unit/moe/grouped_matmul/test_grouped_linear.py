@@ -12,6 +12,7 @@ from fairseq_mtmoe.moe.grouped_matmul.backends import (
     BATCHED,
     IN_ONE,
     ONE_BY_ONE,
+    backend_for,
     padded_backend,
     sum_in_one,
     sum_one_by_one,
@@ -121,6 +122,8 @@ def test_a_thousand_groups_and_more_have_their_products_and_gradients(max_rows):
     offsets = (torch.arange(1030) * 2).clamp(max=2048)
     with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
         inputs = [tensor.bfloat16().requires_grad_() for tensor in (rows, weight)]
+        chosen = [backend_for(*inputs, groups=groups, max_rows=max_rows) is IN_ONE for groups in (1023, 1024)]
+        assert chosen == [True, False]
         output = grouped_linear(inputs[0], offsets, inputs[1], max_rows=max_rows)
         output.sum().backward()
     expected = gradients(plainly, rows, offsets, weight, None)[0]

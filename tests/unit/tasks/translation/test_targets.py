@@ -18,9 +18,9 @@ def build(data, task, **model):
 
 
 @pytest.mark.parametrize(("task", "model", "alike"), [
-    ({"encoder_langtok": "src"}, {"expert_gates": "base"}, "aa, bb and cc"),
-    ({"task_ids": "aa+cc"}, {"expert_gates": "task"}, "aa and cc"),
-    ({"task_ids": "source"}, {"expert_gates": "fixed"}, "aa, bb and cc"),
+    ({"encoder_langtok": "src"}, {"expert_gates": "base"}, "aa, bb, cc"),
+    ({"task_ids": "aa+cc"}, {"expert_gates": "task"}, "aa, cc"),
+    ({"task_ids": "source"}, {"expert_gates": "fixed"}, "aa, bb, cc"),
     ({"lang_pairs": "aa-en,en-bb,bb-aa"}, {}, None),
     ({"decoder_langtok": True}, {}, None),
     ({}, {"expert_gates": "task,base"}, None),
