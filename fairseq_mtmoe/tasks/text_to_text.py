@@ -141,17 +141,6 @@ class TextToTextTask(BenchmarkTask):
                 models, sample, prefix_tokens=prefix_tokens, constraints=constraints, bos_token=self.first_token
             )
 
-    def write(self, model: Any, sample: dict[str, Any]) -> Tensor:
-        """Return a batch's greedy outputs: tokens with an end, (E, L), padded with NaN."""
-        most = self.scored(self.name).most_tokens
-        longest = self.args.max_target_positions - 1 if most is None else most
-        decoding = Decoding(beam=1, max_len_b=longest)
-        search = BeamSearch(self.build_generator([model], decoding.generation))
-        direction = Direction(self.name, first_input=self.first_token)
-        hypotheses = searched(search, [model], sample, direction, None)
-        tokens = [beam[0]["tokens"].float() for beam in hypotheses]
-        return nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=math.nan)
-
     @cached_property
     def _task_type(self) -> TextTaskType:
         return TextTaskType(self.row, self.pieces)
@@ -164,7 +153,14 @@ class TextToTextTask(BenchmarkTask):
         return [*super().metrics_of(key), *([NO_LABEL] if has_labels(self.row) else [])]
 
     def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
-        return self.write(unwrapped(model), sample)
+        """Return a batch's greedy outputs: tokens with an end, (E, L), padded with NaN."""
+        most, inner = self.scored(self.name).most_tokens, unwrapped(model)
+        longest = self.args.max_target_positions - 1 if most is None else most
+        decoding = Decoding(beam=1, max_len_b=longest)
+        search = BeamSearch(self.build_generator([inner], decoding.generation))
+        hypotheses = searched(search, [inner], sample, Direction(self.name, first_input=self.first_token), None)
+        tokens = [beam[0]["tokens"].float() for beam in hypotheses]
+        return nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=math.nan)
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
         """Log each set's loss, perplexity and metrics."""

@@ -151,11 +151,9 @@ def _what_it_is(path: str | Path, content: Mapping[str, Any]) -> str:
 
     For a source's checkpoint it names the source file.
     """
-    options = model_options(content)
-    if options is None:
-        return "another file"
+    options = model_options(content) or {}
     if options.get("pemt_stage") != SOURCE or not options.get("pemt"):
-        return "the checkpoint of a model that is not a source"
+        return "another file"
     task = Metadata.from_text(options["pemt"]).task
     return f"the whole checkpoint of {task}: its source file is `{file_of(Path(path).parent, task)}`"
 

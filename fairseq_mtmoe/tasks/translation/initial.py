@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from omegaconf import open_dict
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS, MOE
@@ -18,7 +18,6 @@ from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.options.transformer import TranslatorForm
-from fairseq_mtmoe.sparsify.in_training import begin_with
 from fairseq_mtmoe.tasks.translation import options
 
 logger = logging.getLogger(__name__)
@@ -74,10 +73,6 @@ class InitialModel:
             logger.info(f"from {self.path}: {', '.join(f'{name} = {value}' for name, value in changed.items())}")
         with open_dict(cfg):
             cfg.update(changed)
-
-    def begin(self, model: nn.Module) -> None:
-        """Copy the weights to a new model; see `begin_with`."""
-        begin_with(model, self.weights)
 
 
 def expect_sizes(path: str, given: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fairseq import utils
@@ -259,11 +259,6 @@ def new_symbols(settings: Mapping[str, Any]) -> list[int]:
     return counts
 
 
-def pairs_of(state: Mapping[str, Any]) -> list[str]:
-    """Return the pairs that a checkpoint was trained on; empty if it lacks them."""
-    return (state.get("task_state") or {}).get("lang_pairs") or []
-
-
 def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
     """Replace the options by a checkpoint's settings; return whether any changed."""
     changed = _differing(args, state)
@@ -288,16 +283,6 @@ def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
 
 def _differing(args: Namespace, state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: state[name] for name in SETTINGS if name in state and state[name] != getattr(args, name)}
-
-
-def check_joined(dicts: Mapping[str, Dictionary], langs: Sequence[str]) -> None:
-    """Check that all languages have the same dictionary (UserError)."""
-    for lang in langs:
-        if dicts[lang] != dicts[langs[0]]:
-            raise UserError(
-                f"`dict.{lang}.txt` and `dict.{langs[0]}.txt` must be the same dictionary, but differ; "
-                "preprocess all languages with one joined dictionary."
-            )
 
 
 def check_language_tokens(args: Namespace, dictionary: Dictionary, of: str = "") -> None:

@@ -2,14 +2,13 @@
 
 import logging
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, shortened
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.slots.sparse_model import depends_on_tasks
 
-SHOWN = 4  # languages that a message lists
 NO_TOKENS = "--langtoks \"{'main': (None, None)}\""  # how a run insists
 
 logger = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ def check_targets(args: Namespace, task_id: Callable[[str], int], model: Any) ->
     for (source, _), languages in targets.items():
         if len(languages) == 1:
             continue
-        alike = f"{_listed(languages)} apart, the targets of {source}"
+        alike = f"{shortened(languages)} apart, the targets of {source}"
         if not args.insists_on_tokens:
             raise UserError(
                 f"`--decoder-langtok` or `--encoder-langtok tgt` must be given to tell {alike}, but neither is; "
@@ -37,9 +36,3 @@ def check_targets(args: Namespace, task_id: Callable[[str], int], model: Any) ->
             f"The model has no language token and no gate to tell {alike}: it writes the same for all of them, "
             "unless the text names its target."
         )
-
-
-def _listed(languages: Sequence[str]) -> str:
-    if len(languages) <= SHOWN:
-        return f"{', '.join(languages[:-1])} and {languages[-1]}"
-    return f"{', '.join(languages[:SHOWN])} and {len(languages) - SHOWN} more"

@@ -40,6 +40,7 @@ from fairseq_mtmoe.evaluation.fairseq_searches import mend
 from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.slot import takes, unwrapped
+from fairseq_mtmoe.sparsify.in_training import begin_with
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks._multitask.validation import Group
@@ -111,7 +112,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             initial.check(task.source_dictionary, task.target_dictionary, split_paths(args.data)[0])
         task.initial = initial
         if training:
-            task._keep_vocabulary()
+            vocabulary = task._vocabulary_of_data()
+            if vocabulary is not None:
+                task.state.merge_state_dict({VOCABULARY: vocabulary.to_state()})
             if initial is not None:
                 task._keep(initial.settings)
         return task
@@ -132,12 +135,6 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         kept = {name: settings[name] for name in KEPT if name in settings}
         self.state.merge_state_dict({**kept, **self.state.state_dict})
 
-    def _keep_vocabulary(self) -> None:
-        """Store the vocabulary in checkpoints, so that they translate plain text."""
-        vocabulary = self._vocabulary_of_data()
-        if vocabulary is not None:
-            self.state.merge_state_dict({VOCABULARY: vocabulary.to_state()})
-
     def _vocabulary_of_data(self) -> Vocabulary | None:
         sides = self.source_dictionary, self.target_dictionary
         symbols = [dictionary.symbols[: self.dictionary_sizes[id(dictionary)]] for dictionary in sides]
@@ -152,8 +149,12 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def check_dicts(self, dicts: dict[str, Any], source_langs: list[str], target_langs: list[str]) -> None:
         """Check that all sources, and all targets, share a dictionary (UserError)."""
         for option, langs in (("source_dict", source_langs), ("target_dict", target_langs)):
-            if getattr(self.args, option) is None:
-                options.check_joined(dicts, langs)
+            for lang in langs if getattr(self.args, option) is None else ():
+                if dicts[lang] != dicts[langs[0]]:
+                    raise UserError(
+                        f"`dict.{lang}.txt` and `dict.{langs[0]}.txt` must be the same dictionary, but differ; "
+                        "preprocess all languages with one joined dictionary."
+                    )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the settings of training, before a checkpoint's model is built for evaluation.
@@ -193,7 +194,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if self.training and not from_checkpoint:
             check_targets(self.args, self.task_id, model)
         if begins is not None and self.checkpoint_to_go_on_from() is None:
-            begins.begin(model)
+            begin_with(model, begins.weights)
         if self.training and self.args.train_only and not from_checkpoint:
             counts = options.new_symbols(begins.settings if begins else {})
             self._new_embeddings = NewEmbeddings(model, counts)
@@ -236,7 +237,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None:
         """See `TrainingTask`; a run may continue with more pairs, or with fewer."""
-        before, now = options.pairs_of(state), options.all_pairs(self.args)
+        before = (state.get("task_state") or {}).get("lang_pairs")
+        now = options.all_pairs(self.args)
         if goes_on and before and not (set(before) <= set(now) or set(now) <= set(before)):
             self.refuse_other_tasks("--lang-pairs", path, before, now, ", with more or fewer pairs")
         self.check_vocabulary(state.get("task_state"), path)
