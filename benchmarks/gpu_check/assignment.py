@@ -10,7 +10,6 @@ import torch
 from assignment_scores import gap, random_scores, upper_bound
 from layer_systems import own_systems
 from timing import Floor, interleaved
-from torch import Tensor
 
 from fairseq_mtmoe.moe import priced_assignment
 from fairseq_mtmoe.moe.assignment.triton_form import kernels_are_right
@@ -22,7 +21,6 @@ KINDS = ("isotropic", "skewed")
 NUM_EXPERTS, GAP_TOKENS = 64, 4096
 SHARE_FLOOR, GAP_FLOOR = Floor(0.03), Floor(1e-3)
 LAYER = "ours, BASE gate"
-REPETITIONS, WARMUPS = 15, 3
 
 
 def checks(setting: Setting) -> Iterator[Check]:
@@ -39,17 +37,13 @@ def trial(setting: Setting) -> list[Row]:
     return [passed("Triton's kernels agree with the form in torch")]
 
 
-def assign(scores_TN: Tensor, start_N: Tensor) -> Tensor:
-    return priced_assignment(scores_TN, start_N).expert_T
-
-
 def times(setting: Setting, kind: str) -> list[Row]:
     """Milliseconds from running prices, and their share of a layer's."""
     sizes, num_experts = sizes_of(setting), 4 if setting.toy else NUM_EXPERTS
     torch.manual_seed(1)
     layer = own_systems(num_experts, sizes, sizes.inputs(1))[LAYER]
     scores_TN = random_scores(kind, sizes.tokens, num_experts).to(setting.device)
-    work = partial(assign, scores_TN, priced_assignment(scores_TN).price_N)
+    work = partial(priced_assignment, scores_TN, priced_assignment(scores_TN).price_N)
     work()  # the first call of a library may wait
     if setting.device != "cpu":
         torch.cuda.set_sync_debug_mode("error")
@@ -58,9 +52,7 @@ def times(setting: Setting, kind: str) -> list[Row]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     works = {LAYER: layer.step, "assignment": work}
-    repetitions, warmups = (2, 1) if setting.toy else (REPETITIONS, WARMUPS)
-    prepare = {LAYER: layer.prepare}
-    seconds = interleaved(works, repetitions, warmups, setting.device, prepare, head_start=True)
+    seconds = interleaved(works, *setting.turns, setting.device, {LAYER: layer.prepare}, head_start=True)
     own, whole = median(seconds["assignment"]), median(seconds[LAYER])
     size = f"{sizes.tokens:,} × {num_experts}, {kind} scores"
     note = f"of {1000 * whole:.3g} ms, a forward and backward pass of the layer"

@@ -9,9 +9,13 @@ from statistics import median
 from typing import Any
 
 import torch
-from timing import Floor, Ratio, interleaved
+from bench_decode import APART, STOCK, batches, check_equal, systems
+from fairseq.utils import apply_to_sample
+from timing import Floor, interleaved
+from wmt15_models import Size, sentences, translation_task
 
-from gpu_check.rows import Check, Row, Setting, figure, measured, passed
+from gpu_check.rows import Check, Row, Setting, measured, passed, ratio
+from gpu_check.step import TINY
 
 WORDS, TOY_WORDS = 24, 4
 REPETITIONS, WARMUPS = 5, 2
@@ -26,27 +30,22 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 def same_hypotheses(setting: Setting) -> list[Row]:
     """In float32 a sparse model whose experts are copies finds what stock fairseq's finds."""
-    from bench_decode import check_equal
-
-    systems, samples = systems_and_samples(setting, torch.float32, 8, 1)
-    return [passed("hypotheses of equal experts in float32", check_equal(systems, samples[0]))]
+    found, samples = systems_and_samples(setting, torch.float32, 8, 1)
+    return [passed("hypotheses of equal experts in float32", check_equal(found, samples[0]))]
 
 
 def compared(setting: Setting, batch_size: int) -> list[Row]:
-    from bench_decode import APART, STOCK
-
     dtype = torch.float32 if setting.device == "cpu" else torch.bfloat16
     repetitions, warmups = (2, 0) if setting.toy else (REPETITIONS, WARMUPS)
-    systems, samples = systems_and_samples(setting, dtype, batch_size, repetitions)
-    for system in systems.values():
+    found, samples = systems_and_samples(setting, dtype, batch_size, repetitions)
+    for system in found.values():
         system.feed(samples)
-    seconds = interleaved(systems, repetitions, warmups, setting.device)
+    seconds = interleaved(found, repetitions, warmups, setting.device)
     rows = []
     for name, own in seconds.items():
         rows.append(measured(f"{batch_size} sentences, {name}", batch_size / median(own), "sentences/s"))
-    ratio = Ratio.of(seconds[STOCK], seconds[APART])
     what = f"{batch_size} sentences, {APART}: speed over stock fairseq's"
-    rows.append(figure(setting, what, ratio.median, FLOOR, f"quartiles {ratio.low:.3f}-{ratio.high:.3f}"))
+    rows.append(ratio(setting, what, seconds[STOCK], seconds[APART], FLOOR))
     return rows
 
 
@@ -54,18 +53,12 @@ def systems_and_samples(
     setting: Setting, dtype: torch.dtype, batch_size: int, count: int
 ) -> tuple[dict[str, Any], list[Any]]:
     """Return the systems of `bench_decode` on the device, and batches for them."""
-    import bench_decode
-    from fairseq.utils import apply_to_sample
-    from wmt15_models import Size, sentences, translation_task
-
-    from gpu_check.step import TINY
-
     logging.disable(logging.INFO)
     size = Size(**(TINY if setting.toy else {}))
     task, words = translation_task(size), TOY_WORDS if setting.toy else WORDS
-    systems = bench_decode.systems(size, task, words)
-    for system in systems.values():
+    found = systems(size, task, words)
+    for system in found.values():
         system.model.to(setting.device, dtype)
     data = sentences(task, count=2000 if setting.toy else 20_000)
-    samples = bench_decode.batches(data, words, batch_size, count)
-    return systems, [apply_to_sample(lambda x: x.to(setting.device), sample) for sample in samples]
+    samples = batches(data, words, batch_size, count)
+    return found, [apply_to_sample(lambda x: x.to(setting.device), sample) for sample in samples]

@@ -13,15 +13,14 @@ from statistics import median
 
 import torch
 from layer_checks import check_in_place
-from layer_systems import BOUNDS, DENSE, Sizes, own_systems
-from timing import Floor, Ratio, interleaved
+from layer_systems import BOUNDS, DENSE, GATES, Sizes, own_systems
+from timing import Floor, interleaved
 
-from gpu_check.rows import Check, Row, Setting, figure, measured
+from gpu_check.rows import Check, Row, Setting, measured, ratio
 
-OURS = ("ours, BASE gate", "ours, task gate")
 EXPERTS = (16, 64)
 FULL, TOY = Sizes(65_536, 1024, 4096), Sizes(64, 16, 32)
-BATCHES, REPETITIONS, WARMUPS = 2, 15, 3
+BATCHES = 2
 DENSE_FLOOR = Floor(1.15)
 
 
@@ -40,16 +39,14 @@ def compared(setting: Setting, num_experts: int) -> list[Row]:
     torch.manual_seed(1)
     sizes = sizes_of(setting)
     systems = own_systems(num_experts, sizes, sizes.inputs(BATCHES))
-    for name in OURS:
+    for name in GATES:
         check_in_place(systems[name])
-    names = (DENSE, *BOUNDS, *OURS)
+    names = (DENSE, *BOUNDS, *GATES)
     steps = {name: systems[name].step for name in names}
     prepare = {name: systems[name].prepare for name in names}
-    repetitions, warmups = (2, 1) if setting.toy else (REPETITIONS, WARMUPS)
-    seconds = interleaved(steps, repetitions, warmups, setting.device, prepare, head_start=True)
+    seconds = interleaved(steps, *setting.turns, setting.device, prepare, head_start=True)
     rows = [measured(f"{num_experts} experts, {name}", 1000 * median(seconds[name]), "ms") for name in names]
-    for name in OURS:
-        ratio = Ratio.of(seconds[name], seconds[DENSE])
-        note = f"quartiles {ratio.low:.3f}-{ratio.high:.3f}"
-        rows.append(figure(setting, f"{num_experts} experts, {name}: time / dense", ratio.median, DENSE_FLOOR, note))
+    for name in GATES:
+        what = f"{num_experts} experts, {name}: time / dense"
+        rows.append(ratio(setting, what, seconds[name], seconds[DENSE], DENSE_FLOOR))
     return rows

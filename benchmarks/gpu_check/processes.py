@@ -17,7 +17,7 @@ from torch.multiprocessing import spawn
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.device_kind import device_kind, device_kind_everywhere
 from fairseq_mtmoe.moe.parallel.placement import average_over_replicas, place_experts
-from gpu_check.rows import Check, Row, Setting, Skipped, passed, short
+from gpu_check.rows import Check, Row, Setting, Skipped, passed
 
 KINDS = ("base", "task", "switch")
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}  # of the largest value
@@ -39,11 +39,11 @@ def several_are_one(setting: Setting, size: int) -> list[Row]:
         states = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(size)]
     with device_kind_everywhere(device_kind(torch.empty(0, device=setting.device))):
         for number, (kind, dtype) in enumerate(CASES):
-            compare(f"{kind} gate, {short(dtype)}", kind, dtype, [state[number] for state in states])
+            compare(kind, dtype, [state[number] for state in states])
     return [passed(f"{size} processes: outputs and gradients are those of one, all gates")]
 
 
-def compare(what: str, kind: str, dtype: torch.dtype, states: list[dict[str, Tensor]]) -> None:
+def compare(kind: str, dtype: torch.dtype, states: list[dict[str, Tensor]]) -> None:
     """Raise AssertionError where a process's values are not those of one process with all experts."""
     size, whole = len(states), built(kind, dtype)
     outputs = [passed_through(whole, rank, "cpu") for rank in range(size)]  # gradients add up
@@ -56,7 +56,8 @@ def compare(what: str, kind: str, dtype: torch.dtype, states: list[dict[str, Ten
         for name, value in right.items():
             apart = float((state[name].double() - value.double()).abs().max())
             scale = max(float(value.abs().max()), TOKENS**0.5 if name == "blend" else 1e-3)
-            assert apart <= TOLERANCE[dtype] * scale, f"{what}, process {rank}: {name} differs by {apart / scale:.1e}"
+            place = f"{kind} gate, {dtype}, process {rank}: {name}"
+            assert apart <= TOLERANCE[dtype] * scale, f"{place} differs by {apart / scale:.1e}"
 
 
 def built(kind: str, dtype: torch.dtype, placement: Any = None) -> MoELayer:

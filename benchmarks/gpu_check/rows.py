@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from timing import Floor, shown
+from timing import Floor, Ratio, shown
 
-PASSED, FAILED, MEASURED, SKIPPED = OUTCOMES = ("passed", "failed", "measured", "skipped")
+PASSED, FAILED, MEASURED, SKIPPED = "passed", "failed", "measured", "skipped"
 FLOORS_ARE_FOR = "H200"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `outcome` is one of `OUTCOMES`, `note` says why it failed."""
+    """One line of the table; `note` says why a check failed."""
 
     what: str
     outcome: str
@@ -29,6 +29,11 @@ class Setting:
 
     device: str
     toy: bool
+
+    @property
+    def turns(self) -> tuple[int, int]:
+        """Repetitions that are timed, and those before them."""
+        return (2, 1) if self.toy else (15, 5)
 
     @property
     def floors_decide(self) -> bool:
@@ -64,5 +69,7 @@ def figure(setting: Setting, what: str, number: float, floor: Floor, note: str =
     return Row(what, outcome, shown(number), str(floor), note)
 
 
-def short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def ratio(setting: Setting, what: str, own: Sequence[float], peer: Sequence[float], floor: Floor) -> Row:
+    """Return the ratio of two systems' seconds, which has a floor."""
+    found = Ratio.of(own, peer)
+    return figure(setting, what, found.median, floor, f"quartiles {found.low:.3f}-{found.high:.3f}")

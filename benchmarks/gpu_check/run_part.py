@@ -1,4 +1,4 @@
-"""The process that runs one part: `python -m gpu_check.run_part MODULE DEVICE SIZES FILE`.
+"""The process that runs one part: `python -m gpu_check.run_part MODULE SIZES FILE`.
 
 It writes the rows to the file after each check. Tracebacks go to standard error.
 """
@@ -27,8 +27,9 @@ def rows_of(check: Check) -> list[Row]:
         return [Row(check.name, FAILED, note=f"{type(error).__name__}: {message[:300]}")]
 
 
-def main(module: str, device: str, sizes: str, file: str) -> None:
-    checks = importlib.import_module(module).checks(Setting(device, sizes == "toy"))
+def main(module: str, sizes: str, file: str) -> None:
+    setting = Setting("cpu", toy=True) if sizes == "toy" else Setting("cuda", toy=False)
+    checks = importlib.import_module(module).checks(setting)
     rows: list[Row] = []
     for check in checks:
         rows += rows_of(check)

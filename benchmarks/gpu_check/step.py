@@ -13,9 +13,11 @@ from itertools import cycle, islice
 from statistics import median
 from typing import Any
 
-from timing import Floor, Ratio, interleaved
+from bench_step import SPARSE, STOCK, systems
+from timing import Floor, interleaved
+from wmt15_models import Size, batches, sentences, translation_task
 
-from gpu_check.rows import Check, Row, Setting, figure, measured
+from gpu_check.rows import Check, Row, Setting, measured, ratio
 
 ML50 = dict(width=1024, inner=4096, layers=12, heads=16, symbols=64_000)
 PLANS: list[tuple[str, int, dict[str, Any]]] = [
@@ -23,7 +25,6 @@ PLANS: list[tuple[str, int, dict[str, Any]]] = [
 ]  # fmt: skip
 TINY = dict(width=16, inner=32, layers=2, heads=2, num_experts=4, symbols=200)
 FLOOR = Floor(1.0, at_most=False)
-REPETITIONS, WARMUPS = 15, 5
 
 
 def checks(setting: Setting) -> Iterator[Check]:
@@ -34,11 +35,8 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 def compared(setting: Setting, what: str, max_tokens: int, sizes: dict[str, Any]) -> list[Row]:
     """Tokens per second of both, after their losses and gradients were compared."""
-    from bench_step import SPARSE, STOCK, systems
-    from wmt15_models import Size, batches, sentences, translation_task
-
     logging.disable(logging.INFO)
-    repetitions, warmups = (2, 1) if setting.toy else (REPETITIONS, WARMUPS)
+    repetitions, warmups = setting.turns
     size = Size(**sizes)
     task = translation_task(size)
     made = batches(sentences(task, 2000 if setting.toy else 300_000), max_tokens)
@@ -51,7 +49,5 @@ def compared(setting: Setting, what: str, max_tokens: int, sizes: dict[str, Any]
     for name, own in seconds.items():
         speed = median(count / each for count, each in zip(tokens, own, strict=True))
         rows.append(measured(f"{what}, {name}", speed, "target tokens/s"))
-    ratio = Ratio.of(seconds[STOCK], seconds[SPARSE])  # on the same batch, the inverse of the times'
-    note = f"quartiles {ratio.low:.3f}-{ratio.high:.3f}"
-    rows.append(figure(setting, f"{what}: tokens/s over stock fairseq's", ratio.median, FLOOR, note))
+    rows.append(ratio(setting, f"{what}: tokens/s over stock fairseq's", seconds[STOCK], seconds[SPARSE], FLOOR))
     return rows
