@@ -28,6 +28,7 @@ TRANSLATED = (PERPLEXITY, "bleu", "chrf")
 TIERS = ("all", "high", "mid", "low")
 BEST = "best valid perplexity"  # of a run's validations: a metric that the curves give
 UPDATES_TO = "updates to perplexity "  # then a perplexity: a metric that the curves give
+Curve = list[tuple[int, float]]  # updates with their figures
 WIDE, WIDE_RATIO = 1.0, 0.05  # half-widths that are called wide: points, and logarithms of perplexities
 SCORED = (
     "Scores are by `mtmoe evaluate {study.score}` with the mean of the last {study.averaged} checkpoints; *all* is the "
@@ -84,38 +85,27 @@ class Lines:
     lines: Sequence[dict[str, str]]
 
     def values(self, metric: str, group: str) -> dict[str, dict[int, float]]:
-        """By row and seed a tier's or task's figure, that of the last update."""
+        """By row and seed a tier's or task's figure: that of the last update, or what its curve says."""
+        figure, source = _last, metric
         if metric == BEST:
-            return {row: {seed: min(value for _, value in curve) for seed, curve in of_row.items()}
-                    for row, of_row in self._curves(group).items()}  # fmt: skip
-        if metric.startswith(UPDATES_TO):
-            return self._updates_to(float(metric.removeprefix(UPDATES_TO)), group)
-        found: dict[str, dict[int, tuple[int, float]]] = {}
-        for line in self.lines:
-            if line["metric"] != metric or group != (line["task"] or line["tier"]):
-                continue
-            of_row, seed, update = found.setdefault(line["row"], {}), int(line["seed"]), int(line["update"] or 0)
-            if seed not in of_row or update >= of_row[seed][0]:
-                of_row[seed] = update, float(line["value"])
-        return {row: {seed: value for seed, (_, value) in of_row.items()} for row, of_row in found.items()}
+            figure, source = _lowest, PERPLEXITY
+        elif metric.startswith(UPDATES_TO):
+            figure, source = functools.partial(updates_to, float(metric.removeprefix(UPDATES_TO))), PERPLEXITY
+        found: dict[str, dict[int, float]] = {}
+        for (row, seed), curve in self._curves(source, group).items():
+            value = figure(curve)
+            if value is not None:
+                found.setdefault(row, {})[seed] = value
+        return found
 
-    def _updates_to(self, perplexity: float, tier: str) -> dict[str, dict[int, float]]:
-        reached: dict[str, dict[int, float]] = {}
-        for row, of_row in self._curves(tier).items():
-            for seed, curve in of_row.items():
-                update = updates_to(curve, perplexity)
-                if update is not None:
-                    reached.setdefault(row, {})[seed] = update
-        return reached
-
-    def _curves(self, tier: str) -> dict[str, dict[int, list[tuple[int, float]]]]:
-        """Return by row and seed the validation perplexity after each number of updates."""
-        curves: dict[str, dict[int, list[tuple[int, float]]]] = {}
+    def _curves(self, metric: str, group: str) -> dict[tuple[str, int], Curve]:
+        """Return by row and seed the figures with the update of each, in the order of updates."""
+        curves: dict[tuple[str, int], Curve] = {}
         for line in self.lines:
-            if line["metric"] == PERPLEXITY and line["tier"] == tier:
+            if line["metric"] == metric and group == (line["task"] or line["tier"]):
                 point = int(line["update"] or 0), float(line["value"])
-                curves.setdefault(line["row"], {}).setdefault(int(line["seed"]), []).append(point)
-        return curves
+                curves.setdefault((line["row"], int(line["seed"])), []).append(point)
+        return {run: sorted(curve, key=lambda point: point[0]) for run, curve in curves.items()}
 
     def provenance(self) -> str:
         """Commits with versions, processors and days, each in the table's order."""
@@ -125,9 +115,17 @@ class Lines:
         return "; ".join(parts)
 
 
-def updates_to(curve: Sequence[tuple[int, float]], perplexity: float) -> float | None:
+def _last(curve: Curve) -> float:
+    return curve[-1][1]
+
+
+def _lowest(curve: Curve) -> float:
+    return min(value for _, value in curve)
+
+
+def updates_to(perplexity: float, curve: Curve) -> float | None:
     """Return the update at which a validation curve first reaches a perplexity, between two validations."""
-    for (before, high), (after, low) in itertools.pairwise(sorted(curve)):
+    for (before, high), (after, low) in itertools.pairwise(curve):
         if high > perplexity >= low:
             return before + (after - before) * math.log(high / perplexity) / math.log(high / low)
     return None

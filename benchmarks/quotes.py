@@ -33,7 +33,6 @@ QUOTED = ROOT / "benchmarks" / "quoted.yaml"
 AGREES, DISAGREES, EXCLUDES, POST_HOC = "agrees", "disagrees", "excludes the paper's figure", "post hoc"
 ALL_WORDS = (BETTER, WORSE, NONE_WIDE, NONE, AGREES, DISAGREES, EXCLUDES, POST_HOC, ONE_SEED, FEW_RUNS)
 WORDS = "|".join(map(re.escape, ALL_WORDS))
-FIGURE = re.compile(rf"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|{ONE_SEED}|{FEW_RUNS})\)(, (?:{WORDS})(?!\w))?")
 
 
 @dataclass
@@ -173,72 +172,28 @@ def _mean(metric: str, of_row: dict[int, float]) -> str:
 
 def misquoted(root: Path = ROOT, all_quoted: Sequence[Quoted] | None = None) -> Iterator[str]:
     """What pages must say and do not: a sentence each."""
-    found = told(load_pages().quoted if all_quoted is None else all_quoted)
-    for page in dict.fromkeys(one.page for one, *_ in found):
-        page_lines = (root / page).read_text(encoding="utf-8").splitlines()
-        of_page = [one for one in found if one[0].page == page]
-        placed = _places(page_lines, of_page)
-        where = {id(one): [at] for at, of_line in placed.items() for one in of_line}
-        judged: dict[int, list[Told]] = {}
-        for one in of_page:
-            quoted, figure, word = one
-            everywhere = [at for at, line in enumerate(page_lines) if quoted.line in line]
-            places = [at for at in where.get(id(one), everywhere) if figure in page_lines[at]]
-            if not places:
-                yield f"{page}: the line with `{quoted.line}` must have `{figure}`, but has not."
-            elif word:
-                judged.setdefault(places[0], []).append(one)
-        for at, of_line in judged.items():
-            is_said, wanted = _says(page_lines, at, of_line)
-            if not is_said:
-                yield f"{page}: the line with `{of_line[0][0].line}` must have `{wanted}`, but has not."
+    for quoted, figure, word in told(load_pages().quoted if all_quoted is None else all_quoted):
+        page_lines = (root / quoted.page).read_text(encoding="utf-8").splitlines()
+        places = [at for at, line in enumerate(page_lines) if quoted.line in line and figure in line]
+        if not any(_says(page_lines, at, figure, word) for at in places):
+            wanted = ", ".join(filter(None, (figure, word)))
+            yield f"{quoted.page}: the line with `{quoted.line}` must have `{wanted}`, but has not."
 
 
-def _places(page_lines: Sequence[str], of_page: Sequence[Told]) -> dict[int, list[Told]]:
-    """The differences of each line, in the order in which they stand there.
-
-    Of several with the same words the first is in the first line that has these words, and so on; or all are in the
-    only such line. Where there are more or fewer lines, none is placed.
-    """
-    by_words: dict[str, list[Told]] = {}
-    for one in of_page:
-        if one[2]:
-            by_words.setdefault(one[0].line, []).append(one)
-    found: dict[int, list[Told]] = {}
-    for words, of_words in by_words.items():
-        places = [at for at, line in enumerate(page_lines) if words in line]
-        if len(places) == 1:
-            places *= len(of_words)
-        if len(places) == len(of_words):
-            for at, one in zip(places, of_words, strict=True):
-                found.setdefault(at, []).append(one)
-    return found
+def _says(page_lines: Sequence[str], at: int, figure: str, word: str) -> bool:
+    """Whether a line has the word of its figure: in its table's column `verdict`, else behind it, if one is there."""
+    verdict = _verdict(page_lines, at)
+    if verdict:
+        return not word or word in verdict.split("; ")
+    said = re.search(rf"{re.escape(figure)}, ({WORDS})(?!\w)", page_lines[at])
+    return not word or said is None or said[1] == word
 
 
-def _says(page_lines: Sequence[str], at: int, of_line: Sequence[Told]) -> tuple[bool, str]:
-    """Whether a line has the words of its figures: in its table's column `verdict`, else behind those that have one."""
-    column = _column(page_lines, at, "verdict")
-    if column:
-        return _cells(page_lines[at])[column] == _words(of_line), _words(of_line)
-    said = {match[0] for match in FIGURE.finditer(page_lines[at]) if match[1]}
-    wrong = [f"{figure}, {word}" for _, figure, word in of_line
-             if f"{figure}, {word}" not in said and any(text.startswith(f"{figure},") for text in said)]  # fmt: skip
-    return not wrong, "`, `".join(wrong)
-
-
-def _words(of_line: Sequence[Told]) -> str:
-    return "; ".join(word for *_, word in of_line)
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
-
-
-def _column(page_lines: Sequence[str], at: int, name: str) -> int:
-    """The place of a column among the cells of a table's line; 0 where there is no such cell."""
-    first = at
-    while first and page_lines[first - 1].startswith("|"):
-        first -= 1
-    head = _cells(page_lines[first])
-    column = head.index(name) if name in head and first != at else 0
-    return column if column < len(_cells(page_lines[at])) else 0
+def _verdict(page_lines: Sequence[str], at: int) -> str:
+    """Return the cell of a table's row in the column `verdict`; empty where there is none."""
+    head = at
+    while head and page_lines[head - 1].startswith("|"):
+        head -= 1
+    names, cells = (re.split(r"(?<!\\)\|", page_lines[place]) for place in (head, at))
+    by_name = {name.strip(): cell.strip() for name, cell in zip(names, cells, strict=False)}
+    return by_name.get("verdict", "")
