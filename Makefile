@@ -100,8 +100,7 @@ $(BENCH_INSTALLED): $(INSTALLED)
 	@touch $@
 
 bench: $(BENCH_INSTALLED)  ## run every benchmark beside its peers, into benchmarks/results: an hour on an idle machine
-	set -e; for name in $(BENCHMARKS); do \
-		$(BIN)/python benchmarks/bench_$$name.py --write $$(test $$name != epoch || echo --large); done
+	set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/bench_$$name.py --write; done
 
 bench-check: $(BENCH_INSTALLED)  ## run benchmarks at small sizes; fail if a figure misses its floor by more than 20%
 	failed=; for name in $(BENCHMARKS); do \

@@ -15,10 +15,9 @@ from functools import partial
 from itertools import cycle, product
 from statistics import median
 
-import click
 import torch
 from assignment_scores import gap, random_scores, upper_bound
-from measure import Report, report_name, report_options
+from measure import Report, benchmark
 from timing import Floor, Ratio, interleaved
 from torch import Tensor
 
@@ -27,16 +26,12 @@ from fairseq_mtmoe.moe.assignment import kernels
 
 Assign = Callable[[Tensor], Tensor]
 KINDS = ("isotropic", "skewed")
-TOKENS, EXPERTS = (1024, 4096, 8192, 65_536), (8, 16, 64, 128)
-SMALL_TOKENS, SMALL_EXPERTS = (4096, 8192), (16, 64)
-BUILD_SIZES = ((4096, 16), (4096, 64))
 BATCHES = 3  # score matrices of each kind and size
 EARLIER = 8  # further matrices, whose mean prices the assignment may start from
 LIMIT = 60  # seconds for libbase, which never ends on some scores
 ROUNDING = 1e-9  # of a gap
 COLUMNS = (
-    "scores", "ours (ms)", "from prices / ours", "libbase (ms)", "ours / libbase", "gap, ours (%)",
-    "gap, libbase (%)",
+    "scores", "ours (ms)", "from prices / ours", "gap, ours (%)", "libbase (ms)", "ours / libbase", "gap, libbase (%)",
 )  # fmt: skip
 NOTE = (
     "Medians and quartiles; ratios are taken turn by turn. The gap to the optimum is the largest of "
@@ -45,17 +40,13 @@ NOTE = (
 )
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--repetitions", type=click.IntRange(5), default=9)
-@report_options("4096 and 8192 tokens, 16 and 64 experts.")
-def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
+@benchmark("assignment", "Balanced assignment", "4096 and 8192 tokens, 16 and 64 experts.")
+def main(report: Report, small: bool, repetitions: int) -> None:
     """Time balanced assignments, and say how far from the optimum they are."""
-    small = small or check
     torch.manual_seed(1)
-    report = Report(report_name("assignment", small), "Balanced assignment")
     compare_builds(report, repetitions)
-    compare(report, SMALL_TOKENS if small else TOKENS, SMALL_EXPERTS if small else EXPERTS, repetitions)
-    report.finish(write, check)
+    tokens, experts = ((4096, 8192), (16, 64)) if small else ((1024, 4096, 8192, 65_536), (8, 16, 64, 128))
+    compare(report, tokens, experts, repetitions)
 
 
 def compare_builds(report: Report, repetitions: int) -> None:
@@ -63,20 +54,15 @@ def compare_builds(report: Report, repetitions: int) -> None:
     if not kernels.BUILDS:
         report.text("Ours is the form in torch: there is no compiled kernel here.")
         return
-    rows = []
-    for num_tokens, num_experts in BUILD_SIZES:
-        scores = [random_scores("isotropic", num_tokens, num_experts) for _ in range(BATCHES)]
+    for num_experts in (16, 64):
+        scores = [random_scores("isotropic", 4096, num_experts) for _ in range(BATCHES)]
         works = {}
         for name, build in kernels.BUILDS.items():
             works[name] = in_turn(scores, partial(kernels.assign, build=build))
         seconds = interleaved(works, repetitions)
-        size = f"{num_tokens} × {num_experts}"
-        report.raw(f"builds: {size}", seconds)
-        best = next(iter(seconds.values()))
-        for name, times in seconds.items():
-            rows.append([size, name, 1000 * median(times), Ratio.of(times, best)])
-    columns = ("size", "build", "ms", "time / the first")
-    report.table("Builds of the kernel", columns, rows, "Isotropic scores; ours takes the first build.")
+        title = f"Builds of the kernel, 4096 × {num_experts}, isotropic scores"
+        first = next(iter(seconds))
+        report.speeds(title, seconds, first, [4096] * repetitions, "tokens", "Ours takes the first build.")
 
 
 def compare(report: Report, tokens: tuple[int, ...], experts: tuple[int, ...], repetitions: int) -> None:
@@ -94,23 +80,22 @@ def compare(report: Report, tokens: tuple[int, ...], experts: tuple[int, ...], r
         seconds = interleaved(works, repetitions)
         name = f"{kind}, {num_tokens} × {num_experts}"
         report.raw(name, seconds)
-        start = Ratio.of(seconds["from prices"], seconds["ours"])
-        starts.append(start.median)
+        starts.append(Ratio.of(seconds["from prices"], seconds["ours"]))
         gaps = gaps_of(assigned, scores)
-        row = [name, 1000 * median(seconds["ours"]), start]
-        if "libbase" not in works:
-            rows.append([*row, f"over {LIMIT} s", "–", 100 * max(gaps), "–"])
-            continue
-        ratio, their_gaps = Ratio.of(seconds["ours"], seconds["libbase"]), gaps_of(libbase_assigned, scores)
-        ratios.append(ratio.median)
-        rows.append([*row, 1000 * median(seconds["libbase"]), ratio, 100 * max(gaps), 100 * max(their_gaps)])
-        for ours, theirs in zip(gaps, their_gaps, strict=True):
-            worse += ours > theirs + ROUNDING
+        theirs = [f"over {LIMIT} s", "–", "–"]
+        if "libbase" in works:
+            ratios.append(Ratio.of(seconds["ours"], seconds["libbase"]))
+            their_gaps = gaps_of(libbase_assigned, scores)
+            worse += sum(own > other + ROUNDING for own, other in zip(gaps, their_gaps, strict=True))
+            theirs = [1000 * median(seconds["libbase"]), ratios[-1], 100 * max(their_gaps)]
+        rows.append([name, 1000 * median(seconds["ours"]), starts[-1], 100 * max(gaps), *theirs])
     report.table("Against libbase", COLUMNS, rows, NOTE)
-    report.figure("from prices: time / no start, median", median(starts), Floor(0.7))
+    saved = median(ratio.median for ratio in starts)
+    report.figure("from prices: time / no start, median", saved, Floor(0.7))
     if ratios:
-        report.figure("time / libbase, median over all scores", median(ratios), Floor(0.1))
-        report.figure("time / libbase, largest", max(ratios), Floor(0.25))
+        medians = [ratio.median for ratio in ratios]
+        report.figure("time / libbase, median over all scores", median(medians), Floor(0.1))
+        report.figure("time / libbase, largest", max(medians), Floor(0.25))
         report.figure("score matrices on which libbase's gap is smaller", worse, Floor(0))
 
 
@@ -155,8 +140,7 @@ def libbase_assigned(scores_TN: Tensor) -> Tensor:
 
 def libbase_ends(scores: list[Tensor], limit: float = LIMIT) -> bool:
     """Try libbase on score matrices in a process, which is ended after so many seconds."""
-    arrays = [scores_TN.numpy() for scores_TN in scores]
-    process = multiprocessing.get_context("spawn").Process(target=_try_libbase, args=(arrays,))
+    process = multiprocessing.get_context("spawn").Process(target=_try_libbase, args=(scores,))
     process.start()
     process.join(limit)
     if process.is_alive():
@@ -165,9 +149,9 @@ def libbase_ends(scores: list[Tensor], limit: float = LIMIT) -> bool:
     return process.exitcode == 0
 
 
-def _try_libbase(arrays: list[object]) -> None:
-    for array in arrays:
-        libbase_assigned(torch.as_tensor(array))
+def _try_libbase(scores: list[Tensor]) -> None:
+    for scores_TN in scores:
+        libbase_assigned(scores_TN)
 
 
 if __name__ == "__main__":

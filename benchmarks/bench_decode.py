@@ -11,19 +11,17 @@ timed beside one whose experts differ, and beside ours before it is sparse, so t
 from __future__ import annotations
 
 import copy
-import statistics
 from collections.abc import Iterator, Sequence
 from itertools import chain, cycle
 from typing import Any
 
-import click
 import torch
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.tasks.translation import TranslationTask
-from measure import Report, report_name, report_options
+from measure import Report, benchmark
 from omegaconf import OmegaConf
-from timing import Floor, Ratio, interleaved
+from timing import Floor, interleaved
 from torch import nn
 from wmt15_models import FULL, SMALL, Size, models, sentences, sparse_config, translation_task
 
@@ -93,40 +91,30 @@ def check_equal(running: dict[str, System], sample: Sample) -> str:
     return f"Hypotheses that are stock fairseq's, word for word: {equal}."
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--batch-sizes", default="8,32,64", help="Sentences per batch, a table for each.")
-@click.option("--words", default=24, help="Of each translation, and about as many of each source sentence.")
-@click.option("--repetitions", default=7, type=click.IntRange(5))
-@report_options("Smaller models and batches.")
-def main(batch_sizes: str, words: int, repetitions: int, small: bool, check: bool, write: bool) -> None:
+@benchmark(
+    "decode", "Generation, sparse against stock fairseq's dense model", "Smaller models and batches.", repetitions=7
+)
+def main(report: Report, small: bool, repetitions: int) -> None:
     """Print sentences per second and their ratios to stock fairseq's."""
-    size, chosen = FULL, [int(number) for number in batch_sizes.split(",")]
-    if small or check:
-        size, chosen, words = SMALL, [16], 12
+    size, batch_sizes, words = (SMALL, (16,), 12) if small else (FULL, (8, 32, 64), 24)
     task = translation_task(size)
     data = sentences(task, count=20_000)
     running = systems(size, task, words)
-    report = Report(report_name("decode", size is SMALL), "Generation, sparse against stock fairseq's dense model")
     report.text(
         f"{size}; beam {BEAM}, {words} words per hypothesis, as many steps for every system; {torch.get_num_threads()} "
         "threads, float32, BASE gates (greedy)."
     )
-    report.text(check_equal(running, batches(data, words, chosen[0], 1)[0]))
-    for batch_size in chosen:
+    report.text(check_equal(running, batches(data, words, batch_sizes[0], 1)[0]))
+    for batch_size in batch_sizes:
         samples = batches(data, words, batch_size, repetitions)
         for system in running.values():
             system.feed(samples)
         seconds = interleaved(running, repetitions, warmups=1)
-        rows: list[list[object]] = []
-        for name in running:
-            ratio = Ratio.of(seconds[STOCK], seconds[name])
-            rows.append([name, batch_size / statistics.median(seconds[name]), str(ratio)])
-            if name in (COPIES, APART):
-                what = f"sentences/s, {name} / {STOCK}, {batch_size} sentences"
-                report.figure(what, ratio.median, FLOOR, (ratio.low, ratio.high))
-        report.table(f"{batch_size} sentences a batch", ["model", "sentences/s", "ratio to stock (quartiles)"], rows)
-        report.raw(f"seconds, {batch_size} sentences", seconds)
-    report.finish(write, check)
+        title = f"{batch_size} sentences a batch"
+        report.speeds(title, seconds, STOCK, [batch_size] * repetitions, "sentences")
+        for name in (COPIES, APART):
+            what = f"sentences/s, {name} / {STOCK}, {batch_size} sentences"
+            report.ratio(what, seconds[STOCK], seconds[name], FLOOR)
 
 
 if __name__ == "__main__":

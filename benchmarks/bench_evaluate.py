@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
 import click
 import numpy as np
 import torch
 from fairseq import utils
-from fairseq.data import Dictionary, indexed_dataset
+from fairseq.data import Dictionary
 from fairseq.scoring.bleu import SacrebleuConfig, SacrebleuScorer
-from measure import Report, report_name, report_options
-from timing import ROOT, Floor, Ratio, interleaved
+from measure import Report, benchmark
+from timing import ROOT, Floor, interleaved
 from wmt15_models import FULL, SMALL, RandomTexts, Size
 
 from fairseq_mtmoe.analysis.scores import score_pair
@@ -35,10 +35,12 @@ from fairseq_mtmoe.evaluation.translator import Translator
 sys.path.insert(0, str(ROOT))
 
 from tests.helpers.benchmark import save_before_training
+from tests.helpers.binarized import write_ids
 from tests.helpers.untrained import babble
 
 PEER, MIXED = "fairseq-generate's loop", "mtmoe evaluate"
 FLOOR = Floor(1.5, at_most=False)
+DIRECTIONS, BEAM = 50, 5
 WORDS = 20  # of a translation
 Hypotheses = dict[str, list[str]]  # by direction
 
@@ -53,11 +55,7 @@ def make_data(folder: Path, pairs: Sequence[str], count: int, symbols: int) -> N
         texts = RandomTexts(np.minimum(lengths, 150).astype(np.int64), words, seed)
         for lang in pair.split("-"):
             words.save(str(folder / f"dict.{lang}.txt"))
-            prefix = folder / f"test.{pair}.{lang}"
-            builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=symbols)
-            for index in range(count):
-                builder.add_item(texts[index])
-            builder.finalize(f"{prefix}.idx")
+            write_ids(folder / f"test.{pair}.{lang}", map(texts.__getitem__, range(count)), symbols)
 
 
 def make_model(size: Size, data: Path, pairs: Sequence[str]) -> Path:
@@ -96,77 +94,51 @@ def _generated_pair(translator: Translator, pair: str) -> list[str]:
         required_batch_size_multiple=8,
     ).next_epoch_itr(shuffle=False)
     generator = task.build_generator(models, translator.decoding.generation)
+    words, ignored = task.target_dictionary, generator.symbols_to_strip_from_output
     scorer = SacrebleuScorer(SacrebleuConfig())
     texts: dict[int, str] = {}
     for batch in batches:
         sample = translator.decoding.moved(batch)
-        for row, hypotheses in enumerate(task.inference_step(generator, models, sample)):
-            number = int(sample["id"][row])
-            texts[number] = _text(task, generator, sample["target"][row], hypotheses[0], scorer)
+        outputs = task.inference_step(generator, models, sample)
+        for number, target, hypotheses in zip(sample["id"].tolist(), sample["target"], outputs, strict=True):
+            tokens = hypotheses[0]["tokens"].int().cpu()
+            _, text, _ = utils.post_process_prediction(tokens, "", None, None, words, extra_symbols_to_ignore=ignored)
+            reference = utils.strip_pad(target, words.pad()).int().cpu()
+            scorer.add_string(words.string(reference, None, escape_unk=True, extra_symbols_to_ignore=ignored), text)
+            texts[number] = text
     scorer.result_string()
     return [texts[number] for number in sorted(texts)]
 
 
-def _text(task: Any, generator: Any, target: Any, hypothesis: Any, scorer: Any) -> str:
-    words, ignored = task.target_dictionary, generator.symbols_to_strip_from_output
-    reference = utils.strip_pad(target, words.pad()).int().cpu()
-    tokens = hypothesis["tokens"].int().cpu()
-    _, text, _ = utils.post_process_prediction(tokens, "", None, None, words, extra_symbols_to_ignore=ignored)
-    scorer.add_string(words.string(reference, None, escape_unk=True, extra_symbols_to_ignore=ignored), text)
-    return str(text)
-
-
-def same_share(hypotheses: Hypotheses, others: Hypotheses) -> float:
-    """Return the share of sentences that have the same hypothesis."""
-    same = []
-    for pair, texts in hypotheses.items():
-        same += [text == other for text, other in zip(texts, others[pair], strict=True)]
-    return sum(same) / len(same)
-
-
-@click.command(context_settings={"show_default": True})
-@click.option("--directions", default=50)
+@benchmark(
+    "evaluate_cuda" if torch.cuda.is_available() else "evaluate",
+    "Test sets of many directions, mixed in batches",
+    "A smaller model, and 10 sentences of each direction.",
+    repetitions=3,
+)
 @click.option("--sentences", default=30, help="Of each direction.")
-@click.option("--beam", default=5)
-@click.option("--repetitions", default=3)
-@report_options("A smaller model, and 10 sentences of each direction.")
-def main(directions: int, sentences: int, beam: int, repetitions: int, small: bool, check: bool, write: bool) -> None:
+def main(report: Report, small: bool, repetitions: int, sentences: int) -> None:
     """Print sentences per second, and the ratio to fairseq-generate's loop."""
-    size = SMALL if small or check else FULL
-    sentences = 10 if small or check else sentences
-    pairs = [f"en-x{number:02}" for number in range(directions)]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    report = Report(
-        report_name("evaluate", size is SMALL, device),
-        "Test sets of many directions, mixed in batches",
-    )
+    size, sentences = (SMALL, 10) if small else (FULL, sentences)
+    pairs = [f"en-x{number:02}" for number in range(DIRECTIONS)]
     report.text(
-        f"{size}; {directions} directions of {sentences} sentences, beam {beam}, {WORDS} words of "
-        f"each translation; {torch.get_num_threads()} threads, float32."
+        f"{size}; {DIRECTIONS} directions of {sentences} sentences, beam {BEAM}, {WORDS} words of each translation; "
+        f"{torch.get_num_threads()} threads, float32."
     )
-    decoding = Decoding(beam=beam, max_len_b=WORDS)
     with quiet_fairseq(), tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder), pairs, sentences, size.symbols)
         model = make_model(size, Path(folder), pairs)
+        decoding = Decoding(beam=BEAM, max_len_b=WORDS)
         translator = Translator(folder, [str(model)], decoding, "none", references="fairseq")
         wanted, found = generated(translator, pairs), evaluated(translator, pairs)
-        same = same_share(wanted, found)
+        same = fmean(one == other for pair in pairs for one, other in zip(wanted[pair], found[pair], strict=True))
         # Hypotheses whose scores are the same but for rounding may change places.
         assert same >= 0.95, f"{same:.1%} of the hypotheses are fairseq-generate's"
         report.text(f"{same:.1%} of the hypotheses are fairseq-generate's, word for word.")
-        works: dict[str, Callable[[], object]] = {
-            PEER: partial(generated, translator, pairs),
-            MIXED: partial(evaluated, translator, pairs),
-        }
+        works = {PEER: partial(generated, translator, pairs), MIXED: partial(evaluated, translator, pairs)}
         seconds = interleaved(works, repetitions, warmups=0)
-    rows = []
-    for name, times in seconds.items():
-        ratio = Ratio.of(seconds[PEER], times)
-        rows.append([name, len(pairs) * sentences / float(np.median(times)), str(ratio)])
-    report.table("Speed", ["system", "sentences/s", "times as fast (quartiles)"], rows)
-    report.figure("times as fast", ratio.median, FLOOR, (ratio.low, ratio.high))
-    report.raw("seconds", seconds)
-    report.finish(write, check)
+    report.speeds("Speed", seconds, PEER, [len(pairs) * sentences] * repetitions, "sentences")
+    report.ratio("times as fast", seconds[PEER], seconds[MIXED], FLOOR)
 
 
 if __name__ == "__main__":

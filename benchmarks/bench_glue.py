@@ -23,10 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
-import torch
-from fairseq.tasks import setup_task
 from glue_systems import (
     ADAPTED,
     ADAPTED_FROZEN,
@@ -45,8 +42,8 @@ from glue_systems import (
     systems,
 )
 from glue_texts import lengths, serialized_tokenizer, write_benchmark
-from measure import Report, report_name, report_options
-from timing import Floor, Ratio, interleaved
+from measure import Report, benchmark
+from timing import Floor, interleaved
 
 from fairseq_mtmoe.backbones.bert.config import MINILM, EncoderConfig
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
@@ -68,22 +65,15 @@ MOST_OF_TRAINING = 0.40  # ceiling of the time of choosing
 
 @dataclass(frozen=True)
 class Size:
-    """What is trained on what.
+    """What is trained on what."""
 
-    Attributes:
-        share: of as many training examples as GLUE has.
-        batch: examples in a batch of like lengths.
-        tasks: it has so many of the 8 at least: of one length there are hardly ever examples of all.
-        length: of the longest batches, which have `longest` examples.
-    """
-
-    share: float
+    share: float  # of as many training examples as GLUE has
     encoder: EncoderConfig = MINILM
     arch: str = "_minilm"
-    batch: int = 32
-    tasks: int = 6
-    length: int = 128
-    longest: int = 16  # examples in a batch without padding
+    batch: int = 32  # examples in a batch of like lengths
+    tasks: int = 6  # it has so many of the 8 at least: of one length there are hardly ever examples of all
+    length: int = 128  # of the longest batches
+    longest: int = 16  # examples in such a batch, which has no padding
     candidates: int = 32  # of each task, to choose from by uncertainty
 
 
@@ -91,24 +81,24 @@ FULL = Size(share=1.0)
 SMALL = Size(share=0.2, longest=8, candidates=8)
 
 
-def steps(report: Report, found: dict[str, System], size: Size, repetitions: int) -> None:
+def compare_steps(report: Report, found: dict[str, System], size: Size, repetitions: int) -> None:
     mixture = found[DENSE].task.datasets["train"]
     samples = list(islice(batches(mixture, size.batch, size.tasks), WARMUPS + repetitions))
     check_equal(found, samples[0])
     few = islice(batches(mixture, size.longest), WARMUPS + repetitions)
     longest = [full(sample, size.length, size.encoder.vocab_size) for sample in few]
     for kind, chosen in ((OWN, samples), (LONGEST, longest)):
-        times = interleaved({name: Turns(system, chosen) for name, system in found.items()}, repetitions, WARMUPS)
-        report.raw(f"seconds, {kind}", times)
+        seconds = interleaved({name: Turns(system, chosen) for name, system in found.items()}, repetitions, WARMUPS)
         tokens = [sample["ntokens"] for sample in chosen[WARMUPS:]]
-        show_steps(report, kind, times, tokens, described(chosen))
+        report.speeds(f"A training step, {kind}", seconds, PEER, tokens, "tokens", described(chosen))
         for own, other, limit in RATIOS:
-            ratio = Ratio.of(times[own], times[other])
-            report.figure(f"step, {kind}: {own} / {other}", ratio.median, Floor(limit), (ratio.low, ratio.high))
+            report.ratio(f"step, {kind}: {own} / {other}", seconds[own], seconds[other], Floor(limit))
 
 
 class Turns:
-    def __init__(self, system: System, samples: list[dict[str, Any]]) -> None:
+    """A system that takes a training step on the next sample at each call."""
+
+    def __init__(self, system: System, samples: list[Sample]) -> None:
         self.system = system
         self.samples = iter(samples)
 
@@ -117,36 +107,27 @@ class Turns:
         self.system()
 
 
-def choosing(report: Report, data: Path, encoder: Path, size: Size, repetitions: int) -> None:
+def compare_choosing(report: Report, data: Path, encoder: Path, size: Size, repetitions: int) -> None:
     """Time the pass of the candidates beside a training step on as many examples."""
-    rows = []
     for arch in CHOOSING:
-        config = configuration(
-            data, encoder, arch + size.arch, "--sampling-method", "uncertainty", "--freeze-layers", "0"
-        )
-        task: Any = setup_task(config.task)
-        torch.manual_seed(1)
-        system = system_of(task, task.build_model(config.model), config)
-        task.load_dataset("train")
-        samples = candidates(task, size.candidates, WARMUPS + repetitions)
-        mixture = task.datasets["train"]
+        options = ("--sampling-method", "uncertainty", "--freeze-layers", "0")
+        system = system_of(configuration(data, encoder, arch + size.arch, *options))
+        system.task.load_dataset("train")
+        mixture = system.task.datasets["train"]
+        samples = candidates(mixture, size.candidates, WARMUPS + repetitions)
         drawn = [sample[CANDIDATES] for sample in samples]
         batches_of_all = [mixture.chosen_batch(batch.examples(range(len(batch.items)))) for batch in drawn]
         works = {CHOICE: partial(choose, system, iter(samples)), TRAINING: Turns(system, batches_of_all)}
-        times = interleaved(works, repetitions, WARMUPS)
-        report.raw(f"seconds of choosing, {arch}", times)
-        ratio = Ratio.of(times[CHOICE], times[TRAINING])
-        rows.append([arch, *(statistics.median(seconds) for seconds in times.values()), str(ratio)])
-        limit = Floor(MOST_OF_TRAINING)
-        report.figure(f"{arch}: {CHOICE} / {TRAINING}", ratio.median, limit, (ratio.low, ratio.high))
-    note = f"{size.candidates} candidates of each of {len(lengths())} tasks."
-    columns = ["system", CHOICE, TRAINING, "the first / the second (quartiles)"]
-    report.table("Seconds of choosing by uncertainty", columns, rows, note)
+        seconds = interleaved(works, repetitions, WARMUPS)
+        examples = [len(batch.items) for batch in drawn[WARMUPS:]]
+        note = f"{size.candidates} candidates of each of {len(lengths())} tasks."
+        report.speeds(f"Choosing by uncertainty, {arch}", seconds, TRAINING, examples, "examples", note)
+        what = f"{arch}: {CHOICE} / {TRAINING}"
+        report.ratio(what, seconds[CHOICE], seconds[TRAINING], Floor(MOST_OF_TRAINING))
 
 
-def candidates(task: Any, size: int, number: int) -> list[Sample]:
+def candidates(mixture: Any, size: int, number: int) -> list[Sample]:
     """Return whole batches of `size` candidates of each task."""
-    mixture = task.datasets["train"]
     epoch, _ = mixture.epoch_batches(None, None, size, 1)
     whole = [batch for batch in epoch if len(batch) == size * len(mixture.datasets)]
     chosen = np.random.default_rng(1).choice(len(whole), number, replace=False)
@@ -155,15 +136,6 @@ def candidates(task: Any, size: int, number: int) -> list[Sample]:
 
 def choose(system: System, samples: Iterator[Sample]) -> None:
     system.task.choose(next(samples), system.model, system.criterion, 1)
-
-
-def show_steps(report: Report, kind: str, times: dict[str, list[float]], tokens: list[int], note: str) -> None:
-    """Seconds and tokens per second of each system, and the ratio to the peer's."""
-    rows = [
-        [name, statistics.median(seconds), sum(tokens) / sum(seconds), str(Ratio.of(seconds, times[PEER]))]
-        for name, seconds in times.items()
-    ]
-    report.table(f"A training step, {kind}", ["system", "s", "tokens/s", "time / the peer's (quartiles)"], rows, note)
 
 
 def described(samples: list[dict[str, Any]]) -> str:
@@ -177,33 +149,27 @@ def described(samples: list[dict[str, Any]]) -> str:
     )
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--repetitions", type=click.IntRange(5), default=9)
-@report_options("A part of the data, and shorter batches.")
-def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
+@benchmark("glue", "Multi-task understanding", "A part of the data, and shorter batches.")
+def main(report: Report, small: bool, repetitions: int) -> None:
     """Time training steps of multi-task encoders."""
     logging.disable(logging.WARNING)
-    size = SMALL if small or check else FULL
     with tempfile.TemporaryDirectory() as folder:
-        report = Report(report_name("glue", size is SMALL), "Multi-task understanding")
-        run(size, repetitions, Path(folder), report)
-        report.finish(write, check)
+        compare(report, SMALL if small else FULL, repetitions, Path(folder))
 
 
-def run(size: Size, repetitions: int, folder: Path, report: Report) -> None:
-    data, encoder = folder / "data", folder / "encoder.pt"
+def compare(report: Report, size: Size, repetitions: int, folder: Path) -> None:
+    data, few, encoder = folder / "data", folder / "few", folder / "encoder.pt"
     write_benchmark(data, size.share)
     made_encoder(encoder, size.encoder, serialized_tokenizer())
-    found = systems(data, encoder, ("--sampling-method", "uniform"), size.arch)
+    found = systems(data, encoder, size.arch)
     report.text(
         f"{size.encoder.num_hidden_layers} blocks of {size.encoder.hidden_size}; {SPARSE} has 4 experts with task "
         f"gates in each of them. {len(lengths())} tasks."
     )
     found[DENSE].task.load_dataset("train")
-    steps(report, found, size, repetitions)
-    few = folder / "few"
+    compare_steps(report, found, size, repetitions)
     write_benchmark(few, min(size.share, CHOOSING_SHARE))
-    choosing(report, few, encoder, size, repetitions)
+    compare_choosing(report, few, encoder, size, repetitions)
 
 
 if __name__ == "__main__":

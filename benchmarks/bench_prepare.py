@@ -11,7 +11,6 @@ validation data and reports. Time is wall clock, memory the peak of the sum over
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ import psutil
 import torch
 import yaml
 from fairseq.data.indexed_dataset import MMapIndexedDataset
-from measure import Report, report_name, report_options
+from measure import Report, benchmark, run
 from timing import Floor
 
 LANGS = ("en", "de")
@@ -35,8 +34,9 @@ SPLITS = ("train", "valid", "test")
 OURS, THEIRS = "mtmoe prepare corpora", "spm_encode, then fairseq-preprocess"
 ENCODED, BINARIZED = "… of which spm_encode", "… of which fairseq-preprocess"
 FLOOR, SMALL_FLOOR = Floor(3.0, at_most=False), Floor(0.5, at_most=False)  # Starting takes time.
-MEMORY_FLOOR = Floor(2048, at_most=True)
-BIN = Path(sys.executable).parent
+MEMORY_FLOOR = Floor(2048)
+WORKERS = 2  # processes, ours and theirs
+ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
 WORDS = 30_000
 MADE_UP = 1_000_000  # sentences that are not repeated
 EVALUATION = 2000
@@ -127,19 +127,6 @@ def memory_of(process: psutil.Process) -> float:
         return 0.0
 
 
-def run(*command: object) -> None:
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
-    words = [str(word) for word in command]
-    result = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise SystemExit(f"{' '.join(words)}\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}")
-
-
-def prepare(raw: Path, out: Path, workers: int) -> None:
-    recipe = ("--recipe", raw / "recipe.yaml", "--workers", workers)
-    run(BIN / "mtmoe", "prepare", "corpora", raw, out, *recipe)
-
-
 def encode(raw: Path, model: Path, out: Path) -> None:
     """Encode all files as fairseq's `scripts/spm_encode.py` does, both sides at once."""
     out.mkdir()
@@ -153,13 +140,13 @@ def encode(raw: Path, model: Path, out: Path) -> None:
         assert not any(statuses), "SentencePiece failed"
 
 
-def preprocess(encoded: Path, out: Path, dictionary: Path, workers: int) -> None:
+def preprocess(encoded: Path, out: Path, dictionary: Path) -> None:
     prefixes = []
     for split in SPLITS:
         prefixes += [f"--{split}pref", encoded / f"{split}.en-de"]
     run(
-        BIN / "fairseq-preprocess", "--source-lang", "en", "--target-lang", "de", *prefixes,
-        "--destdir", out, "--srcdict", dictionary, "--joined-dictionary", "--workers", workers,
+        "fairseq-preprocess", "--source-lang", "en", "--target-lang", "de", *prefixes, "--destdir", out,
+        "--srcdict", dictionary, "--joined-dictionary", "--workers", WORKERS, **ENVIRONMENT,
     )  # fmt: skip
 
 
@@ -172,45 +159,38 @@ def check_ids(ours: Path, theirs: Path) -> None:
             assert torch.equal(mine[index], other[index]), f"{lang}: test sentence {index} differs"
 
 
-def measure_peer(place: Path, shard: Path, workers: int) -> dict[str, Run]:
+def measure_peer(place: Path, shard: Path) -> dict[str, Run]:
     """Run the peer with our model and dictionary, and compare the ids."""
     encoded, theirs = place / "encoded", place / "theirs"
     model, dictionary = shard / "spm.model", shard / "dict.en.txt"
     first = measured(lambda: encode(place / "raw", model, encoded))
-    second = measured(lambda: preprocess(encoded, theirs, dictionary, workers))
+    second = measured(lambda: preprocess(encoded, theirs, dictionary))
     check_ids(shard, theirs)
     whole = Run(first.seconds + second.seconds, max(first.peak_mb, second.peak_mb))
     return {THEIRS: whole, ENCODED: first, BINARIZED: second}
 
 
-@click.command(context_settings={"show_default": True})
+@benchmark("prepare", "From raw text to shards", "20,000 pairs.", repetitions=0)
 @click.option("--pairs", default=5_000_000, help="Sentence pairs.")
 @click.option("--alone", is_flag=True, help="Measure ours without the peer.")
-@click.option("--workers", default=2, help="Processes, ours and theirs.")
-@click.option("--folder", type=click.Path(path_type=Path), help="For files; else a temporary one.")
-@report_options("20,000 pairs.")
-def main(pairs: int, alone: bool, workers: int, folder: Path | None, small: bool, write: bool, check: bool) -> None:
+def main(report: Report, small: bool, pairs: int, alone: bool) -> None:
     """Prepare the same pairs by both, one after the other."""
-    small = small or check
     pairs = 20_000 if small else pairs
-    report = Report(report_name("prepare_memory" if alone else "prepare", small), "From raw text to shards")
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        place = Path(name)
-        write_raw(place / "raw", pairs, SMALL_PIECES if pairs < 100_000 else PIECES)
-        ours = place / "ours"
-        runs = {OURS: measured(lambda: prepare(place / "raw", ours, workers))}
+    with tempfile.TemporaryDirectory() as name:
+        raw, ours = Path(name, "raw"), Path(name, "ours")
+        write_raw(raw, pairs, SMALL_PIECES if pairs < 100_000 else PIECES)
+        command = ("mtmoe", "prepare", "corpora", raw, ours, "--recipe", raw / "recipe.yaml", "--workers", WORKERS)
+        runs = {OURS: measured(lambda: run(*command, **ENVIRONMENT))}
         if not alone:
-            shard = ours / "shard0" if (ours / "shard0").exists() else ours
-            runs |= measure_peer(place, shard, workers)
+            runs |= measure_peer(Path(name), ours / "shard0" if (ours / "shard0").exists() else ours)
     rows = [[system, pairs / run.seconds, run.seconds, run.peak_mb] for system, run in runs.items()]
     columns = ["", "pairs/s", "seconds", "peak MB"]
-    report.table(f"{pairs:,} made-up pairs, {workers} workers", columns, rows)
+    report.table(f"{pairs:,} made-up pairs, {WORKERS} workers", columns, rows)
     report.figure(f"peak MB, {pairs:,} pairs", runs[OURS].peak_mb, MEMORY_FLOOR)
     if not alone:
         title = f"throughput, ours with its vocabulary / the peer's, {pairs:,} pairs"
         speed = runs[THEIRS].seconds / runs[OURS].seconds
         report.figure(title, speed, SMALL_FLOOR if small else FLOOR)
-    report.finish(write, check)
 
 
 if __name__ == "__main__":

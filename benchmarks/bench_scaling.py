@@ -2,8 +2,8 @@
 
     python benchmarks/bench_scaling.py --write
 
-A small `base_moe_wmt15`, its experts spread over the processes, and stock fairseq's dense
-`transformer` of the same active size train on the same batches in the same processes, in turn.
+A small `base_moe_wmt15`, its experts spread over the processes, and stock fairseq's dense `transformer` of the same
+active size train on the same batches in the same processes, in turn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import statistics
 import tempfile
 import time
 import warnings
@@ -20,53 +19,34 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import islice
+from statistics import fmean, median
 from typing import Any
 
-import click
 import torch
-from measure import Report, report_name, report_options
+from bench_step import COMMON, OURS, SPARSE, STOCK, STOCKS
+from fairseq.trainer import Trainer
+from measure import Report, benchmark
 from timing import Floor, Ratio, shown
 from torch import distributed as dist
-from wmt15_models import (
-    SMALL,
-    Size,
-    batches,
-    models,
-    sentences,
-    sparse_config,
-    stock_config,
-    translation_task,
-)
+from wmt15_models import SMALL, Size, batches, models, sentences, sparse_config, stock_config, translation_task
 
 from fairseq_mtmoe.slots import expert_layers
 
 TINY = Size(width=64, inner=256, layers=2, heads=2, num_experts=8, symbols=1_000)
-WORLD_SIZES = (1, 2, 4)
 # By number of processes. At a width of 64 an exchange takes as long as a block computes.
 FLOORS = {SMALL: {1: 1.0, 2: 0.9, 4: 0.9}, TINY: {1: 0.9, 2: 0.65}}
-COMMON = (
-    "--cpu", "--label-smoothing", "0.1", "--adam-betas", "(0.9,0.98)", "--clip-norm", "1.0",
-    "--lr", "0.0007", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4000",
-    "--distributed-backend", "gloo",
-)  # fmt: skip
-STOCK_OPTIONS = ("--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam")
-SPARSE_OPTIONS = ("--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam")
-WEAK = "same batch per process"
-STRONG = "same global batch"
-STOCK = "stock fairseq transformer"
-SPARSE = "base_moe_wmt15"
+WEAK, STRONG = "same batch per process", "same global batch"
 WARMUPS = 2
 TIMEOUT = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The models' size, tokens of a batch, repetitions, and fairseq's backend."""
+    """The models' size, tokens of a batch, and updates of each system."""
 
     size: Size
     max_tokens: int
     repetitions: int
-    backend: str
 
 
 @dataclass(frozen=True)
@@ -85,13 +65,10 @@ Steps = dict[tuple[str, str], list[Step]]  # by kind of batch and system
 def measure_processes(num_processes: int, plan: Plan) -> list[Steps]:
     """Start processes, and return the steps that each of them measured."""
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(num_processes, mp_context=context) as pool:
         address = f"file://{folder}/meeting"
-        with ProcessPoolExecutor(num_processes, mp_context=context) as pool:
-            futures = []
-            for rank in range(num_processes):
-                futures.append(pool.submit(measure, rank, num_processes, address, plan))
-            return [future.result() for future in futures]
+        futures = [pool.submit(measure, rank, num_processes, address, plan) for rank in range(num_processes)]
+        return [future.result() for future in futures]
 
 
 def measure(rank: int, num_processes: int, address: str, plan: Plan) -> Steps:
@@ -99,9 +76,7 @@ def measure(rank: int, num_processes: int, address: str, plan: Plan) -> Steps:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)
-    dist.init_process_group(
-        "gloo", init_method=address, rank=rank, world_size=num_processes, timeout=TIMEOUT
-    )
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=num_processes, timeout=TIMEOUT)
     systems = build_systems(plan)
     samples = samples_of_process(plan)
     steps: Steps = {(kind, name): [] for kind in samples for name in systems}
@@ -121,11 +96,9 @@ def samples_of_process(plan: Plan) -> dict[str, list[dict[str, Any]]]:
     num_processes = dist.get_world_size()
     data = sentences(translation_task(plan.size), 100_000)
     number = (WARMUPS + plan.repetitions) * num_processes
-    sizes = {WEAK: plan.max_tokens, STRONG: plan.max_tokens // num_processes}
     samples = {}
-    for kind, max_tokens in sizes.items():
-        every_batch = batches(data, max_tokens)
-        samples[kind] = list(islice(every_batch, dist.get_rank(), number, num_processes))
+    for kind, max_tokens in ((WEAK, plan.max_tokens), (STRONG, plan.max_tokens // num_processes)):
+        samples[kind] = list(islice(batches(data, max_tokens), dist.get_rank(), number, num_processes))
     return samples
 
 
@@ -133,8 +106,6 @@ class System:
     """A model in fairseq's trainer; a call takes a step, as all processes do at the same time."""
 
     def __init__(self, task: Any, model: torch.nn.Module, config: Any, barriers: Any) -> None:
-        from fairseq.trainer import Trainer
-
         self.trainer = Trainer(config, task, model, task.build_criterion(config.criterion))
         self.trainer.lr_step_begin_epoch(1)
         self.barriers = barriers
@@ -160,13 +131,11 @@ def build_systems(plan: Plan) -> dict[str, System]:
     task = translation_task(plan.size)
     pair = models(plan.size, task)
     barriers = dist.new_group()  # Apart from fairseq's groups, whose operations have an order.
-    world = str(dist.get_world_size())
-    options = (*COMMON, "--distributed-world-size", world, "--ddp-backend", plan.backend)
-    stock = stock_config(plan.size, *options, *STOCK_OPTIONS)
-    sparse = sparse_config(plan.size, *options, *SPARSE_OPTIONS)
+    world = ("--distributed-backend", "gloo", "--distributed-world-size", str(dist.get_world_size()))
+    options = (*COMMON, "--cpu", *world, "--ddp-backend", "pytorch_ddp")
     return {
-        STOCK: System(task, pair["stock"], stock, barriers),
-        SPARSE: System(task, pair["sparse"], sparse, barriers),
+        STOCK: System(task, pair["stock"], stock_config(plan.size, *options, *STOCKS), barriers),
+        SPARSE: System(task, pair["sparse"], sparse_config(plan.size, *options, *OURS), barriers),
     }
 
 
@@ -174,23 +143,17 @@ def values_of_updates(
     processes: list[Steps], kind: str, system: str, value: Callable[[list[Step]], float]
 ) -> list[float]:
     """Return a value of each update, whose steps of all processes `value` gets."""
-    updates = zip(*(steps[kind, system] for steps in processes), strict=True)
-    return [value(list(update)) for update in updates]
-
-
-def wall(update: list[Step]) -> float:
-    """Return the seconds of an update: those of its slowest process."""
-    return max(step.seconds for step in update)
+    return [value(list(update)) for update in zip(*(steps[kind, system] for steps in processes), strict=True)]
 
 
 def speed(update: list[Step]) -> float:
-    """Return the target tokens per second of all processes together."""
-    return sum(step.tokens for step in update) / wall(update)
+    """Return the target tokens per second of all processes together, as long as the slowest needs."""
+    return sum(step.tokens for step in update) / max(step.seconds for step in update)
 
 
 def exchange_share(update: list[Step]) -> float:
     """Return the percentage of an update in which tokens are exchanged."""
-    return 100 * statistics.mean(step.exchange for step in update) / wall(update)
+    return 100 * fmean(step.exchange for step in update) / max(step.seconds for step in update)
 
 
 def spread(values: list[float]) -> str:
@@ -199,92 +162,50 @@ def spread(values: list[float]) -> str:
     return f"{shown(ratio.median)} ({shown(ratio.low)}-{shown(ratio.high)})"
 
 
-def show_speed(report: Report, measured: dict[int, list[Steps]], floors: dict[int, float]) -> None:
-    """Show tokens per second, compared with one process and with stock fairseq."""
-    rows = []
+def show(report: Report, measured: dict[int, list[Steps]], floors: dict[int, float]) -> None:
+    """Show tokens per second, compared with one process and with stock fairseq, and the exchange of tokens."""
+    speeds, exchanges = [], []
     for kind in (WEAK, STRONG):
-        alone = statistics.median(values_of_updates(measured[1], kind, SPARSE, speed))
+        alone = median(values_of_updates(measured[1], kind, SPARSE, speed))
         for num_processes, processes in measured.items():
-            sparse = values_of_updates(processes, kind, SPARSE, speed)
-            stock = values_of_updates(processes, kind, STOCK, speed)
-            ratio = Ratio.of(sparse, stock)
-            gain = statistics.median(sparse) / alone
+            sparse, stock = (values_of_updates(processes, kind, name, speed) for name in (SPARSE, STOCK))
             name = f"{kind}, {num_processes}"
-            rows.append([name, spread(sparse), spread(stock), gain, str(ratio)])
+            speeds.append([name, spread(sparse), spread(stock), median(sparse) / alone, Ratio.of(sparse, stock)])
             if kind == WEAK:
                 floor = Floor(floors[num_processes], at_most=False)
-                title = f"tokens/s over stock fairseq's, {num_processes} processes"
-                report.figure(title, ratio.median, floor, (ratio.low, ratio.high))
-    columns = [
-        "batches, processes",
-        SPARSE,
-        STOCK,
-        f"{SPARSE} over one process",
-        f"{SPARSE} over stock",
-    ]
+                report.ratio(f"tokens/s over stock fairseq's, {num_processes} processes", sparse, stock, floor)
+            if num_processes > 1:
+                shares = values_of_updates(processes, kind, SPARSE, exchange_share)
+                sent = median(step.num_bytes for step in processes[0][kind, SPARSE])
+                exchanges.append([name, spread(shares), sent / 1e6])
+    first = "batches, processes"
+    columns = [first, SPARSE, STOCK, f"{SPARSE} over one process", f"{SPARSE} over stock"]
     cores = len(os.sched_getaffinity(0))
     note = f"All processes together; medians and quartiles. {cores} cores, which processes share."
-    report.table("Target tokens per second", columns, rows, note)
-
-
-def show_exchange(report: Report, measured: dict[int, list[Steps]]) -> None:
-    """Show the exchange's share of an update and its bytes."""
-    rows = []
-    for kind in (WEAK, STRONG):
-        for num_processes, processes in measured.items():
-            if num_processes == 1:
-                continue
-            shares = values_of_updates(processes, kind, SPARSE, exchange_share)
-            sent = statistics.median(step.num_bytes for step in processes[0][kind, SPARSE])
-            rows.append([f"{kind}, {num_processes}", spread(shares), sent / 1e6])
-    columns = ["batches, processes", "% of the update (quartiles)", "MB sent by a process"]
+    report.table("Target tokens per second", columns, speeds, note)
+    columns = [first, "% of the update (quartiles)", "MB sent by a process"]
     note = "As `--log-expert-comm` counts it, waiting for other processes included."
-    report.table("The exchange in an update", columns, rows, note)
+    report.table("The exchange in an update", columns, exchanges, note)
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--max-tokens", type=int, help="Tokens in a process's batch [default: 2048 or 512].")
-@click.option("--repetitions", type=click.IntRange(5), help="Updates of each [default: 9 or 30].")
-@click.option(
-    "--ddp-backend", default="pytorch_ddp", type=click.Choice(["pytorch_ddp", "legacy_ddp"])
-)
-@report_options("Tiny models, and 1 and 2 processes alone.")
-def main(
-    max_tokens: int | None,
-    repetitions: int | None,
-    ddp_backend: str,
-    small: bool,
-    check: bool,
-    write: bool,
-) -> None:
+@benchmark("scaling", "Training in several processes", "Tiny models, and 1 and 2 processes alone.")
+def main(report: Report, small: bool, repetitions: int) -> None:
     """Train in several processes of this machine, and compare them with stock fairseq."""
-    small = small or check
-    size = TINY if small else SMALL
     # Tiny updates differ by a fifth from one to the next, so that they need more repetitions.
-    plan = Plan(
-        size,
-        max_tokens or (512 if small else 2048),
-        repetitions or (30 if small else 9),
-        ddp_backend,
-    )
-    report = Report(report_name("scaling", small), "Training in several processes")
-    world_sizes = WORLD_SIZES[:2] if small else WORLD_SIZES
-    measured = {count: measure_processes(count, plan) for count in world_sizes}
+    plan = Plan(TINY, 512, 3 * repetitions) if small else Plan(SMALL, 2048, repetitions)
+    measured = {count: measure_processes(count, plan) for count in FLOORS[plan.size]}
     report.text(
-        f"{size}; BASE gates, tokens shuffled; float32, one thread in each process, gloo, "
-        f"`--ddp-backend {plan.backend}` for both models. Batches of at most "
-        f"{plan.max_tokens:,} tokens: in each process (“{WEAK}”) or in all together "
-        f"(“{STRONG}”). The models take turns, {plan.repetitions} updates of each. The stock "
-        "model has fairseq's loss and Adam, ours the plugin's."
+        f"{plan.size}; BASE gates, tokens shuffled; float32, one thread in each process, gloo, "
+        f"`--ddp-backend pytorch_ddp` for both models. Batches of at most {plan.max_tokens:,} tokens: in each process "
+        f"(“{WEAK}”) or in all together (“{STRONG}”). The models take turns, {plan.repetitions} updates of each. The "
+        "stock model has fairseq's loss and Adam, ours the plugin's."
     )
     for count, processes in measured.items():
         steps_by_rank = []
         for steps in processes:
             steps_by_rank.append({", ".join(key): list(map(asdict, steps[key])) for key in steps})
         report.raw(f"{count} processes", steps_by_rank)
-    show_speed(report, measured, FLOORS[size])
-    show_exchange(report, measured)
-    report.finish(write, check)
+    show(report, measured, FLOORS[plan.size])
 
 
 if __name__ == "__main__":

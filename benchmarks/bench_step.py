@@ -11,17 +11,15 @@ sees what comes from where. Before anything is timed, the sparse model must give
 from __future__ import annotations
 
 import logging
-import statistics
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-import click
 import torch
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
-from measure import Report, report_name, report_options
-from timing import Floor, Ratio, interleaved
+from measure import Report, benchmark
+from timing import Floor, interleaved
 from torch import nn
 from wmt15_models import FULL, SMALL, Size, batches, models, sentences, sparse_config, stock_config, translation_task
 
@@ -82,23 +80,10 @@ def check_equal(task: TranslationTask, pair: dict[str, nn.Module], sample: Sampl
     assert (gradient - stock_gradient).norm() < 1e-4 * stock_gradient.norm()
 
 
-def show_systems(report: Report, times: dict[str, list[float]], tokens: list[int]) -> None:
-    """Tokens per second of each row, and its ratio to the stock row."""
-    rows = []
-    for name, seconds in times.items():
-        speeds = [count / time for count, time in zip(tokens, seconds, strict=True)]
-        ratio = Ratio.of(times[STOCK], seconds)  # on the same batch, the inverse of the times'
-        rows.append([name, statistics.median(seconds), statistics.median(speeds), str(ratio)])
-        if name == SPARSE:
-            floor = Floor(1.0, at_most=False)
-            report.figure("target tokens/s over stock fairseq's", ratio.median, floor, (ratio.low, ratio.high))
-    report.table("Speed", ["system", "s per step", "target tokens/s", "tokens/s over stock's (quartiles)"], rows)
-
-
-def describe(report: Report, size: Size, found: dict[str, System], samples: list[Sample], max_tokens: int) -> None:
+def description(size: Size, found: dict[str, System], samples: list[Sample], max_tokens: int) -> str:
     millions = {name: sum(p.numel() for p in found[name].trainer.model.parameters()) / 1e6 for name in (STOCK, SPARSE)}
     padding = 1 - sum(sample["ntokens"] for sample in samples) / sum(sample["target"].numel() for sample in samples)
-    report.text(
+    return (
         f"{size.layers}+{size.layers} pre-norm blocks of {size.width} (inner size {size.inner}), {size.symbols:,} "
         f"words, dropout 0.1, label smoothing 0.1: {millions[STOCK]:.0f} million parameters, and "
         f"{millions[SPARSE]:.0f} million with {size.num_experts} experts (BASE gates) in every second block. Random "
@@ -107,24 +92,20 @@ def describe(report: Report, size: Size, found: dict[str, System], samples: list
     )
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--max-tokens", type=int, help="Tokens in a batch [default: 4096, or 1024 with --small].")
-@click.option("--repetitions", type=click.IntRange(5), default=7)
-@report_options("Smaller models and batches.")
-def main(max_tokens: int | None, repetitions: int, small: bool, check: bool, write: bool) -> None:
+@benchmark("step", "A training step against stock fairseq", "Smaller models and batches.", repetitions=7)
+def main(report: Report, small: bool, repetitions: int) -> None:
     """Time a training step of the sparse model and of stock fairseq's dense one."""
     logging.disable(logging.INFO)
-    size = SMALL if small or check else FULL
-    max_tokens = max_tokens or (1024 if size is SMALL else 4096)
-    report = Report(report_name("step", size is SMALL), "A training step against stock fairseq")
+    size, max_tokens = (SMALL, 1024) if small else (FULL, 4096)
     task = translation_task(size)
     samples = list(islice(batches(sentences(task), max_tokens), WARMUPS + repetitions))
     found = systems(size, task, samples)
-    describe(report, size, found, samples, max_tokens)
-    times = interleaved(found, repetitions, WARMUPS)
-    report.raw("seconds", times)
-    show_systems(report, times, [sample["ntokens"] for sample in samples[WARMUPS:]])
-    report.finish(write, check)
+    report.text(description(size, found, samples, max_tokens))
+    seconds = interleaved(found, repetitions, WARMUPS)
+    tokens = [sample["ntokens"] for sample in samples[WARMUPS:]]
+    report.speeds("Speed", seconds, STOCK, tokens, "target tokens")
+    floor = Floor(1.0, at_most=False)
+    report.ratio("target tokens/s over stock fairseq's", seconds[STOCK], seconds[SPARSE], floor)
 
 
 if __name__ == "__main__":

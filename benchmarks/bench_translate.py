@@ -4,24 +4,25 @@
 
 The commands are timed from start to end, each in a process of its own, on the same file and the same
 lines; searches in this process on models that are loaded. The model has random weights and the lines
-are random words: each translation has as many words as `--words` says. Hugging Face's `generate` and
-CTranslate2 in float32 serve what `mtmoe export-hf` makes of the model.
+are random words: all translations have as many words. Hugging Face's `generate` and CTranslate2 in
+float32 serve what `mtmoe export-hf` makes of the model.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import click
 import torch
-from measure import Report, report_name, report_options
-from timing import ROOT, Floor, Ratio, interleaved
+from measure import Report, benchmark, run
+from timing import ROOT, Floor, interleaved
 from wmt15_models import FULL, SMALL, Size
 
 from fairseq_mtmoe import register
@@ -68,28 +69,20 @@ def make_model(folder: Path, size: Size, lines: Lines) -> tuple[Path, Path]:
     return data, folder / "model.pt"
 
 
-def run(command: str, *arguments: object, text: str = "") -> str:
-    """Return what a command of this environment prints about the text."""
-    program = str(Path(sys.executable).with_name(command))
-    done = subprocess.run([program, *map(str, arguments)], input=text, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def commands(data: Path, model: Path, lines: Lines, decoding: Decoding) -> Works:
     """Return what a user types, each in a process."""
     text = "".join(f"{line}\n" for line in lines)
     search = ["--beam", decoding.beam, "--max-len-b", decoding.max_len_b, "--max-tokens", decoding.max_tokens]
     plugin = ["--user-dir", ROOT / "fairseq_mtmoe", "--task", "translation_heated"]
     stock = [data, *plugin, "-s", SOURCE, "-t", TARGET, "--path", model, "--buffer-size", 1000]
-    ours = ["translate", model, "--from", SOURCE, "--to", TARGET]
 
     def interactive() -> Lines:
         printed = run("fairseq-interactive", *stock, *search, text=text)
         return [line.split("\t")[2] for line in printed.split("\n") if line.startswith("D-")]
 
     def translate() -> Lines:
-        return run("mtmoe", *ours, *search, text=text).split("\n")[:-1]
+        printed = run("mtmoe", "translate", model, "--from", SOURCE, "--to", TARGET, *search, text=text)
+        return printed.split("\n")[:-1]
 
     return {INTERACTIVE: interactive, TRANSLATE: translate}
 
@@ -164,40 +157,38 @@ def letters(line: str) -> str:
     return "".join(line.replace("<unk>", "⁇").split())
 
 
-def compare(report: Report, title: str, works: Works, own: str, peers: dict[str, Floor | None],
-            repetitions: int) -> None:  # fmt: skip
-    """Time works in turn, assert that the equal ones find the same, and report how many times as fast ours is."""
+def compare(
+    report: Report, title: str, works: Works, own: str, floors: dict[str, Floor], repetitions: int
+) -> None:
+    """Time works in turn, and compare their speeds with ours; those that have a floor must find the same lines."""
     found: dict[str, Lines] = {}
-    timed = {name: (lambda name=name: found.update({name: works[name]()})) for name in works}  # type: ignore[misc]
+    timed = {name: partial(keep_lines, found, name, work) for name, work in works.items()}
     seconds = interleaved(timed, repetitions, warmups=0)
-    rows: list[list[object]] = []
-    for name, taken in seconds.items():
-        ratio = Ratio.of(taken, seconds[own])
-        both = zip(map(letters, found[name]), map(letters, found[own]), strict=True)
-        same = sum(one == other for one, other in both) / len(found[own])
-        rows.append([name, len(found[own]) / Ratio.of(taken, [1.0] * len(taken)).median, str(ratio), f"{same:.1%}"])
-        if floor := peers.get(name):
-            assert same >= 0.95, f"{name}: {same:.1%} of the lines are {own}'s"
-            report.figure(f"times as fast as {name}", ratio.median, floor, (ratio.low, ratio.high))
-    report.table(title, ["system", "lines/s", "ours is times as fast (quartiles)", "same lines"], rows)
-    report.raw(title, seconds)
+    same = {}
+    for name, lines in found.items():
+        both = zip(map(letters, lines), map(letters, found[own]), strict=True)
+        same[name] = fmean(one == other for one, other in both)
+    note = "Same lines: " + ", ".join(f"{name} {share:.1%}" for name, share in same.items()) + "."
+    report.speeds(title, seconds, own, [len(found[own])] * repetitions, "lines", note)
+    for name, floor in floors.items():
+        assert same[name] >= 0.95, f"{name}: {same[name]:.1%} of the lines are {own}'s"
+        report.ratio(f"times as fast as {name}", seconds[name], seconds[own], floor)
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--lines", "count", default=3000)
-@click.option("--beam", default=5)
-@click.option("--words", default=20, help="At most, of each translation.")
-@click.option("--repetitions", default=3)
-@report_options("A smaller model.")
-def main(count: int, beam: int, words: int, repetitions: int, small: bool, check: bool, write: bool) -> None:
+def keep_lines(found: dict[str, Lines], name: str, work: Callable[[], Lines]) -> None:
+    found[name] = work()
+
+
+@benchmark("translate", "Text to text", "A smaller model, and 300 lines unless `--lines` says more.", repetitions=3)
+@click.option("--lines", "count", type=int, help="Their number. [default: 3000]")
+def main(report: Report, small: bool, repetitions: int, count: int | None) -> None:
     """Print lines per second, and how many times as fast as each other system ours is."""
     register()
-    size = SMALL if small or check else FULL
-    count, repetitions = (300, 1) if check else (count, repetitions)
-    report = Report(report_name("translate", size is SMALL), "Text to text")
-    report.text(f"{count:,} lines, beam {beam}, {words} words at most, {torch.get_num_threads()} threads.")
-    decoding = Decoding(beam=beam, max_len_b=words, max_tokens=12000)
-    lines = random_lines(count)
+    size = SMALL if small else FULL
+    lines = random_lines(count or (300 if small else 3000))
+    decoding = Decoding(beam=5, max_len_b=20, max_tokens=12000)
+    threads = torch.get_num_threads()
+    report.text(f"{len(lines):,} lines, beam {decoding.beam}, {decoding.max_len_b} words at most, {threads} threads.")
     with quiet_fairseq(), tempfile.TemporaryDirectory() as folder:
         data, model = make_model(Path(folder), size, lines)
         exported = Path(folder) / "exported"
@@ -212,7 +203,6 @@ def main(count: int, beam: int, words: int, repetitions: int, small: bool, check
         if importlib.util.find_spec("ctranslate2") is not None:
             works[CTRANSLATE2] = ctranslate2_server(exported, some, decoding)
         compare(report, f"Servers of the exported model, {len(some)} lines", works, SEARCH, {}, repetitions)
-    report.finish(write, check)
 
 
 if __name__ == "__main__":

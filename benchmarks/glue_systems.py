@@ -7,29 +7,25 @@ examples of like lengths and most of the tasks; or as long as they may be.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import BaseFairseqModel
 from fairseq.optim import FairseqOptimizer, build_optimizer
 from fairseq.tasks import setup_task
 from torch import Tensor, nn
+from wmt15_models import training_config
 
-from fairseq_mtmoe import register
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
-
-register()
 
 Sample = dict[str, Any]
 PEER = "Hugging Face's BertModel"
@@ -47,8 +43,6 @@ SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     ADAPTED: ("ca_mtl", ("--conditional", ALL_PARTS, "--freeze-layers", "0")),
     ADAPTED_FROZEN: ("ca_mtl", ("--conditional", ALL_PARTS, "--freeze-layers", "half")),
 }
-for _part in PARTS:
-    SYSTEMS[f"{_part} alone"] = ("ca_mtl", ("--conditional", _part, "--freeze-layers", "0"))
 
 
 def made_encoder(path: Path, config: EncoderConfig, tokenizer: str) -> None:
@@ -62,11 +56,7 @@ def configuration(data: Path, encoder: Path, arch: str, *arguments: str) -> Any:
         str(data), "--task", "glue", "--arch", arch, "--init-encoder", str(encoder), "--criterion", "multitask",
         "--optimizer", "fused_adam", "--lr", "5e-5", "--cpu", "--num-workers", "0", "--max-epoch", "1", *arguments,
     ]  # fmt: skip
-    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), given))
-    for group in config.values():  # fairseq takes a machine with `--bf16` for a TPU
-        if isinstance(group, MutableMapping) and "tpu" in group:
-            group["tpu"] = False
-    return config
+    return training_config(*given)
 
 
 class PeerModel(BaseFairseqModel):
@@ -120,33 +110,33 @@ class System:
         return torch.as_tensor(loss)
 
 
-def systems(
-    data: Path, encoder: Path, arguments: tuple[str, ...] = (), size: str = "_minilm"
-) -> dict[str, System]:
+def systems(data: Path, encoder: Path, size: str) -> dict[str, System]:
     """Return all systems, which have equal losses as long as they are not trained.
 
     Args:
         data: a benchmark's folder.
         encoder: the pretrained encoder of all.
-        arguments: further options of all.
         size: the end of the architectures' names.
     """
     found: dict[str, System] = {}
-    for name, (arch, options_of_system) in SYSTEMS.items():
-        config = configuration(data, encoder, arch + size, *arguments, *options_of_system)
-        task = setup_task(config.task)
-        torch.manual_seed(1)
-        model = task.build_model(config.model)
+    for name, (arch, options) in SYSTEMS.items():
+        config = configuration(data, encoder, arch + size, "--sampling-method", "uniform", *options)
+        system = system_of(config)
         if found:
-            heads: Any = model.heads
-            heads.load_state_dict(found[DENSE].model.heads.state_dict())  # type: ignore[union-attr,operator]
-        found[name] = system_of(task, model, config)
+            system.model.heads.load_state_dict(found[DENSE].model.heads.state_dict())
+        found[name] = system
         if name == DENSE:
-            found[PEER] = system_of(task, PeerModel(model), config)
+            found[PEER] = trained(system.task, PeerModel(system.model), config)
     return found
 
 
-def system_of(task: Any, model: nn.Module, config: Any) -> System:
+def system_of(config: Any) -> System:
+    task = setup_task(config.task)
+    torch.manual_seed(1)
+    return trained(task, task.build_model(config.model), config)
+
+
+def trained(task: Any, model: nn.Module, config: Any) -> System:
     """A model that trains, with the optimizer of what is not frozen of it, as in fairseq's trainer."""
     optimizer = build_optimizer(config.optimizer, [one for one in model.parameters() if one.requires_grad])
     return System(task, model.train(), task.build_criterion(config.criterion), optimizer)

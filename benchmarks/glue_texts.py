@@ -1,4 +1,4 @@
-"""A made benchmark for `bench_glue.py`: files in the form of GLUE's, texts as long as GLUE's, a tokenizer for them.
+"""A made benchmark for `bench_glue.py`: files as of GLUE's tasks, texts as long as GLUE's, a tokenizer for them.
 
 `glue_lengths.json` has the lengths of GLUE's training examples, in tokens of BERT's uncased tokenizer, as quantiles.
 Words are made: their frequencies fall with their rank (Zipf), the rare ones are made of two pieces, and a text of the
@@ -8,14 +8,14 @@ same number of tokens has about the same number of words and letters, and needs 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
 
 LENGTHS = Path(__file__).with_name("glue_lengths.json")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", ".")
@@ -24,50 +24,8 @@ MOST_WORDS = 500_000  # different ones
 NUM_FREQUENT = 30_522 - len(SPECIAL) - len(SYLLABLES)  # that BERT's vocabulary has room for
 # Frequencies of words: 1 / (rank + q)^s. A text of 400,000 words has about 40,000 different ones, as QQP's.
 EXPONENT, FLATTENING = 1.25, 2.7
+SIMILARITIES = ("0.5", "2.000", "4.4")  # of STS-B
 COMMAS = 0.1  # share of words with a mark behind them
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a task's file looks: its header, and a line with `{n}`, `{label}` and the texts `{a}` and `{b}`."""
-
-    file: str
-    header: str
-    line: str
-    labels: Sequence[str] = ("0", "1")
-
-
-PARSED = "( {a} )\t( {b} )\t(ROOT (S (NP {a} ) ) )\t(ROOT (S (NP {b} ) ) )"
-FORMS = {
-    "cola": Form("CoLA/train.tsv", "", "made\t{label}\t\t{a}"),
-    "sst2": Form("SST-2/train.tsv", "sentence\tlabel", "{a}\t{label}"),
-    "mrpc": Form("MRPC/train.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "{label}\t{n}\t{n}\t{a}\t{b}"),
-    "stsb": Form(
-        "STS-B/train.tsv",
-        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
-        "{n}\tmade\tmade\t2012\t{n}\tnone\tnone\t{a}\t{b}\t{label}",
-        ("0.5", "2.000", "4.4"),
-    ),
-    "qqp": Form(
-        "QQP/train.tsv", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "{n}\t{n}\t{n}\t{a}\t{b}\t{label}"
-    ),
-    "mnli": Form(
-        "MNLI/train.tsv",
-        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
-        "sentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label",
-        f"{{n}}\t{{n}}\t{{n}}e\tmade\t{PARSED}\t{{a}}\t{{b}}\t{{label}}\t{{label}}",
-        ("contradiction", "entailment", "neutral"),
-    ),
-    "qnli": Form(
-        "QNLI/train.tsv", "index\tquestion\tsentence\tlabel", "{n}\t{a}\t{b}\t{label}", ("entailment", "not_entailment")
-    ),
-    "rte": Form(
-        "RTE/train.tsv",
-        "index\tsentence1\tsentence2\tlabel",
-        "{n}\t{a}\t{b}\t{label}",
-        ("entailment", "not_entailment"),
-    ),
-}
 
 
 def lengths() -> dict[str, Any]:
@@ -78,7 +36,7 @@ def lengths() -> dict[str, Any]:
 
 def write_benchmark(folder: Path, share: float = 1.0, seed: int = 1) -> None:
     """Write the training files of GLUE's tasks, a share of each."""
-    words = Words()
+    words, rows = Words(), chosen_rows(load_tables(), [*lengths()])
     random = np.random.default_rng(seed)
     for task, about in lengths().items():
         count = max(round(share * about["count"]), 8)
@@ -86,15 +44,15 @@ def write_benchmark(folder: Path, share: float = 1.0, seed: int = 1) -> None:
         tokens = np.interp(random.random(count), quantiles, about["tokens"]).round().astype(np.int64)
         first = np.maximum((about["first"] * tokens).round().astype(np.int64), 1)
         texts = words.texts(np.stack([first, tokens - first], axis=1).ravel(), random)
-        form = FORMS[task]
-        labels = random.choice(form.labels, count)
-        lines = [
-            form.line.format(n=n, label=label, a=a, b=b)
-            for n, (label, a, b) in enumerate(zip(labels, texts[::2], texts[1::2], strict=True))
-        ]
-        path = folder / form.file
+        row, (source, *_) = rows[task], rows[task].splits["train"]
+        columns = dict(zip(row.texts, (texts[::2], texts[1::2]), strict=False))
+        columns[row.label] = random.choice(row.labels or SIMILARITIES, count)
+        names = source.columns or [*columns]  # a file whose columns the table names has no header
+        lines = ["\t".join(line) for line in zip(*(columns.get(name, ["made"] * count) for name in names), strict=True)]
+        path = folder / source.file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join([*([form.header] if form.header else []), *lines]) + "\n", encoding="utf-8")
+        header = [] if source.columns else ["\t".join(names)]
+        path.write_text("\n".join([*header, *lines]) + "\n", encoding="utf-8")
 
 
 class Words:

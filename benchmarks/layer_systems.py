@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed, nn
 
-from fairseq_mtmoe.moe import ExpertBank, MoELayer, TaskGate, build_gate
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 
 NUM_TASKS = 8
 SENTENCE = 32  # tokens in a row that belong to one task
-SKEWED = "ours, skewed task gate"
-GATES = {"ours, BASE gate": "base", "ours, task gate": "task", SKEWED: "task"}
+GATES = {"ours, BASE gate": "base", "ours, task gate": "task"}
 DENSE = "dense"
 BOUNDS = ("bare products (N,I,O)", "bare products (N,O,I)")
 
@@ -37,14 +36,8 @@ class Sizes:
         return torch.float32 if self.device == "cpu" else torch.bfloat16
 
     def inputs(self, number: int) -> list[Tensor]:
-        """Different batches of random tokens, (T, H): a layer that remembers the last one gains nothing from it.
-
-        The first value of every token is 1: this is what the skewed gates look at.
-        """
-        batches = [torch.randn(self.tokens, self.hidden) for _ in range(number)]
-        for x_TH in batches:
-            x_TH[:, 0] = 1
-        return [x_TH.to(self.device, self.dtype) for x_TH in batches]
+        """Different batches of random tokens, (T, H): a layer that remembers the last one gains nothing from it."""
+        return [torch.randn(self.tokens, self.hidden).to(self.device, self.dtype) for _ in range(number)]
 
 
 class System:
@@ -100,22 +93,11 @@ def dense_layer(sizes: Sizes) -> nn.Module:
 
 
 def our_layer(name: str, num_experts: int, sizes: Sizes) -> MoELayer:
-    """One of `GATES`, as it is initialised, but for gates with a say (`blend`) and, if asked, a skew."""
+    """One of `GATES`, as it is initialised, but for gates with a say (`blend`)."""
     gate = build_gate(GATES[name], num_experts, sizes.hidden, NUM_TASKS)
     layer = MoELayer(gate, ExpertBank(num_experts, sizes.hidden, sizes.inner))
-    with torch.no_grad():
-        assert layer.blend is not None
-        layer.blend.fill_(0.5)  # at its initial 0 the gates' gradients would be zeros
-        if name == SKEWED:
-            assert isinstance(gate, TaskGate)
-            skew_(gate)
+    nn.init.constant_(layer.blend, 0.5)  # at its initial 0 the gates' gradients would be zeros
     return layer
-
-
-def skew_(gate: TaskGate) -> None:
-    """Make all tasks prefer the same few experts: logits around the logarithm of 1, 1/2, 1/3 … and noise of size 1."""
-    nn.init.normal_(gate.weight, std=gate.hidden_size**-0.5)
-    gate.weight[:, :, 0] = -torch.arange(1, gate.num_experts + 1).log()
 
 
 def task_ids(sizes: Sizes) -> Tensor:
@@ -137,45 +119,29 @@ def own_systems(num_experts: int, sizes: Sizes, inputs: Sequence[Tensor]) -> dic
 
 
 def peer_systems(num_experts: int, sizes: Sizes, inputs: Sequence[Tensor]) -> dict[str, System]:
-    """Expert layers of others, by name; those of Hugging Face only if transformers is installed."""
-    layer = _fairscale_layer(num_experts, sizes).to(sizes.device, sizes.dtype)
-    # fairscale wants tokens in three dimensions, the first divisible by the number of experts.
-    found = {"fairscale, top 2": System(layer, inputs, lambda x_TH: layer(x_TH.unsqueeze(1)).squeeze(1), 2)}
-    for name, (module, experts_per_token) in _hugging_face_layers(num_experts, sizes).items():
-        module = module.to(sizes.device, sizes.dtype)
-        call = lambda x_TH, module=module: module(x_TH.unsqueeze(0)).squeeze(0)  # noqa: E731
-        found[name] = System(module, inputs, call, experts_per_token)
-    return found
-
-
-def _fairscale_layer(num_experts: int, sizes: Sizes) -> nn.Module:
+    """Expert layers of others, by name. None of their tokens is dropped, as with ours."""
     from fairscale.nn.moe import MOELayer, Top2Gate
+    from transformers import NllbMoeConfig, SwitchTransformersConfig
+    from transformers.models.nllb_moe.modeling_nllb_moe import NllbMoeSparseMLP
+    from transformers.models.switch_transformers.modeling_switch_transformers import SwitchTransformersSparseMLP
 
-    if not distributed.is_initialized():  # its tokens go through an exchange between processes, here of one
-        backend = "gloo" if sizes.device == "cpu" else "nccl"
-        distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    if not distributed.is_initialized():  # fairscale's tokens go through an exchange between processes, here of one
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     experts = nn.ModuleList([dense_layer(sizes) for _ in range(num_experts)])
-    return MOELayer(Top2Gate(sizes.hidden, num_experts), experts)  # type: ignore[no-any-return]
-
-
-def _hugging_face_layers(num_experts: int, sizes: Sizes) -> dict[str, tuple[nn.Module, int]]:
-    try:
-        from transformers import NllbMoeConfig, SwitchTransformersConfig
-        from transformers.models.nllb_moe.modeling_nllb_moe import NllbMoeSparseMLP
-        from transformers.models.switch_transformers.modeling_switch_transformers import SwitchTransformersSparseMLP
-    except ImportError:
-        print("transformers is not installed (`make bench` does it): its layers are left out.")
-        return {}
-    # A capacity of all tokens: none is dropped, as with ours.
-    switch = SwitchTransformersConfig(
+    fairscale = MOELayer(Top2Gate(sizes.hidden, num_experts), experts)
+    switch_config = SwitchTransformersConfig(
         d_model=sizes.hidden, d_ff=sizes.inner, num_experts=num_experts, expert_capacity=sizes.tokens,
         router_jitter_noise=0.0, dropout_rate=0.0, dense_act_fn="relu",
     )  # fmt: skip
-    nllb = NllbMoeConfig(
+    switch = SwitchTransformersSparseMLP(switch_config)
+    nllb_config = NllbMoeConfig(
         d_model=sizes.hidden, num_experts=num_experts, expert_capacity=sizes.tokens, activation_dropout=0.0,
         moe_token_dropout=0.0, activation_function="relu",
     )  # fmt: skip
+    nllb = NllbMoeSparseMLP(nllb_config, sizes.inner)
+    # fairscale's first of three dimensions must be divisible by the number of experts.
     return {
-        "HF Switch, top 1": (SwitchTransformersSparseMLP(switch), 1),
-        "HF NLLB-MoE, top 2": (NllbMoeSparseMLP(nllb, sizes.inner), 2),
+        "fairscale, top 2": System(fairscale, inputs, lambda x_TH: fairscale(x_TH.unsqueeze(1)).squeeze(1), 2),
+        "HF Switch, top 1": System(switch, inputs, lambda x_TH: switch(x_TH.unsqueeze(0)).squeeze(0), 1),
+        "HF NLLB-MoE, top 2": System(nllb, inputs, lambda x_TH: nllb(x_TH.unsqueeze(0)).squeeze(0), 2),
     }

@@ -19,7 +19,7 @@ def size(bench):
 
 def test_everything_is_measured(bench, size, tmp_path):
     report = Report("adapters_tiny", "tiny")
-    bench.run(size, 2, report)
+    bench.compare(report, size, 2)
     report.finish(write=True, check=False)
     written = json.loads((tmp_path / "adapters_tiny.json").read_text())
     assert len(written["floors"]) == 4 and all(figure["value"] > 0 for figure in written["floors"])

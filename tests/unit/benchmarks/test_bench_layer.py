@@ -1,6 +1,5 @@
 """The layer benchmark: its checks see what is wrong, its bound and memory are what they say."""
 
-import bench_layer
 import layer_checks
 import layer_costs
 import layer_systems
@@ -45,13 +44,10 @@ def test_peers_count_by_the_experts_of_a_token(inputs):
             torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("gate", [NAME, "ours, task gate", "ours, skewed task gate"])
-def test_checks_pass_what_is_right(systems, gate):
-    layer_checks.check_small(gate, 4, SIZES)
-    layer_checks.check_in_place(systems[gate])
-
-
-def test_checks_see_wrong_outputs_and_gradients(systems, monkeypatch):
+def test_checks_pass_what_is_right_and_see_wrong_outputs_and_gradients(systems, monkeypatch):
+    for gate in layer_systems.GATES:
+        layer_checks.check_small(gate, 4, SIZES)
+        layer_checks.check_in_place(systems[gate])
     right = systems[NAME].call
     systems[NAME].call = lambda x_TH: 1.01 * right(x_TH)
     with pytest.raises(AssertionError):
@@ -85,19 +81,3 @@ def test_memory_is_that_of_the_values_in_between(systems):
     found = layer_costs.peak_memory(systems[layer_systems.BOUNDS[0]])
     # At least the activations and one gradient of their size; weights (32 kB with their gradients) do not count.
     assert 2 * inner + outer <= found <= 3 * inner + 3 * outer
-
-
-def test_a_core_is_busy_inside_alone(monkeypatch):
-    processes = []
-    start = bench_layer.subprocess.Popen
-
-    def start_and_keep(*arguments):
-        processes.append(start(*arguments))
-        return processes[-1]
-
-    monkeypatch.setattr(bench_layer.subprocess, "Popen", start_and_keep)
-    with bench_layer.busy_core():
-        assert processes[0].poll() is None
-    assert processes[0].poll() is not None
-    assert [bench_layer.dense_floor(number, True).limit for number in (8, 32)] == [1.25, 1.5]
-    assert bench_layer.dense_floor(8, False).limit == 1.10

@@ -9,7 +9,7 @@ SCRIPT = "bench_scaling"
 def test_two_processes_measure_both_models(bench, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     size = bench.Size(width=16, inner=32, layers=2, heads=2, num_experts=4, symbols=200)
-    processes = bench.measure_processes(2, bench.Plan(size, 256, 2, "pytorch_ddp"))
+    processes = bench.measure_processes(2, bench.Plan(size, 256, 2))
     assert len(processes) == 2
     for steps in processes:
         assert len(steps) == 4

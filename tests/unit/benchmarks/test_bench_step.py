@@ -1,4 +1,4 @@
-"""The training benchmark: one pair of models that do the same, sensible batches, and all systems train."""
+"""The training benchmark: one pair of models that do the same, and all systems train."""
 
 import itertools
 
@@ -15,17 +15,6 @@ def made(bench):
     size = bench.Size(**TINY)
     task = bench.translation_task(size)
     return size, task, list(itertools.islice(bench.batches(bench.sentences(task, 5_000), 512), 6))
-
-
-def test_batches_are_like_texts_and_always_the_same(bench, made):
-    _, task, first = made
-    again = bench.batches(bench.sentences(task, 5_000), 512)
-    for sample, other in zip(first, again, strict=False):
-        source, target = sample["net_input"]["src_tokens"], sample["target"]
-        assert max(source.numel(), target.numel()) <= 512 and source.max() < TINY["symbols"]
-        assert (source[:, -1] == task.source_dictionary.eos()).all()
-        assert torch.equal(source, other["net_input"]["src_tokens"]) and torch.equal(target, other["target"])
-    assert len({sample["target"].shape[1] for sample in first}) > 1
 
 
 def test_the_pair_is_equal_until_a_weight_is_not(bench, made):
