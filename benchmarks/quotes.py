@@ -24,8 +24,8 @@ from described import (
     word_of,
 )
 from omegaconf import MISSING, OmegaConf
-from study_figures import PARAMETERS, PERPLEXITY, RESULTS, ROOT, STEP, read_results
-from study_plan import Contrast
+from study_figures import PARAMETERS, PERPLEXITY, RESULTS, ROOT, STEP
+from study_plan import Contrast, read_table
 
 from fairseq_mtmoe.errors import UserError
 
@@ -131,7 +131,7 @@ def _alone(study: Described, lines: Lines, key: Key) -> Difference | None:
 
 def told(quoted: Sequence[Quoted]) -> list[Told]:
     """What the table has for each quoted figure."""
-    lines, known = read_results(RESULTS), studies()
+    lines, known = read_table(RESULTS), studies()
     of_studies = {name: lines_of(name, lines) for name in {one.study for one in quoted}}
     families = {name: named(known[name], of_study) for name, of_study in of_studies.items()}
     return [text_of(one, known[one.study], of_studies[one.study], families[one.study]) for one in quoted]

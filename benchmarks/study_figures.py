@@ -40,30 +40,22 @@ def rated_row(row: str, rate: str) -> str:
 
 def figures_of(study: str, run: Path) -> list[dict[str, str]]:
     """The lines of a finished run: perplexity at every validation, scores of each pair and group, entry's figures."""
-    facts = read_json(run / FINISHED)
-    row, _, seed = run.name.rpartition("-")
-    if row.startswith("rate_"):
-        row, seed = rated_row(seed, row.removeprefix("rate_")), NO_SEED
-    row, seed = facts.get("row", row), str(facts.get("seed", seed))
-    rows: list[dict[str, Any]] = []
-    last, is_part = facts.get("update", 0), bool(facts.get("task"))  # of a row with a run for each pair
-    for tier, found in {} if is_part or not (run / "train.out").exists() else perplexities(run).items():
-        for last, value in zip(found.moments.update.astype(int), found.value, strict=True):
-            rows.append({"tier": tier, "metric": PERPLEXITY, "update": last, "value": f"{value:.4f}"})
-    if (run / "scores" / "scores.json").exists():
-        found_scores = _scores(read_json(run / "scores" / "scores.json"), last)
-        rows += [row for row in found_scores if "task" in row or not is_part]
-    for folder in sorted(run.glob("scores-*")):
-        of_set = f", {folder.name.removeprefix('scores-')}"
-        found_scores = _scores(read_json(folder / "scores.json"), last)
-        rows += [{**row, "metric": row["metric"] + of_set} for row in found_scores]
+    facts, rows = read_json(run / FINISHED), []
+    is_part, is_trained = bool(facts.get("task")), (run / "train.out").exists()  # of a row with a run for each pair
+    if is_trained and not is_part:
+        for tier, found in perplexities(run).items():
+            for update, value in zip(found.moments.update.astype(int), found.value, strict=True):
+                rows.append({"tier": tier, "metric": PERPLEXITY, "update": update, "value": f"{value:.4f}"})
+    for folder in sorted(run.glob("scores*")):
+        of_set = folder.name.removeprefix("scores").replace("-", ", ", 1)
+        found_scores = _scores(read_json(folder / "scores.json"), of_set)
+        rows += [row for row in found_scores if "task" in row or of_set or not is_part]
     if (run / ENTRY).exists():
         for what, of_pairs in read_json(run / ENTRY).items():
             for pair, value in of_pairs.items():
                 place = {"tier": "all"} if pair == "all" else {"task": pair}
-                rows.append({**place, "metric": f"perplexity, {what}", "update": last, "value": f"{value:.4f}"})
-    same = {"study": study, "row": row, "seed": seed, **{key: facts[key] for key in COLUMNS[-4:]}}
-    return [{column: str({**same, **line}.get(column, "")) for column in COLUMNS} for line in rows]
+                rows.append({**place, "metric": f"perplexity, {what}", "value": f"{value:.4f}"})
+    return lines_of_run(study, facts, rows)
 
 
 def task_scores(study: str, run: Path) -> list[dict[str, str]]:
@@ -71,7 +63,7 @@ def task_scores(study: str, run: Path) -> list[dict[str, str]]:
     scores = read_json(run / "scores" / "scores.json")["tasks"]
     of_tasks = [{"task": task, "metric": SCORE, "n": one["examples"], "value": f"{one['score']:.4f}"}
                 for task, one in scores.items()]  # fmt: skip
-    return _with_facts(study, run, of_tasks)
+    return lines_of_run(study, read_json(run / FINISHED), of_tasks)
 
 
 def gate_figures(study: str, run: Path) -> list[dict[str, str]]:
@@ -85,13 +77,13 @@ def gate_figures(study: str, run: Path) -> list[dict[str, str]]:
         layers = [abs(row.figure) * (100 if "%" in name else 1) for row in gates if row.metric == metric]
         if layers:
             found.append({**place, "metric": name, "n": len(layers), "value": f"{fmean(layers):.4f}"})
-    return _with_facts(study, run, found)
+    return lines_of_run(study, read_json(run / FINISHED), found)
 
 
-def _with_facts(study: str, run: Path, lines: list[dict[str, Any]]) -> list[dict[str, str]]:
-    facts = read_json(run / FINISHED)
-    same = {"study": study, **{key: facts[key] for key in ("row", "seed", "update", *COLUMNS[-4:])}}
-    return [{column: str({**same, **line}.get(column, "")) for column in COLUMNS} for line in lines]
+def lines_of_run(study: str, facts: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return lines of the table: what is not a row's own is the run's."""
+    same = {"study": study, **{key: facts.get(key, "") for key in ("row", "seed", "tier", "update", *COLUMNS[-4:])}}
+    return [{column: str({**same, **row}.get(column, "")) for column in COLUMNS} for row in rows]
 
 
 def means_of_tasks(study: Study, lines: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -111,23 +103,16 @@ def means_of_tasks(study: Study, lines: list[dict[str, str]]) -> list[dict[str, 
     return found
 
 
-def _scores(scores: dict[str, Any], update: int) -> list[dict[str, Any]]:
+def _scores(scores: dict[str, Any], of_set: str) -> list[dict[str, Any]]:
     rows = []
     for metric in ("bleu", "chrf"):
+        same = {"metric": f"{metric}{of_set}"}
         for pair, one in scores["pairs"].items():
-            rows.append({"task": pair, "tier": one["tier"], "n": one["sentences"], "value": one[metric]})
+            value = f"{one[metric]:.4f}"
+            rows.append({**same, "task": pair, "tier": one["tier"], "n": one["sentences"], "value": value})
         for tier, one in scores["averages"].items():
-            rows.append({"tier": tier, "n": one["pairs"], "value": one[metric]})
-        for row in rows:
-            row.setdefault("metric", metric)
-    return [{**row, "update": update, "value": f"{row['value']:.4f}"} for row in rows]
-
-
-def read_results(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+            rows.append({**same, "tier": tier, "n": one["pairs"], "value": f"{one[metric]:.4f}"})
+    return rows
 
 
 def write_results(path: Path, lines: list[dict[str, str]]) -> None:

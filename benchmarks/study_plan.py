@@ -25,7 +25,6 @@ STUDIES = Path(__file__).resolve().parent / "studies"
 REGISTERED = STUDIES / "registered.csv"
 ABANDONED = STUDIES / "abandoned.csv"
 _COLUMNS = ("study", "sha256", "date", "reason")
-_OF_ABANDONED = ("study", "runs", "started", "ended", "why")
 
 
 @dataclass
@@ -147,16 +146,14 @@ class Study:
     def updates_of(self, row: str, task: str) -> int:
         return self.rows[row].steps.get(task, self.updates)
 
-    def filled(self, options: list[str], row: str, seed: int, task: str, **places: object) -> list[str]:
+    def filled(self, options: list[str], seed: int, task: str, **places: object) -> list[str]:
         """Options of a run, with what is its own in the place of names in braces.
 
         Args:
-            row: whose run it is.
             task: the only one, or empty where all are in one run.
-            places: files and folders by name; `updates` where they are not the row's.
+            places: other names.
         """
-        own = {"task": task or ",".join(self.tasks), "seed": seed, "updates": self.updates_of(row, task)}
-        for name, value in {**own, **places}.items():
+        for name, value in {"task": task or ",".join(self.tasks), "seed": seed, **places}.items():
             options = [word.replace("{" + name + "}", str(value)) for word in options]
         return options
 
@@ -205,7 +202,7 @@ def register(path: Path, amend: str = "", record: Path = REGISTERED) -> None:
     Raises:
         UserError: it has changed and there is no reason.
     """
-    known = [line for line in _lines(record) if line["study"] == path.stem]
+    known = [line for line in read_table(record) if line["study"] == path.stem]
     now = digest(path)
     if known and known[-1]["sha256"] == now:
         return
@@ -214,37 +211,27 @@ def register(path: Path, amend: str = "", record: Path = REGISTERED) -> None:
             f"`{path.name}` must be as it was when its runs began on {known[0]['date']}, but has changed since: "
             "take the change back, or give the reason for it as `--amend REASON`."
         )
-    date = datetime.now(UTC).date().isoformat()
-    _append(record, _COLUMNS, (path.stem, now, date, amend or "first run"))
-
-
-def amendments(study: str, record: Path = REGISTERED) -> list[str]:
-    """When and why a study has changed since its first run."""
-    return [f"{line['date']}: {line['reason']}" for line in _lines(record) if line["study"] == study][1:]
-
-
-def abandon(study: str, runs: str, started: str, ended: str, why: str, record: Path = ABANDONED) -> None:
-    """Record that runs of a study were given up, and why."""
-    _append(record, _OF_ABANDONED, (study, runs, started, ended, why))
-
-
-def abandoned(study: str, record: Path = ABANDONED) -> list[str]:
-    """Return which runs of a study were given up, when and why."""
-    lines = [line for line in _lines(record) if line["study"] == study]
-    return [f"{line['runs']}, {line['started']} to {line['ended']}: {line['why']}" for line in lines]
-
-
-def _append(record: Path, columns: tuple[str, ...], values: tuple[str, ...]) -> None:
     is_new = not record.exists()
     with open(record, "a", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         if is_new:
-            table.writerow(columns)
-        table.writerow(values)
+            table.writerow(_COLUMNS)
+        table.writerow((path.stem, now, datetime.now(UTC).date().isoformat(), amend or "first run"))
 
 
-def _lines(record: Path) -> list[dict[str, str]]:
-    if not record.exists():
+def amendments(study: str, record: Path = REGISTERED) -> list[str]:
+    """When and why a study has changed since its first run."""
+    return [f"{line['date']}: {line['reason']}" for line in read_table(record) if line["study"] == study][1:]
+
+
+def abandoned(study: str) -> list[str]:
+    """Return which runs of a study were given up, when and why."""
+    lines = [line for line in read_table(ABANDONED) if line["study"] == study]
+    return [f"{line['runs']}, {line['started']} to {line['ended']}: {line['why']}" for line in lines]
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
         return []
-    with open(record, encoding="utf-8", newline="") as file:
+    with open(path, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

@@ -15,23 +15,21 @@ from typing import Any
 import click
 import study_plan
 import torch
-from fairseq import optim, options, tasks
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq import optim, tasks
 from study import check_committed, made_by
 from study_figures import (
-    COLUMNS,
     MULTIPLICATIONS,
     NO_SEED,
     PARAMETERS,
     RESULTS,
     STEP,
-    read_results,
+    lines_of_run,
     write_results,
 )
-from study_plan import STUDIES, Study
+from study_plan import STUDIES, Study, read_table
 from timing import Ratio, interleaved
+from wmt15_models import training_config
 
-from fairseq_mtmoe import register
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.slots.sparse_model import model_size
 
@@ -46,8 +44,7 @@ class Training:
     """A model with its optimizer, and the batches that it trains on."""
 
     def __init__(self, arguments: list[str], data: Path, batches: list[dict[str, Any]] | None) -> None:
-        parsed = options.parse_args_and_arch(options.get_training_parser(), input_args=[str(data), *arguments])
-        cfg = convert_namespace_to_omegaconf(parsed)
+        cfg = training_config(str(data), *arguments)
         torch.manual_seed(1)
         self.task = tasks.setup_task(cfg.task)
         self.model, self.criterion = self.task.build_model(cfg.model), self.task.build_criterion(cfg.criterion)
@@ -88,21 +85,18 @@ def shapes(study: Study, inner: list[str]) -> dict[str, list[str]]:
 
 def costs_of(study: str, shape: str, size: dict[str, int], step: Ratio) -> list[dict[str, str]]:
     """The table's lines of a shape: its size, and its step over the dense row's, with quartiles, of 15 turns."""
-    figures: dict[str, int | float] = {
-        PARAMETERS: size["parameters"], MULTIPLICATIONS: size["multiplications"],
-        **dict(zip(STEP, (step.median, step.low, step.high), strict=True)),
-    }  # fmt: skip
-    same = {"study": study, "row": shape, "seed": NO_SEED, "tier": "all", **made_by()}
-    turns = dict.fromkeys(STEP, str(TURNS))
-    lines = [{**same, "metric": metric, "n": turns.get(metric, ""), "value": f"{value:.10g}"}
-             for metric, value in figures.items()]  # fmt: skip
-    return [{column: line.get(column, "") for column in COLUMNS} for line in lines]
+    rows = [{"metric": PARAMETERS, "value": size["parameters"]}]
+    rows.append({"metric": MULTIPLICATIONS, "value": f"{size['multiplications']:.10g}"})
+    for metric, value in zip(STEP, (step.median, step.low, step.high), strict=True):
+        rows.append({"metric": metric, "value": f"{value:.10g}", "n": TURNS})
+    facts = {"row": shape, "seed": NO_SEED, "update": "", "tier": "all", **made_by()}
+    return lines_of_run(study, facts, rows)
 
 
 def record(new: list[dict[str, str]], results: Path, study: str) -> None:
     """Put the costs of a study into the table, in the place of those that it has."""
     metrics = {line["metric"] for line in new}
-    others = [line for line in read_results(results) if line["study"] != study or line["metric"] not in metrics]
+    others = [line for line in read_table(results) if line["study"] != study or line["metric"] not in metrics]
     write_results(results, [*others, *new])
 
 
@@ -117,7 +111,6 @@ def main(name: str, data: Path, inner: str, is_recorded: bool) -> None:
         raise_invalid("--inner", "empty with `--record`, since its shapes are no rows of the study", inner)
     if is_recorded:
         check_committed(STUDIES / f"{name}.yaml")
-    register()
     torch.set_num_threads(1)
     study = study_plan.load(STUDIES / f"{name}.yaml")
     trained: dict[str, Training] = {}

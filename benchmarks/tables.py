@@ -1,8 +1,7 @@
 """Every table and figure of the studies, made of `results/results.csv`.
 
-python benchmarks/tables.py write                                        # results/STUDY.md, and a picture
-python benchmarks/tables.py show catalogs dense_heated dense high bleu   # one contrast, as pages quote it
-python benchmarks/tables.py check                                        # figures that pages quote, by quoted.yaml
+python benchmarks/tables.py write    # results/STUDY.md, and a picture
+python benchmarks/tables.py check    # figures that pages quote, by quoted.yaml
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from described import (
     studies,
     word_of,
 )
-from quotes import Panel, Quoted, load_pages, misquoted, told
+from quotes import Panel, load_pages, misquoted
 from study_figures import (
     MULTIPLICATIONS,
     NO_SEED,
@@ -40,9 +39,8 @@ from study_figures import (
     RESULTS,
     SCORE,
     STEP,
-    read_results,
 )
-from study_plan import Contrast, Entry
+from study_plan import Contrast, Entry, read_table
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import write_text
@@ -83,7 +81,7 @@ def page(name: str, study: Described, lines: Lines) -> str:
     if study.entry:
         parts += _entry(study.entry, lines)
     for metric in (study.metric, *study.also):
-        tables = [table for table in (_means(study, lines, metric), _of_other_tasks(study, lines, metric)) if table]
+        tables = _means(study, lines, metric)
         if not tables:
             continue
         parts += [f"## {TITLES.get(metric, metric.capitalize())}", *tables]
@@ -105,33 +103,30 @@ def _pooled(study: Described) -> str:
     return ALIKE.format(strata=strata, since=", which was decided after the runs" if study.old else "")
 
 
-def _means(study: Described, lines: Lines, metric: str) -> str:
-    """A row for each system, a column for each group; intervals are of a row among those of its seeds."""
+def _means(study: Described, lines: Lines, metric: str) -> list[str]:
+    """Tables of means: all rows with figures of the groups; then rows of other tasks, which others begin with."""
     by_group = {group: lines.values(metric, group) for group in study.groups}
     by_group = {group: values for group, values in by_group.items() if values}
+    strata = None if metric in OF_GATES.values() else study.strata  # some gates are frozen
+    tables = [_table_of(study.rows, by_group, metric, strata)]
+    in_groups = {row for values in by_group.values() for row in values}
+    for name in (name for name in study.rows if name not in in_groups):
+        of_row = [line for line in lines.lines if line["row"] == name and line["metric"] == metric and line["task"]]
+        by_task = {line["task"]: lines.values(metric, line["task"]) for line in of_row}
+        tables.append(_table_of({name: study.rows[name]}, by_task, metric))
+    return [table for table in tables if table]
+
+
+def _table_of(
+    titles: dict[str, str], by_group: dict[str, Values], metric: str, strata: Sequence[str] | None = None
+) -> str:
+    """A row for each system, a column for each group; intervals are of a row among those of its seeds."""
     rows = []
-    for name, title in study.rows.items():
+    for name, title in titles.items():
         seeds = max((len(values.get(name, {})) for values in by_group.values()), default=0)
         if seeds:
-            strata = None if metric in OF_GATES.values() else study.strata  # some gates are frozen
             rows.append([title, seeds, *(_mean(name, values, metric, strata) for values in by_group.values())])
     return markdown_table(["row", "seeds", *by_group], rows) if rows else ""
-
-
-def _of_other_tasks(study: Described, lines: Lines, metric: str) -> str:
-    """Rows that have no figure in any of the groups, such as those that train what others begin with."""
-    shown_rows = {row for group in study.groups for row in lines.values(metric, group)}
-    tables = []
-    for name in (name for name in study.rows if name not in shown_rows):
-        tasks = dict.fromkeys(
-            line["task"] for line in lines.lines if line["row"] == name and line["metric"] == metric and line["task"]
-        )
-        values = {task: lines.values(metric, task) for task in tasks}
-        if tasks:
-            seeds = max(len(of[name]) for of in values.values())
-            cells = [study.rows[name], seeds, *(_mean(name, of, metric) for of in values.values())]
-            tables.append(markdown_table(["row", "seeds", *tasks], [cells]))
-    return "\n\n".join(tables)
 
 
 def _mean(row: str, values: Values, metric: str, strata: Sequence[str] | None = None) -> str:
@@ -247,27 +242,21 @@ def _entry(entry: Entry, lines: Lines) -> list[str]:
 def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[str, Described], path: Path) -> None:
     """Contrasts with 95% intervals, hollow without one; panels have the same rows, which the first names."""
     points = [points_of(panel, lines, known[panel.study]) for panel in panels]
-    drawn = {point["row"] for of_panel in points for point in of_panel}
-    names = [name for name in dict.fromkeys(label for panel in panels for label in labels(panel, known[panel.study]))
-             if name in drawn]  # fmt: skip
+    names = list(dict.fromkeys(point["row"] for of_panel in points for point in of_panel))
     charts = [_panel(panel, of_panel, names, panel is panels[0])
               for panel, of_panel in zip(panels, points, strict=True)]  # fmt: skip
     alt.hconcat(*charts).save(path, scale_factor=1.5)
 
 
-def labels(panel: Panel, study: Described) -> list[str]:
-    return [f"{study.rows[row]} compared with {study.rows[control]}" for row, control in panel.controls.items()]
-
-
 def points_of(panel: Panel, lines: Sequence[dict[str, str]], study: Described) -> list[dict[str, str | float]]:
     """A point for each contrast and group of a panel that has runs; `low` and `high` are missing without interval."""
     scale = percent if is_relative(panel.metric) else float
-    names = dict(zip(panel.controls, labels(panel, study), strict=True))
     asked = [Contrast(row, control, group) for group in panel.groups for row, control in panel.controls.items()]
     points: list[dict[str, str | float]] = []
     for one, found in compare(lines_of(panel.study, lines), asked, panel.metric, study.strata):
         ends = {} if math.isnan(found.half_width) else {"low": scale(found.low), "high": scale(found.high)}
-        points.append({"row": names[one.row], "group": one.group, "mean": scale(found.mean), **ends})
+        name = f"{study.rows[one.row]} compared with {study.rows[one.control]}"
+        points.append({"row": name, "group": one.group, "mean": scale(found.mean), **ends})
     return points
 
 
@@ -302,24 +291,12 @@ def main() -> None:
 @main.command()
 def write() -> None:
     """Write the page of every study that has figures, and the picture of captions."""
-    lines, known = read_results(RESULTS), studies()
+    lines, known = read_table(RESULTS), studies()
     for name, study in known.items():
         of_study = lines_of(name, lines)
         if of_study.lines:
             write_text(RESULTS.with_name(f"{name}.md"), page(name, study, of_study))
     draw(load_pages().picture, lines, known, PICTURE)
-
-
-@main.command()
-@click.argument("study")
-@click.argument("row")
-@click.argument("control")
-@click.argument("group", default="all")
-@click.argument("metric", default="")
-def show(study: str, row: str, control: str, group: str, metric: str) -> None:
-    """Show a contrast as pages quote it, and its word."""
-    ((_, *texts),) = told([Quoted("", "", study, row, control, group, metric)])
-    click.echo(": ".join(filter(None, texts)))
 
 
 @main.command()

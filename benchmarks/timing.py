@@ -161,24 +161,30 @@ def where_and_how(found: Mapping[str, Any]) -> str:
     )
 
 
+def processor() -> str:
+    """Return the name of the processor."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), platform.processor() or platform.machine())
+
+
 def _machine() -> str:
-    processor = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor)
-    cores = f"{processor}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cards = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{cores}, {torch.backends.cpu.get_cpu_capability()}{cards}, {platform.system()}"
+    return f"{processor()}, {count} cores, {torch.backends.cpu.get_cpu_capability()}{cards}, {platform.system()}"
+
+
+def git(*words: str) -> str:
+    """Return what git says of this repository; nothing where it is not installed."""
+    try:
+        found = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return found.stdout.strip()
 
 
 def _commit() -> str:
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
-        try:
-            return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-        except FileNotFoundError:  # no git on this machine
-            return ""
-
     # Results are written one after the other: those before this one are no change of what is measured.
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
     return (git("rev-parse", "--short", "HEAD") or "unknown") + (" with uncommitted changes" if changed else "")

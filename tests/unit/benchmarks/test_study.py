@@ -1,9 +1,7 @@
 """Studies: the registered file, the sentence where it changed, trigrams, which models must leave behind, and texts."""
 
-import csv
 import gzip
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -74,18 +72,12 @@ def test_a_study_that_changed_runs_with_a_reason_alone(file, tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(study_plan.STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_study_of_the_repository_can_be_read(path):
-    study = study_plan.load(path)
-    assert study.contrasts and study.seeds and all(map(study.options_of, study.rows))
-
-
-def test_every_study_with_figures_is_registered_as_it_is():
-    with_figures = {line["study"] for line in study_figures.read_results(study_figures.RESULTS)}
-    with open(study_plan.REGISTERED, encoding="utf-8", newline="") as file:
-        last = {line["study"]: line["sha256"] for line in csv.DictReader(file)}
-    for path in study_plan.STUDIES.glob("*.yaml"):
-        if path.stem in with_figures:
-            assert last.get(path.stem) == study_plan.digest(path), path.stem
+def test_every_study_can_be_read_and_is_registered_as_it_is_if_it_has_figures(path):
+    found = study_plan.load(path)
+    assert found.contrasts and found.seeds and all(map(found.options_of, found.rows))
+    if any(line["study"] == path.stem for line in study_plan.read_table(study.RESULTS)):
+        last = {line["study"]: line["sha256"] for line in study_plan.read_table(study_plan.REGISTERED)}
+        assert last[path.stem] == study_plan.digest(path)
 
 
 def test_kneser_ney_gives_away_all_probability_and_no_more():
@@ -98,19 +90,18 @@ def test_kneser_ney_gives_away_all_probability_and_no_more():
 RATED = STUDY + 'rates: {values: ["1e-3", "2e-3"], rows: [dense], updates: 5, seed: 9}\n'
 
 
-def test_rates_and_runs_that_the_table_has_are_not_run_again(file, tmp_path, monkeypatch):
+def test_a_row_has_the_best_rate_of_the_table_after_as_many_updates(file, tmp_path, monkeypatch):
     file.write_text(SAID + RATED.replace("{title: dense}", "{title: dense, rate: dense}"))
+    same = {"seed": "0", "tier": "all", "metric": study.PERPLEXITY}
     lines = [
-        {"study": name, "row": f"dense, rate {rate}", "seed": "0", "value": value, "tier": "all",
-         "metric": study.PERPLEXITY, "update": update}
+        {**same, "study": name, "row": f"dense, rate {rate}", "value": value, "update": update}
         for name, rate, value, update in (("one", "1e-3", "9.5", "5"), ("one", "2e-3", "9.4", "5"),
                                           ("other", "1e-3", "1", "5"), ("one", "1e-3", "2", "4"))
     ]  # fmt: skip
     study_figures.write_results(tmp_path / "results.csv", lines)
     monkeypatch.setattr(study, "RESULTS", tmp_path / "results.csv")
-    one = study_plan.load(file)
-    assert study.best_rate(one, tmp_path / "one", "dense") == "2e-3"
-    assert study.options_with_rate(one, "dense", tmp_path / "one")[-2:] == ["--lr", "2e-3"]
+    runs = study.Runs(study_plan.load(file), tmp_path, tmp_path / "one")
+    assert runs.options_with_rate("dense")[-2:] == ["--lr", "2e-3"]
 
 
 def test_a_row_goes_on_from_its_branch_which_is_trained_up_to_there_where_it_is_missing(file, tmp_path, monkeypatch):
@@ -125,7 +116,7 @@ def test_a_row_goes_on_from_its_branch_which_is_trained_up_to_there_where_it_is_
 
     monkeypatch.setattr(study, "_train", train)
     for _ in range(2):
-        found = study._branch(study_plan.load(file), "base", tmp_path, tmp_path, 3)
+        found = study.Runs(study_plan.load(file), tmp_path, tmp_path).branch("base", 3)
         assert found == tmp_path / "dense-3" / "checkpoint_1_4.pt"
     assert calls == [("dense-3", 4, 3)]
 
@@ -226,7 +217,7 @@ def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
 
     def recorded():
         invoke("record", folder, "--results", table)
-        alone = [line for line in study_figures.read_results(table) if line["row"] == "alone"]
+        alone = [line for line in study_plan.read_table(table) if line["row"] == "alone"]
         return {line["task"] or line["tier"]: float(line["value"]) for line in alone}
 
     moved = (runs / "alone-cb-1").rename(folder / "later")
@@ -234,7 +225,6 @@ def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
     moved.rename(runs / "alone-cb-1")
     alone = recorded()
     assert alone["all"] == alone["inference"] == (alone["rte"] + alone["cb"]) / 2
-    assert study.best_rate(study_plan.load(study.STUDIES / "glue.yaml"), runs, "many") == "2e-5"
     before = table.read_text()
     assert recorded() == alone and table.read_text() == before
 
@@ -249,7 +239,7 @@ def test_gates_have_means_over_layers_in_the_table(study_of_tasks):
     (run / "mtmoe.jsonl").write_text("".join(json.dumps(event) + "\n" for event in gates))
     shutil.copy(run / "mtmoe.jsonl", run.parent / "alone-rte-1")
     invoke("record", folder, "--results", table)
-    lines = study_figures.read_results(table)
+    lines = study_plan.read_table(table)
     assert {line["task"] for line in lines if line["row"] == "alone" and line["metric"] == "gate movement"} == {"rte"}
     found = {line["metric"]: float(line["value"]) for line in lines if not line["task"]}
     expected = {"gate blend, %": 20, "gate movement": 35, "tokens with another expert, %": 50}
@@ -274,70 +264,88 @@ contrasts:
 """
 
 
-def test_pairs_have_a_run_each_and_a_mean_of_their_own(study_of_tasks, monkeypatch):
+@pytest.fixture
+def study_of_pairs(study_of_tasks, monkeypatch):
+    """The same of translators; BLEU of a pair is its place among those that are asked for, plus 10."""
     commands, folder = study_of_tasks
     (folder / "studies" / "glue.yaml").write_text(SAID + PAIRS)
 
     def execute(command, log):
-        command = commands.append(list(map(str, command))) or commands[-1]
-        if command[:2] == ["mtmoe", "evaluate"]:
-            is_alone = "alone-" in value_of(command, "--path")
-            asked = [log.parent.name[6:11]] if is_alone else value_of(command, "--lang-pairs").split(",")
+        commands.append(list(map(str, command)))
+        if commands[-1][:2] == ["mtmoe", "evaluate"]:
+            is_alone, out = "alone-" in value_of(commands[-1], "--path"), Path(value_of(commands[-1], "--out"))
+            asked = [log.parent.name[6:11]] if is_alone else value_of(commands[-1], "--lang-pairs").split(",")
             pairs = {pair: {"tier": "low", "sentences": 9, "bleu": 10 + at, "chrf": 1} for at, pair in enumerate(asked)}
-            (log.parent / "scores").mkdir()
+            out.mkdir()
             means = {"all": {"pairs": len(pairs), "bleu": 1, "chrf": 1}}
-            (log.parent / "scores" / "scores.json").write_text(json.dumps({"pairs": pairs, "averages": means}))
+            (out / "scores.json").write_text(json.dumps({"pairs": pairs, "averages": means}))
+            for side, lines in (("hyp", "ein Haus\nein Hund da\n"), ("ref", "ein Haus\nder Hund da\n")):
+                (out / f"en-de.{side}").write_text(lines)
 
     monkeypatch.setattr(study, "_execute", execute)
-    monkeypatch.setattr(study, "best_rate", lambda *_: "2e-3")
-    monkeypatch.setattr(study, "perplexities", lambda run: {})
-    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1")
+    monkeypatch.setattr(study.Runs, "best_rate", lambda *_: "2e-3")
+    return commands, folder
+
+
+def test_pairs_have_a_run_each_and_a_mean_of_their_own(study_of_pairs):
+    commands, folder = study_of_pairs
+    words = ("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1")
+    invoke(*words)
     trained = [command for command in commands if command[0] == "fairseq-train"]
     assert [(Path(value_of(command, "--save-dir")).name, value_of(command, "--lang-pairs"), value_of(command, "--lr"))
             for command in trained] == [
         ("rate_1e-3-alone", "en-mr", "1e-3"), ("rate_2e-3-alone", "en-mr", "2e-3"), ("full-1", "en-mr,en-ro", "1"),
         ("alone-en-mr-1", "en-mr", "2e-3"), ("alone-en-ro-1", "en-ro", "2e-3"),
     ]  # fmt: skip
-    evaluated = [command for command in commands if command[:2] == ["mtmoe", "evaluate"]]
-    paths = [value_of(command, "--path") for command in evaluated]
+    paths = [value_of(command, "--path") for command in commands if command[:2] == ["mtmoe", "evaluate"]]
     assert paths[0] == value_of(trained[0], "--init-model") == str(folder / "encoder.pt")
     assert paths[1].endswith("full-1/averaged.pt")
     table = folder / "results.csv"
     invoke("record", folder, "--results", table)
     found = {(line["row"], line["task"] or line["tier"]): float(line["value"])
-             for line in study_figures.read_results(table) if line["metric"] == "bleu"}  # fmt: skip
+             for line in study_plan.read_table(table) if line["metric"] == "bleu"}  # fmt: skip
     assert found["before", "en-de"] == 10 and found["full", "new"] == 11.5 and found["alone", "new"] == 10
     assert ("alone", "all") not in found
     done = len(commands)
-    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1")
-    assert len(commands) == done
     other = "  other: {title: of other data, own_data: true, score: --lang-pairs en-ro}\n"
     (folder / "studies" / "glue.yaml").write_text(SAID + PAIRS.replace("contrasts:", f"{other}contrasts:"))
-    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1", "--amend", "a row")
+    invoke(*words, "--amend", "a row")
     assert len(commands) == done
-    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1", "--rows", "other")
+    invoke(*words, "--rows", "other")
     assert value_of(commands[done], "--save-dir").endswith("other-1")
+
+
+def test_further_test_sets_are_scored_and_sentences_are_kept(study_of_pairs):
+    commands, folder = study_of_pairs
+    text = SAID + PAIRS.replace("updates: 30", "updates: 30\nfurther: [later]")
+    (folder / "studies" / "glue.yaml").write_text(text)
+    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1", "--rows", "before")
+    invoke("record", folder, "--results", folder / "results.csv")
+    assert [command[2] for command in commands if command[:2] == ["mtmoe", "evaluate"]] == [
+        str(folder), f"{folder}-later"
+    ]  # fmt: skip
+    lines = study_plan.read_table(folder / "results.csv")
+    assert {"bleu", "bleu, later"} <= {line["metric"] for line in lines if line["task"] == "en-de"}
+    kept = sentences.read(folder / "sentences" / "glue" / "before-1.npz", ["en-de", "later/en-de"])
+    assert kept.shape == (2, 2, 10) and kept[0].sum(0)[:4].tolist() == [5, 5, 4, 2]
 
 
 # ---- the text of `languages`: no test line is nearly a training line ----
 
 
-def test_a_line_that_shares_four_fifths_of_its_grams_with_one_training_line_is_a_near_copy():
-    train = ["I have never been to Paris.", "Where is the station?"]
-    lines = [
-        "I have  never been to paris.",  # the same but for spaces and case
-        "I have never been to Perth.",  # 18 of 23 5-grams
-        "I have never been to Paris!",  # 22 of 23
-        "I have never been. Where is the station?",  # its 5-grams lie in two lines
-        "Yes.",
+def test_a_pair_goes_if_one_side_shares_four_fifths_of_its_grams_with_one_training_line():
+    train = [("I have never been to Paris.", "Ich war nie in Paris."), ("Where is the station?", "Wo ist der Bahnhof?")]
+    kept = [
+        ("I have never been to Perth.", "nie"),  # 18 of 23 5-grams
+        ("I have never been. Where is the station?", "wo"),  # its 5-grams lie in two lines
+        ("Yes.", "Ja."),
     ]
-    assert languages_text.near_copies(lines, train, languages_text.grams, 0.8) == [True, False, True, False, False]
-
-
-def test_a_near_copy_of_either_side_goes():
-    train = [("Where is the station?", "Wo ist der Bahnhof?")]
-    pairs = [("Where's the railway station?", "Wo ist der Bahnhof?"), ("Where is he?", "Wo ist er nur?")]
-    assert languages_text.without_near_copies(pairs, train) == pairs[1:]
+    near = [
+        ("I have  never been to paris.", "nie"),  # the same but for spaces and case
+        ("I have never been to Paris!", "nie"),  # 22 of 23
+        ("Where's the railway?", "Wo ist der Bahnhof?"),
+    ]
+    assert languages_text.without_near_copies([*near, *kept], train) == kept
 
 
 # ---- the text of `captions`: Multi30k's first pairs, without those of validation and test ----
@@ -357,56 +365,6 @@ def test_captions_are_the_first_pairs_whose_english_is_not_held_out(tmp_path, mo
     assert (tmp_path / "RAW" / "train.en-de.en").read_text() == "Stone & tile.\nA dog.\n"
     assert (tmp_path / "RAW" / "test.en-de.de").read_text() == "A tree.\n"
     assert [path.name for path in tmp_path.glob("RAW-*/test.en-de.de")] == ["test.en-de.de"]
-
-
-# ---- what is kept of runs ----
-
-
-def test_abandoned_runs_are_recorded_with_their_days_and_put_aside(study_of_tasks, monkeypatch):
-    _, folder = study_of_tasks
-    monkeypatch.setattr(study_plan, "ABANDONED", folder / "abandoned.csv")
-    monkeypatch.setattr(study.study_plan.abandon, "__defaults__", (folder / "abandoned.csv",))
-    for name, day in (("train.out", 20_000), ("checkpoint_last.pt", 20_002)):
-        path = folder / "runs" / "glue" / "many-2" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        os.utime(path, (day * 86_400, day * 86_400))
-    invoke("abandon", folder, "many-2", "--why", "the disk was full, twice")
-    assert study_plan.abandoned("glue", folder / "abandoned.csv") == [
-        "many-2, 2024-10-04 to 2024-10-06: the disk was full, twice"
-    ]
-    assert [path.name for path in (folder / "runs" / "glue").iterdir()] == ["abandoned-many-2"]
-    with refused("RUN"):
-        invoke("abandon", folder, "many-2", "--why", "again")
-
-
-def test_further_test_sets_are_scored_and_sentences_are_kept(study_of_tasks, monkeypatch):
-    commands, folder = study_of_tasks
-    text = SAID + PAIRS.replace("updates: 30", "updates: 30\nfurther: [later]")
-    (folder / "studies" / "glue.yaml").write_text(text)
-
-    def execute(command, log):
-        command = commands.append(list(map(str, command))) or commands[-1]
-        if command[:2] == ["mtmoe", "evaluate"]:
-            out = Path(value_of(command, "--out"))
-            out.mkdir()
-            pairs = {"en-de": {"tier": "low", "sentences": 2, "bleu": len(out.name), "chrf": 1}}
-            means = {"all": {"pairs": 1, "bleu": 1, "chrf": 1}}
-            (out / "scores.json").write_text(json.dumps({"pairs": pairs, "averages": means}))
-            for side, lines in (("hyp", "ein Haus\nein Hund da\n"), ("ref", "ein Haus\nder Hund da\n")):
-                (out / f"en-de.{side}").write_text(lines)
-
-    monkeypatch.setattr(study, "_execute", execute)
-    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1", "--rows", "before")
-    invoke("record", folder, "--results", folder / "results.csv")
-    assert [command[2] for command in commands if command[:2] == ["mtmoe", "evaluate"]] == [
-        str(folder), f"{folder}-later"
-    ]  # fmt: skip
-    found = {line["metric"]: line["value"] for line in study_figures.read_results(folder / "results.csv")
-             if line["task"] == "en-de"}  # fmt: skip
-    assert (found["bleu"], found["bleu, later"]) == ("6.0000", "12.0000")
-    kept = sentences.read(folder / "sentences" / "glue" / "before-1.npz", ["en-de", "later/en-de"])
-    assert kept.shape == (2, 2, 10) and kept[0].sum(0)[:4].tolist() == [5, 5, 4, 2]
 
 
 # ---- the text of `help`: LibreOffice's paragraphs, by their ids ----
@@ -435,23 +393,17 @@ def test_paragraphs_have_the_default_system_and_are_aligned_by_their_ids(tmp_pat
 
 
 def test_no_test_paragraph_of_the_help_is_nearly_a_training_one(monkeypatch):
-    monkeypatch.setattr(help_text, "LANGUAGES", ("de", "tr"))
-    monkeypatch.setattr(help_text, "POOL", 40)
-    monkeypatch.setattr(help_text, "TEST", 10)
-    monkeypatch.setattr(help_text, "VALID", 8)
-    rows = {
-        f"Choose the menu {number} and press the key {number}.": {"de": "eins zwei drei vier", "tr": "b"}
-        for number in range(60)
-    }
-    rows |= {
-        f"Choose the menu {number} and press the key {number} now.": {"de": "eins zwei drei vier"}
-        for number in range(30)
-    }
+    for name, value in {"LANGUAGES": ("de", "tr"), "POOL": 40, "TEST": 10, "VALID": 8}.items():
+        monkeypatch.setattr(help_text, name, value)
+    rows = {}
+    for number in range(60):
+        text = f"Choose the menu {number} and press the key {number}"
+        rows[f"{text}."] = {"de": "eins zwei drei vier", "tr": "b"}
+        if number < 30:
+            rows[f"{text} now."] = {"de": "eins zwei drei vier"}
     splits = help_text.split(rows)
     assert [len(splits[name]) for name in ("test", "valid")] == [10, 8]
     held = {*splits["test"], *splits["valid"]}
     assert all(len(rows[english]) == 2 for english in held) and not held & set(splits["train"])
-    assert not any(help_text.near_copies(sorted(held), splits["train"], help_text.trigrams, 0.6))
-    numbers = {int(english.split()[3]) for english in held}
-    assert min(numbers) >= 30  # the others have a near copy in training
+    assert min(int(english.split()[3]) for english in held) >= 30  # the others have a near copy in training
     assert help_text.memory_bleu(rows, splits) == [pytest.approx(100), 0]

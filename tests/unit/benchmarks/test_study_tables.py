@@ -14,7 +14,6 @@ import sentences
 import study_figures
 import study_plan
 import tables
-from click.testing import CliRunner
 from scipy import stats
 from study_figures import COLUMNS, write_results
 from study_steps import costs_of, record
@@ -57,9 +56,7 @@ def test_perplexities_are_compared_in_percent():
     (2.0, 1.0, 0.01, 2.5, "agrees", "post hoc"),
     (2.0, 1.0, 0.01, 4.0, "excludes the paper's figure", "excludes the paper's figure"),
     (-2.0, 1.0, 0.01, 2.0, "disagrees", "excludes the paper's figure"),
-    (0.1, 0.5, 0.7, 0.8, "excludes the paper's figure", "excludes the paper's figure"),
     (0.1, 0.5, 0.7, 0.4, "no difference shown (wide)", "post hoc"),  # its interval has 0 and the paper's figure
-    (2.0, 1.0, 0.06, 2.5, "no difference shown (wide)", "post hoc"),  # of the pooled error alone
     (2.0, 1.0, 0.01, None, "better", "post hoc"),
     (1.0, math.nan, 0.01, 2.0, "too few runs", "too few runs"),
 ])  # fmt: skip
@@ -80,26 +77,20 @@ def test_curves_say_after_how_many_updates_a_perplexity_is_reached():
 
 
 def test_rows_of_the_table_have_titles_and_contrasts_have_rows():
-    lines, studies = study_figures.read_results(study_figures.RESULTS), described.studies()
+    lines, studies = study_plan.read_table(study_figures.RESULTS), described.studies()
     for name, study in studies.items():
-        of_study = described.lines_of(name, lines).lines
-        rows = {one["row"] for one in of_study if ", rate " not in one["row"]}
-        assert rows <= study.rows.keys(), name
-        assert {row for one in study.contrasts for row in (one.row, one.control)} <= study.rows.keys()
-        for metric in (study.metric, *study.also):
-            asked = study.compared(metric)
-            pairs = [(frozenset({one.row, one.control}), one.group) for one in asked if one.primary]
-            assert len(pairs) == len(set(pairs)), name  # a family has each comparison once
-        of_strata = [[part for part in study.strata if part in row] for row in study.rows]
-        assert {part for parts in of_strata for part in parts} == set(study.strata), name
-        assert max(map(len, of_strata)) <= 1, name
+        rows = {one["row"] for one in lines if one["study"] == name and ", rate " not in one["row"]}
+        assert rows | {row for one in study.contrasts for row in (one.row, one.control)} <= study.rows.keys(), name
+        asked = [one for one in study.compared(study.metric) if one.primary]
+        pairs = [(frozenset({one.row, one.control}), one.group) for one in asked]
+        assert len(pairs) == len(set(pairs)), name  # a family has each comparison once
     assert {one["study"] for one in lines} <= studies.keys()
 
 
 def test_pages_are_those_of_the_table():
     """After a change of the table or of descriptions: `python benchmarks/tables.py write`."""
     for name, study in described.studies().items():
-        of_study = described.lines_of(name, study_figures.read_results(study_figures.RESULTS))
+        of_study = described.lines_of(name, study_plan.read_table(study_figures.RESULTS))
         if of_study.lines:
             path = study_figures.RESULTS.with_name(f"{name}.md")
             assert path.read_text("utf-8") == tables.page(name, study, of_study), name
@@ -124,7 +115,7 @@ def test_intervals_in_pages_are_quoted():
         assert not any(map(difference.search, unjudged)), page
 
 
-def test_the_picture_is_hollow_for_one_seed(lines, tmp_path):
+def test_the_picture_has_no_interval_of_one_seed(lines):
     study = described.Described(title="One", text="A text.", metric="bleu", groups=["all"], beside=["dense"],
                              rows={"dense": "the dense one", "base": "BASE", "odd": "odd"})  # fmt: skip
     panel = quotes.Panel("t", "one", "bleu", ["all"], {"base": "dense", "odd": "dense", "base_heated": "base"})
@@ -132,58 +123,6 @@ def test_the_picture_is_hollow_for_one_seed(lines, tmp_path):
     base, odd = tables.points_of(panel, lines.lines, study)
     assert (base["row"], odd["row"]) == ("BASE compared with the dense one", "odd compared with the dense one")
     assert base["low"] < base["mean"] < base["high"] and "low" not in odd
-    tables.draw([panel], lines.lines, {"one": study}, tmp_path / "options.svg")
-    svg = (tmp_path / "options.svg").read_text()
-    filled, drawn = (len(re.findall(rf'aria-roledescription="point"[^>]*{fill}', svg)) for fill in ('fill="#', ""))
-    assert (filled, drawn) == (1, 3)  # the hollow ones are of all rows, the full one of several seeds
-
-
-def test_a_registered_study_shows_what_dense_reaches_and_its_learning_rates():
-    reached = {"model": 8, "shuffled": 12, "trigrams": 40}
-    of_entry = [line("dense", 1, value, f"perplexity, {kind}") for kind, value in reached.items()]
-    rates = [
-        line(f"dense, rate {rate}", 0, value, "valid perplexity") for rate, value in (("3e-3", 9.5), ("1e-3", 9.7))
-    ]
-    study = described.Described(title="One", metric="bleu", rows={"dense": "the dense one"}, entry=study_plan.Entry())
-    text = tables.page("one", study, described.Lines([line("dense", 1, 16), *of_entry, *rates]))
-    assert re.search(r"BLEU, mean over all pairs +\| at least 15 +\| +16\.0 \| yes", text)
-    assert re.search(r"shuffled sources / with its own +\| at least 2 +\| +1\.50 \| no", text)
-    assert re.search(r"source-free trigrams +\| at most 0\.5 +\| +0\.20 \| yes", text)
-    assert re.search(
-        r"the dense one +\| +1e-3 +\| +9\.70 \| +\|\n.*the dense one +\| +3e-3 +\| +9\.50 \| +yes \|", text
-    )
-
-
-def test_a_sweep_shows_gates_and_gates_have_no_intervals():
-    metric = "gate blend, %"
-    rows = of_rows({"tag": (10, 12, 11), "frozen": (0, 0, 0), "dense": (1, 2, 4)}, metric)
-    swept = [line("tag, rate 1e-4", 0, value, name) for value, name in ((60, "score"), (4.4, metric))]
-    rows = {"tag": "TaG", "frozen": "TaG, frozen", "dense": "D"}, [*rows, *swept, line("tag", 1, 61, "score")]
-    study = described.Described(title="One", metric="score", also=[metric], groups=["all"], rows=rows[0])
-    text = tables.page("one", study, described.Lines(rows[1]))
-    assert re.search(r"\| TaG +\| +3 \| +11\.0 \|", text) and "±" not in text.split("## Gate blend")[1]
-    assert re.search(r"\| TaG +\| +1e-4 +\| +60\.00 \| +4\.4 \| +yes", text)
-
-
-def test_intervals_of_perplexities_are_in_percent_and_rows_of_other_tasks_are_shown():
-    metric = "valid perplexity"
-    rows = of_rows({"a": (100, 200, 150), "b": (121, 200, 150)}, metric)
-    rows += [line("source", 1, value, metric, tier="", task=task) for task, value in (("snli", 43.4), ("qqp", 77.2))]
-    study = described.Described(title="One", metric=metric, rows={"a": "A", "b": "B", "source": "sources"})
-    text = tables.page("one", study, described.Lines(rows))
-    logs = np.log([[100, 200, 150], [121, 200, 150]])
-    left = logs - logs.mean(0) - logs.mean(1, keepdims=True) + logs.mean()
-    half = stats.t.ppf(0.975, 2) * math.sqrt((left**2).sum() / 2 / 3)
-    assert re.search(rf"\| A +\| +3 \| 150\.0 ±{100 * math.expm1(half):.1f}% \|", text)
-    assert re.search(r"row +\| +seeds \| +snli \| +qqp \|\n.*\n\| sources +\| +1 \| +43\.4 \| +77\.2", text)
-
-
-def test_small_probabilities_have_a_bound():
-    values = {"a": (10, 12, 11), "b": (20, 22.01, 21), "c": (10.1, 12, 11.2)}
-    study = described.Described(title="One", metric="bleu", beside=["a"], rows={row: row for row in values})
-    text = tables.page("one", study, described.Lines(of_rows(values)))
-    assert re.search(r"\| b +\| a +\| \+10\.0 \(.*\): better, p < 0\.001 after Holm", text)
-    assert re.search(r"\| c +\| a +\| \+0\.1 \(.*\): no difference shown, p 0\.\d{3} after Holm", text)
 
 
 def test_costs_of_shapes_take_the_place_of_older_ones_and_are_shown(lines, tmp_path):
@@ -192,7 +131,7 @@ def test_costs_of_shapes_take_the_place_of_older_ones_and_are_shown(lines, tmp_p
     for median in (1.5, 1.02):
         size = {"parameters": 5_070_000, "multiplications": 2_980_000}
         record(costs_of("one", "base", size, Ratio(median, 0.98, 1.07)), results, "one")
-    found = described.lines_of("one", study_figures.read_results(results))
+    found = described.lines_of("one", study_plan.read_table(results))
     study = described.Described(title="One", metric="bleu", rows={"dense": "the dense one", "base": "BASE"})
     assert re.search(r"BASE +\| +5\.07 \| +2\.98 \| 1\.02 \(0\.98 to 1\.07\)", tables.page("one", study, found))
     assert found.values("bleu", "all") == lines.values("bleu", "all")
@@ -225,15 +164,12 @@ def test_error_is_pooled_over_rows_and_seeds():
 
 
 def test_rows_of_one_seed_say_nothing_of_chance_and_rows_are_compared_by_seeds_in_common():
-    error = contrasts.pooled_error({**THREE, "d": {2: 100.0}})
+    values = {**THREE, "d": {2: 100.0}}
+    error = contrasts.pooled_error(values)
     assert error == contrasts.pooled_error(THREE) and contrasts.pooled_error({"d": {2: 1.0}}).freedom == 0
-    found = contrasts.difference({2: 100.0}, THREE["a"], error)
+    found = contrasts.difference(values["d"], THREE["a"], error)
     assert (found.mean, found.seeds, found.word(False, 1)) == (88.0, 1, contrasts.ONE_SEED)
     assert contrasts.difference({7: 1.0}, THREE["a"], error) is None
-    values = {**THREE, "d": {1: 20.0, 2: 22.0}}
-    found = contrasts.difference(values["d"], values["a"], contrasts.pooled_error(values))
-    assert (found.mean, found.seeds) == (10.0, 2)
-    assert contrasts.pooled_error(values).freedom == 11 - 4 - 2  # figures less rows less seeds but one
 
 
 def test_rows_that_vary_otherwise_are_another_stratum():
@@ -243,9 +179,6 @@ def test_rows_that_vary_otherwise_are_another_stratum():
     assert contrasts.of_stratum(values, strata, "a, 4 examples") == few
     across = contrasts.of_stratum(values, strata, "a", "a, 4 examples")
     assert across.keys() == {"a", "a, 4 examples"}  # the paired test
-    lines = described.Lines(of_rows({row: list(of.values()) for row, of in values.items()}))
-    ((_, found),) = described.compare(lines, [study_plan.Contrast("b", "a")], "bleu", strata)
-    assert found == contrasts.difference(THREE["b"], THREE["a"], contrasts.pooled_error(THREE))
 
 
 def test_an_error_of_one_degree_of_freedom_is_none():
@@ -298,47 +231,12 @@ def test_contrasts_that_a_study_names_are_families_of_their_own():
     assert ("bleu", "b", "c", "all") not in family
 
 
-def test_costs_and_seeds_are_quoted_as_the_table_has_them():
-    rows = [line("a", 0, value, metric) for value, metric in ((2e6, "parameters"), (1.0, "step / dense"))]
-    rows += [line("b", 0, value, metric) for value, metric in ((3e6, "parameters"), (1.05, "step / dense"))]
-    rows += of_rows(listed(PAIRED))
-    study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B"})
-
-    def told(**quoted):
-        return quotes.text_of(quotes.Quoted("page.md", "", "one", "b", **quoted), study, described.Lines(rows), {})
-
-    assert told(control="a", metric="parameters")[1:] == ("+50%", "")
-    assert told(metric="step / dense")[1:] == ("1.05", "")
-    p = stats.ttest_rel(list(PAIRED["b"].values()), list(PAIRED["a"].values())).pvalue
-    assert told(control="a", by_seed=True)[1:] == (f"+1.5, +0.5 and +2.0 (p {p:.2g})", "")
-
-
 TABLE = """| what | figure | verdict |
 |---|---|---|
 | a claim | +13.5% (+11.7 to +15.4) | {} |
 
 In prose +13.5% (+11.7 to +15.4), {}, too.
 """
-
-
-def test_figures_of_lines_with_the_same_words_must_stand_in_their_order(tmp_path):
-    controls = ("task_gates_4", "dense_equal_cost")
-    quoted = [quotes.Quoted("page.md", "a layer |", "captions", "own_layers", control) for control in controls]
-    figures = [(figure, word) for _, figure, word in quotes.told(quoted)]
-    assert len(set(figures)) == 2
-    for order, wrong in ((figures, 0), (figures[::-1], 2)):
-        (tmp_path / "page.md").write_text("".join(f"a layer | {figure}, {word}\n" for figure, word in order))
-        assert len(list(quotes.misquoted(tmp_path, quoted))) == wrong
-    same = [quoted[0], quoted[0]]
-    (tmp_path / "page.md").write_text(f"a layer | {figures[0][0]}\na layer | {figures[1][0]}\n")
-    assert len(list(quotes.misquoted(tmp_path, same))) == 1
-
-
-def test_a_shown_contrast_has_the_word_of_the_pages():
-    shown = CliRunner().invoke(tables.main, ["show", "captions", "dense_hot", "dense", "high"])
-    page = (REPOSITORY / "docs/results/sparse_translation.md").read_text(encoding="utf-8")
-    figure, word = shown.output.strip().split(": ")
-    assert word == "post hoc" and f"costs German {figure}," in page
 
 
 def test_pages_that_say_something_else_are_found(tmp_path, monkeypatch):
@@ -364,10 +262,9 @@ def made_texts(sentences_of_pair, seed):
             for _ in range(2)]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [1, 3, 40])
-def test_bleu_of_sums_is_that_of_sacrebleu(size):
-    for seed in range(20):
-        hypotheses, references = made_texts(size, seed)
+def test_bleu_of_sums_is_that_of_sacrebleu():
+    for seed in range(40):
+        hypotheses, references = made_texts(1 + seed % 5, seed)
         counts = sentences.counts_of(hypotheses, references)
         expected = sacrebleu.corpus_bleu(hypotheses, [references]).score
         assert sentences.bleu(sentences.statistics(counts).sum(0)) == pytest.approx(expected)
@@ -408,42 +305,17 @@ def test_the_bootstrap_is_that_of_repeated_texts():
     assert found[1] < found[0] < found[2]
 
 
-def test_the_bootstrap_covers_sentences_of_one_seed_and_seeds_of_equal_sentences():
-    draw = np.random.default_rng(3)
-    row = {1: draw.normal(1, 1, (1, 400, 1))}
-    control = {1: np.zeros((1, 400, 1))}
-
-    def mean(sums):
-        return sums[..., 0] / 400
-
-    _, low, high = contrasts.bootstrap(row, control, mean)
+def test_the_bootstrap_of_one_seed_covers_sentences():
+    row, control = {1: np.random.default_rng(3).normal(1, 1, (1, 400, 1))}, {1: np.zeros((1, 400, 1))}
+    _, low, high = contrasts.bootstrap(row, control, lambda sums: sums[..., 0] / 400)
     assert (high - low) / 2 == pytest.approx(1.96 * row[1].std() / 20, rel=0.1)
-    row = {seed: np.full((1, 400, 1), draw.normal(1, 1)) for seed in range(12)}
-    _, low, high = contrasts.bootstrap(row, dict.fromkeys(row, control[1]), mean)
-    spread = np.std([of[0, 0, 0] for of in row.values()], ddof=1) / math.sqrt(12)
-    assert (high - low) / 2 == pytest.approx(1.96 * spread, rel=0.1)
 
 
-def keep_sentences(folder, row, seed, texts, test_sets=("",)):
+def keep_sentences(folder, row, seed, texts):
     """Keep the counts of a run whose hypotheses and references are these, as `study.py record` does."""
-    scores = folder / "scores"
-    scores.mkdir(exist_ok=True)
     for side, lines in zip(("hyp", "ref"), texts, strict=True):
-        (scores / f"en-de.{side}").write_text("\n".join(lines) + "\n")
-    path = folder / "sentences" / "one" / f"{row}-{seed}.npz"
-    sentences.keep(dict.fromkeys(test_sets, scores), path)
-
-
-def test_pages_have_the_intervals_over_sentences_of_each_test_set_that_was_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "SENTENCES", tmp_path / "sentences")
-    for row, first in (("a", 0), ("b", 50)):
-        for seed in (1, 2):
-            keep_sentences(tmp_path, row, seed, made_texts(30, first + seed), ("", "2017"))
-    study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B"})
-    study.contrasts = [study_plan.Contrast("b", "a", primary=True), study_plan.Contrast("b", "a", "high")]
-    text = tables.page("one", study, described.Lines(of_rows({"a": (10, 12), "b": (11, 14)})))
-    rows = re.findall(r"\| b +\| a +\| (test|2017) +\| ([+-]\d+\.\d \(.* to .*\))", text)
-    assert [name for name, _ in rows] == ["test", "2017"] and rows[0][1] == rows[1][1]
+        (folder / f"en-de.{side}").write_text("\n".join(lines) + "\n")
+    sentences.keep({"": folder}, folder / "sentences" / "one" / f"{row}-{seed}.npz")
 
 
 @pytest.mark.parametrize(("is_alike", "word"), [(False, "better"), (True, "no difference shown")])
