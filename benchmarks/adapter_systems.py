@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from peft import LoraConfig, inject_adapter_in_model
+from timing import ROOT
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,6 +24,10 @@ from fairseq_mtmoe.models.pemt.sources import LoadedSources, Metadata, SourceMet
 from fairseq_mtmoe.moe.adapters import LORA
 from fairseq_mtmoe.slots import adapter_blocks
 
+sys.path.insert(0, str(ROOT))
+
+from tests.helpers.t5 import dictionary
+
 RANK = 64  # and alpha, in the paper as here
 SPARSITY_WEIGHT = 0.1
 PEER, OURS = "LoRA (peft)", "LoRA (ours)"
@@ -31,32 +36,18 @@ SIX, MERGED = "6 sources", "6 sources, merged"
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
-
-    Attributes:
-        config: of the T5.
-        batch: texts in a step.
-        positions: which the encoder has for each text, its prompt among them.
-        prompt: vectors of the prompt.
-        answer: words of an answer in training.
-        written: words that are written of each text.
-    """
+    """What is measured."""
 
     config: T5Config
-    batch: int = 8
-    positions: int = 256
-    prompt: int = 32
-    answer: int = 4
-    written: int = 16
+    batch: int = 8  # texts in a step
+    positions: int = 256  # which the encoder has for each text, its prompt among them
+    prompt: int = 32  # vectors
+    answer: int = 4  # words of an answer in training
+    written: int = 16  # words that are written of each text
 
 
 class System:
-    """A model, and what it does with a batch.
-
-    Args:
-        model: a T5.
-        length: of its texts, in tokens.
-    """
+    """A T5, and what it does with a batch of texts of this length in tokens."""
 
     def __init__(self, model: T5Model, length: int, size: Size) -> None:
         self.module = model
@@ -102,13 +93,6 @@ class System:
         return sum(one.numel() for one in self.module.parameters() if one.requires_grad)
 
 
-def dictionary(size: int) -> Dictionary:
-    symbols = Dictionary(bos="<pad>", pad="<pad>", eos="</s>", unk="<unk>")
-    for number in range(len(symbols), size):
-        symbols.add_symbol(f"p{number}")
-    return symbols
-
-
 def pemt(size: Size, symbols: Dictionary, stage: str, sources: int = 0) -> PemtT5Model:
     """PEMT's T5 in either of its stages, as `--arch pemt_t5_base` is; in stage 1 without a prompt, plain LoRA."""
     options = {field.name: field.default for field in dataclasses.fields(PemtOptions)}
@@ -122,13 +106,6 @@ def pemt(size: Size, symbols: Dictionary, stage: str, sources: int = 0) -> PemtT
     model = PemtT5Model(size.config, symbols, dict.fromkeys(range(blocks), plan))
     model.begin(cfg, LoadedSources(about, {}))
     return model
-
-
-def with_peft(model: T5Model) -> T5Model:
-    """The same with LoRA of Hugging Face's on each block's second matrix."""
-    lora = LoraConfig(r=RANK, lora_alpha=RANK, lora_dropout=0.0, target_modules=["fc2"])
-    adapted: Any = inject_adapter_in_model(lora, model)
-    return adapted  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
@@ -145,10 +122,11 @@ def merged(model: T5Model) -> T5Model:
 
 def systems(size: Size) -> dict[str, System]:
     """All of them, of the same backbone; in ours every adapter says something."""
-    symbols, texts = dictionary(size.config.vocab_size), size.positions - size.prompt
+    symbols, texts = dictionary(size.config), size.positions - size.prompt
     torch.manual_seed(1)
     backbone = T5Model(size.config, symbols).state_dict()
-    peer = with_backbone(with_peft(T5Model(size.config, symbols)), backbone)
+    lora = LoraConfig(r=RANK, lora_alpha=RANK, lora_dropout=0.0, target_modules=["fc2"])  # each block's second matrix
+    peer = with_backbone(inject_adapter_in_model(lora, T5Model(size.config, symbols)), backbone)
     ours = with_backbone(pemt(size, symbols, SOURCE), backbone)
     _take_lora_of(peer, ours)
     mixture, to_merge = (with_backbone(pemt(size, symbols, TARGET, sources=6), backbone) for _ in range(2))
@@ -178,13 +156,7 @@ def with_backbone(model: T5Model, backbone: Mapping[str, Tensor]) -> T5Model:
 @torch.no_grad()
 def _take_lora_of(peer: T5Model, ours: T5Model) -> None:
     """Give our LoRA the peer's matrices."""
-    for block, (down, up) in zip(adapter_blocks(ours).values(), adapters_of_peft(peer), strict=True):
-        assert block.mixture.adapters is not None
-        block.mixture.adapters.down.copy_(down.weight.unsqueeze(0))
-        block.mixture.adapters.up.copy_(up.weight.t().unsqueeze(0))
-
-
-def adapters_of_peft(model: nn.Module) -> Sequence[tuple[nn.Linear, nn.Linear]]:
-    """The two matrices of each block's LoRA, in the order of the blocks."""
-    adapted: Any = [module for module in model.modules() if hasattr(module, "lora_A")]
-    return [(one.lora_A["default"], one.lora_B["default"]) for one in adapted]
+    adapted = [module for module in peer.modules() if hasattr(module, "lora_A")]
+    for block, theirs in zip(adapter_blocks(ours).values(), adapted, strict=True):
+        block.mixture.adapters.down.copy_(theirs.lora_A["default"].weight.unsqueeze(0))
+        block.mixture.adapters.up.copy_(theirs.lora_B["default"].weight.t().unsqueeze(0))

@@ -23,24 +23,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import glue_systems
 import numpy as np
-from glue_systems import (
-    ADAPTED,
-    ADAPTED_FROZEN,
-    DENSE,
-    FROZEN,
-    PEER,
-    SPARSE,
-    Sample,
-    System,
-    batches,
-    check_equal,
-    configuration,
-    full,
-    made_encoder,
-    system_of,
-    systems,
-)
+from glue_systems import ADAPTED, ADAPTED_FROZEN, DENSE, FROZEN, PEER, SPARSE, Sample, System, check_equal
 from glue_texts import lengths, serialized_tokenizer, write_benchmark
 from measure import Report, benchmark
 from timing import Floor, interleaved
@@ -83,10 +68,10 @@ SMALL = Size(share=0.2, longest=8, candidates=8)
 
 def compare_steps(report: Report, found: dict[str, System], size: Size, repetitions: int) -> None:
     mixture = found[DENSE].task.datasets["train"]
-    samples = list(islice(batches(mixture, size.batch, size.tasks), WARMUPS + repetitions))
+    samples = list(islice(glue_systems.batches(mixture, size.batch, size.tasks), WARMUPS + repetitions))
     check_equal(found, samples[0])
-    few = islice(batches(mixture, size.longest), WARMUPS + repetitions)
-    longest = [full(sample, size.length, size.encoder.vocab_size) for sample in few]
+    few = islice(glue_systems.batches(mixture, size.longest), WARMUPS + repetitions)
+    longest = [glue_systems.full(sample, size.length, size.encoder.vocab_size) for sample in few]
     for kind, chosen in ((OWN, samples), (LONGEST, longest)):
         seconds = interleaved({name: Turns(system, chosen) for name, system in found.items()}, repetitions, WARMUPS)
         tokens = [sample["ntokens"] for sample in chosen[WARMUPS:]]
@@ -111,7 +96,7 @@ def compare_choosing(report: Report, data: Path, encoder: Path, size: Size, repe
     """Time the pass of the candidates beside a training step on as many examples."""
     for arch in CHOOSING:
         options = ("--sampling-method", "uncertainty", "--freeze-layers", "0")
-        system = system_of(configuration(data, encoder, arch + size.arch, *options))
+        system = glue_systems.system_of(glue_systems.configuration(data, encoder, arch + size.arch, *options))
         system.task.load_dataset("train")
         mixture = system.task.datasets["train"]
         samples = candidates(mixture, size.candidates, WARMUPS + repetitions)
@@ -160,8 +145,8 @@ def main(report: Report, small: bool, repetitions: int) -> None:
 def compare(report: Report, size: Size, repetitions: int, folder: Path) -> None:
     data, few, encoder = folder / "data", folder / "few", folder / "encoder.pt"
     write_benchmark(data, size.share)
-    made_encoder(encoder, size.encoder, serialized_tokenizer())
-    found = systems(data, encoder, size.arch)
+    glue_systems.made_encoder(encoder, size.encoder, serialized_tokenizer())
+    found = glue_systems.systems(data, encoder, size.arch)
     report.text(
         f"{size.encoder.num_hidden_layers} blocks of {size.encoder.hidden_size}; {SPARSE} has 4 experts with task "
         f"gates in each of them. {len(lengths())} tasks."

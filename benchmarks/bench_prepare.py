@@ -17,7 +17,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -50,12 +49,7 @@ with open(sys.argv[2], encoding="utf-8") as lines, open(sys.argv[3], "w", encodi
 """
 
 
-@dataclass(frozen=True)
-class Run:
-    """Wall-clock seconds, and the peak of all processes' memory, in which shared pages count once."""
-
-    seconds: float
-    peak_mb: float
+Run = tuple[float, float]  # wall-clock seconds, and the peak MB of all processes, in which shared pages count once
 
 
 def sentences(lang: str, seed: int, count: int) -> Iterator[str]:
@@ -117,7 +111,7 @@ def measured(work: Callable[[], object]) -> Run:
     seconds = time.perf_counter() - start
     ended.set()
     thread.join()
-    return Run(seconds, peak / 2**20)
+    return seconds, peak / 2**20
 
 
 def memory_of(process: psutil.Process) -> float:
@@ -141,9 +135,7 @@ def encode(raw: Path, model: Path, out: Path) -> None:
 
 
 def preprocess(encoded: Path, out: Path, dictionary: Path) -> None:
-    prefixes = []
-    for split in SPLITS:
-        prefixes += [f"--{split}pref", encoded / f"{split}.en-de"]
+    prefixes = [word for split in SPLITS for word in (f"--{split}pref", encoded / f"{split}.en-de")]
     run(
         "fairseq-preprocess", "--source-lang", "en", "--target-lang", "de", *prefixes, "--destdir", out,
         "--srcdict", dictionary, "--joined-dictionary", "--workers", WORKERS, **ENVIRONMENT,
@@ -166,8 +158,7 @@ def measure_peer(place: Path, shard: Path) -> dict[str, Run]:
     first = measured(lambda: encode(place / "raw", model, encoded))
     second = measured(lambda: preprocess(encoded, theirs, dictionary))
     check_ids(shard, theirs)
-    whole = Run(first.seconds + second.seconds, max(first.peak_mb, second.peak_mb))
-    return {THEIRS: whole, ENCODED: first, BINARIZED: second}
+    return {THEIRS: (first[0] + second[0], max(first[1], second[1])), ENCODED: first, BINARIZED: second}
 
 
 @benchmark("prepare", "From raw text to shards", "20,000 pairs.", repetitions=0)
@@ -183,14 +174,13 @@ def main(report: Report, small: bool, pairs: int, alone: bool) -> None:
         runs = {OURS: measured(lambda: run(*command, **ENVIRONMENT))}
         if not alone:
             runs |= measure_peer(Path(name), ours / "shard0" if (ours / "shard0").exists() else ours)
-    rows = [[system, pairs / run.seconds, run.seconds, run.peak_mb] for system, run in runs.items()]
+    rows = [[system, pairs / seconds, seconds, peak] for system, (seconds, peak) in runs.items()]
     columns = ["", "pairs/s", "seconds", "peak MB"]
     report.table(f"{pairs:,} made-up pairs, {WORKERS} workers", columns, rows)
-    report.figure(f"peak MB, {pairs:,} pairs", runs[OURS].peak_mb, MEMORY_FLOOR)
+    report.figure(f"peak MB, {pairs:,} pairs", runs[OURS][1], MEMORY_FLOOR)
     if not alone:
         title = f"throughput, ours with its vocabulary / the peer's, {pairs:,} pairs"
-        speed = runs[THEIRS].seconds / runs[OURS].seconds
-        report.figure(title, speed, SMALL_FLOOR if small else FLOOR)
+        report.figure(title, runs[THEIRS][0] / runs[OURS][0], SMALL_FLOOR if small else FLOOR)
 
 
 if __name__ == "__main__":

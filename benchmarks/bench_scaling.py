@@ -96,10 +96,11 @@ def samples_of_process(plan: Plan) -> dict[str, list[dict[str, Any]]]:
     num_processes = dist.get_world_size()
     data = sentences(translation_task(plan.size), 100_000)
     number = (WARMUPS + plan.repetitions) * num_processes
-    samples = {}
-    for kind, max_tokens in ((WEAK, plan.max_tokens), (STRONG, plan.max_tokens // num_processes)):
-        samples[kind] = list(islice(batches(data, max_tokens), dist.get_rank(), number, num_processes))
-    return samples
+    sizes = {WEAK: plan.max_tokens, STRONG: plan.max_tokens // num_processes}
+    return {
+        kind: list(islice(batches(data, max_tokens), dist.get_rank(), number, num_processes))
+        for kind, max_tokens in sizes.items()
+    }
 
 
 class System:

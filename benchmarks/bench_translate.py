@@ -105,6 +105,7 @@ def hugging_face(folder: Path, lines: Lines, decoding: Decoding) -> Callable[[],
     tokenizer = AutoTokenizer.from_pretrained(folder, src_lang=SOURCE, tgt_lang=TARGET)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     first = tokenizer.convert_tokens_to_ids(LANGUAGE)
+    search = {"num_beams": decoding.beam, "max_new_tokens": decoding.max_len_b, "forced_bos_token_id": first}
     marked = [f"{LANGUAGE} {line}" for line in lines]
     order = sorted(range(len(lines)), key=lambda index: -len(tokenizer(marked[index]).input_ids))
 
@@ -114,12 +115,7 @@ def hugging_face(folder: Path, lines: Lines, decoding: Decoding) -> Callable[[],
         for start in range(0, len(order), BATCH):
             numbers = order[start : start + BATCH]
             batch = tokenizer([marked[number] for number in numbers], return_tensors="pt", padding=True)
-            tokens = model.generate(
-                **batch,
-                forced_bos_token_id=first,
-                num_beams=decoding.beam,
-                max_new_tokens=decoding.max_len_b,
-            )
+            tokens = model.generate(**batch, **search)
             texts |= zip(numbers, tokenizer.batch_decode(tokens, skip_special_tokens=True), strict=True)
         return [texts[number] for number in range(len(lines))]
 
@@ -135,19 +131,14 @@ def ctranslate2_server(folder: Path, lines: Lines, decoding: Decoding) -> Callab
     converted = str(folder.with_name(f"{folder.name}.ct2"))
     ctranslate2.converters.TransformersConverter(str(folder)).convert(converted)
     server = ctranslate2.Translator(converted, compute_type="float32", intra_threads=torch.get_num_threads())
+    search = {"beam_size": decoding.beam, "max_decoding_length": decoding.max_len_b}
+    search |= {"max_batch_size": decoding.max_tokens, "batch_type": "tokens"}
 
     def translate() -> Lines:
         tokens = [tokenizer.convert_ids_to_tokens(tokenizer(f"{LANGUAGE} {line}").input_ids) for line in lines]
-        results = server.translate_batch(
-            tokens,
-            target_prefix=[[LANGUAGE]] * len(lines),
-            beam_size=decoding.beam,
-            max_batch_size=decoding.max_tokens,
-            batch_type="tokens",
-            max_decoding_length=decoding.max_len_b,
-        )
+        results = server.translate_batch(tokens, target_prefix=[[LANGUAGE]] * len(lines), **search)
         ids = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
-        return tokenizer.batch_decode(ids, skip_special_tokens=True)  # type: ignore[no-any-return]
+        return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     return translate
 

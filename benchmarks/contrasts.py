@@ -44,23 +44,14 @@ class PooledError:
 
 @dataclass(frozen=True)
 class Difference:
-    """A row less its control.
+    """A row less its control."""
 
-    Attributes:
-        mean: over the seeds that both have.
-        half_width: of the 95% interval, NaN of one seed or too few runs.
-        seeds: their number.
-        p: of no difference, two-sided; after Holm where the contrast is one of a family; NaN as `half_width`.
-        paired: p of the paired test of these seeds alone, which needs no other rows.
-        over_sentences: the 95% interval of `bootstrap`; None where no sentences were kept.
-    """
-
-    mean: float
-    half_width: float
-    seeds: int
-    p: float
-    paired: float = math.nan
-    over_sentences: tuple[float, float] | None = None
+    mean: float  # over the seeds that both have
+    half_width: float  # of the 95% interval, NaN of one seed or too few runs
+    seeds: int  # their number
+    p: float  # of no difference, two-sided; after Holm where the contrast is one of a family; NaN as `half_width`
+    paired: float = math.nan  # p of the paired test of these seeds alone, which needs no other rows
+    over_sentences: tuple[float, float] | None = None  # the 95% interval of `bootstrap`, where sentences were kept
 
     @property
     def low(self) -> float:
@@ -160,9 +151,7 @@ def bootstrap(
 
     Args:
         row: of each seed the statistics, pair × sentence × statistic; the pairs' test sets are parallel.
-        control: the same of the other row.
         score: the metric of sums over sentences, along the last axis.
-        draws: their number.
     """
     seeds = sorted(row.keys() & control.keys())
     statistics = np.array([[row[seed], control[seed]] for seed in seeds])

@@ -38,35 +38,21 @@ SCORED = (
 
 @dataclass
 class Described:
-    """What a page says of a study that is not in the table.
+    """What a page says of a study that is not in the table."""
 
-    Attributes:
-        title: what was compared.
-        text: data, models, scale.
-        old: what has changed in the code since, if anything.
-        metric: of the first table and of contrasts.
-        also: further metrics, a table each.
-        groups: tiers or tasks, the tables' columns.
-        strata: parts of the names of rows that share an error, see `contrasts.of_stratum`.
-        rows: titles by name, in the tables' order.
-        beside: controls: every row is compared with each, in every group, and those over all pairs are primary.
-        contrasts: others.
-        facts: lines for the end of the page, such as commands.
-        entry: what the dense row must reach; registered studies have it.
-    """
-
-    title: str = MISSING
-    text: str = ""
-    old: str = ""
-    metric: str = PERPLEXITY
-    also: list[str] = field(default_factory=list)
-    groups: list[str] = field(default_factory=lambda: list(TIERS))
-    strata: list[str] = field(default_factory=list)
-    rows: dict[str, str] = field(default_factory=dict)
+    title: str = MISSING  # what was compared
+    text: str = ""  # data, models, scale
+    old: str = ""  # what has changed in the code since, if anything
+    metric: str = PERPLEXITY  # of the first table and of contrasts
+    also: list[str] = field(default_factory=list)  # further metrics, a table each
+    groups: list[str] = field(default_factory=lambda: list(TIERS))  # tiers or tasks, the tables' columns
+    strata: list[str] = field(default_factory=list)  # parts of names of rows that share an error, see `of_stratum`
+    rows: dict[str, str] = field(default_factory=dict)  # titles by name, in the tables' order
+    # Controls: every row is compared with each, in every group, and those over all pairs are primary
     beside: list[str] = field(default_factory=list)
-    contrasts: list[Contrast] = field(default_factory=list)
-    facts: list[str] = field(default_factory=list)
-    entry: Entry | None = None
+    contrasts: list[Contrast] = field(default_factory=list)  # others
+    facts: list[str] = field(default_factory=list)  # lines for the end of the page, such as commands
+    entry: Entry | None = None  # what the dense row must reach; registered studies have it
 
     def compared(self, metric: str) -> list[Contrast]:
         is_own = metric == self.metric

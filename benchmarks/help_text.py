@@ -87,8 +87,9 @@ def read_help(folder: Path) -> Iterator[tuple[str, str]]:
 
 def aligned(folder: Path) -> Rows:
     """Return each English paragraph with its first translation into each language that differs from it."""
-    texts = {language: dict(read_help(folder / FOLDERS.get(language, language) / "text"))
-             for language in ("en", *LANGUAGES)}  # fmt: skip
+    texts = {}
+    for language in ("en", *LANGUAGES):
+        texts[language] = dict(read_help(folder / FOLDERS.get(language, language) / "text"))
     rows: Rows = {}
     for place, english in texts["en"].items():
         if not re.search("[a-zA-Z]", english):

@@ -48,25 +48,17 @@ class Panel:
 
 @dataclass
 class Quoted:
-    """A figure that a page quotes.
+    """A figure that a page quotes."""
 
-    Attributes:
-        page: its path from the repository's root.
-        line: words of the line in which it stands.
-        control: empty for a mean instead of a difference.
-        paper: the paper's difference, as it is shown; the line then has the verdict, too.
-        by_seed: whether the difference of each seed is quoted, and p of these seeds alone.
-    """
-
-    page: str = MISSING
-    line: str = MISSING
+    page: str = MISSING  # its path from the repository's root
+    line: str = MISSING  # words of the line in which it stands
     study: str = MISSING
     row: str = MISSING
-    control: str = ""
+    control: str = ""  # empty for a mean instead of a difference
     group: str = "all"
     metric: str = ""
-    paper: float | None = None
-    by_seed: bool = False
+    paper: float | None = None  # the paper's difference, as it is shown
+    by_seed: bool = False  # whether the difference of each seed is quoted, and p of these seeds alone
 
 
 Told = tuple[Quoted, str, str]  # with its figure and, of a difference, its word or verdict

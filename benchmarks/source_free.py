@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import torch
@@ -29,58 +28,48 @@ class KneserNey:
     Args:
         sentences: pieces' numbers, the end of the sentence last.
         size: of the vocabulary; below the unigrams every piece is alike.
-        order: how many pieces an n-gram has.
     """
 
-    def __init__(self, sentences: Iterable[Sequence[int]], size: int, order: int = ORDER) -> None:
-        self._size, self._order = size, order
-        counts: list[Counter[tuple[int, ...]]] = [Counter() for _ in range(order)]
-        for sentence in sentences:
-            for at, context in _places(sentence, order):
-                counts[order - 1][(*context, at)] += 1
+    def __init__(self, sentences: Iterable[Sequence[int]], size: int) -> None:
+        self._size = size
+        counts = [Counter((*before, piece) for sentence in sentences for piece, before in _places(sentence))]
         # Below the highest order an n-gram counts as often as there are different pieces before it.
-        for length in range(order - 1, 0, -1):
-            counts[length - 1] = Counter(ngram[1:] for ngram in counts[length])
+        for _ in range(ORDER - 1):
+            counts.insert(0, Counter(ngram[1:] for ngram in counts[0]))
         self._counts = counts
         self._discounts = [_discount(one) for one in counts]
-        self._totals: list[dict[tuple[int, ...], int]] = []
-        self._followers: list[dict[tuple[int, ...], int]] = []
-        for one in counts:
-            totals: dict[tuple[int, ...], int] = defaultdict(int)
-            followers: dict[tuple[int, ...], int] = defaultdict(int)
+        self._totals: list[Counter[tuple[int, ...]]] = [Counter() for _ in counts]
+        self._followers: list[Counter[tuple[int, ...]]] = [Counter() for _ in counts]
+        for one, totals, followers in zip(counts, self._totals, self._followers, strict=True):
             for ngram, count in one.items():
                 totals[ngram[:-1]] += count
                 followers[ngram[:-1]] += 1
-            self._totals.append(totals)
-            self._followers.append(followers)
 
     def probability(self, piece: int, context: Sequence[int]) -> float:
-        """Of a piece after the `order - 1` ones before it."""
+        """Of a piece after the `ORDER - 1` ones before it."""
         found = 1 / self._size
-        for length in range(self._order):
+        for length, discount in enumerate(self._discounts):
             before = tuple(context[len(context) - length :])
-            total = self._totals[length].get(before, 0)
+            total = self._totals[length][before]
             if not total:
                 break
-            discount = self._discounts[length]
-            kept = max(self._counts[length].get((*before, piece), 0) - discount, 0) / total
+            kept = max(self._counts[length][(*before, piece)] - discount, 0) / total
             found = kept + discount * self._followers[length][before] / total * found
         return found
 
     def nll(self, sentence: Sequence[int]) -> float:
         """The negative log likelihood of a sentence with its end, in nats."""
-        return -sum(math.log(self.probability(piece, before)) for piece, before in _places(sentence, self._order))
+        return -sum(math.log(self.probability(piece, before)) for piece, before in _places(sentence))
 
 
-def _places(sentence: Sequence[int], order: int) -> Iterable[tuple[int, tuple[int, ...]]]:
-    """Each piece with the `order - 1` before it."""
-    padded = (*[_BEGIN] * (order - 1), *sentence)
-    return ((padded[at], padded[at - order + 1 : at]) for at in range(order - 1, len(padded)))
+def _places(sentence: Sequence[int]) -> Iterable[tuple[int, tuple[int, ...]]]:
+    """Each piece with the `ORDER - 1` before it."""
+    padded = (*[_BEGIN] * (ORDER - 1), *sentence)
+    return ((padded[at], padded[at - ORDER + 1 : at]) for at in range(ORDER - 1, len(padded)))
 
 
 def _discount(counts: Counter[tuple[int, ...]]) -> float:
-    ones = sum(count == 1 for count in counts.values())
-    twos = sum(count == 2 for count in counts.values())
+    ones, twos = (sum(count == number for count in counts.values()) for number in (1, 2))
     return ones / (ones + 2 * twos) if ones else 0.5
 
 
@@ -124,17 +113,12 @@ def by_model(path: Path, data: Path, shuffled: bool) -> dict[str, tuple[float, i
     batches = task.get_batch_iterator(task.dataset("valid"), max_tokens=3000).next_epoch_itr(shuffle=False)
     sums: dict[str, tuple[float, int]] = {}
     for batch in batches:
-        if shuffled:
-            _shift_sources(batch["net_input"])
+        for name in ("src_tokens", "src_lengths") if shuffled else ():
+            batch["net_input"][name] = batch["net_input"][name].roll(1, dims=0)
         _, _, log = task.valid_step(batch, model, criterion)
         nll, tokens = sums.get(batch["task"], (0.0, 0))
         sums[batch["task"]] = (nll + float(log["nll_loss"]), tokens + int(log["ntokens"]))
     return sums
-
-
-def _shift_sources(inputs: dict[str, Any]) -> None:
-    for name in ("src_tokens", "src_lengths"):
-        inputs[name] = inputs[name].roll(1, dims=0)
 
 
 @click.command()

@@ -24,40 +24,24 @@ from fairseq_mtmoe.errors import UserError, first_line
 STUDIES = Path(__file__).resolve().parent / "studies"
 REGISTERED = STUDIES / "registered.csv"
 ABANDONED = STUDIES / "abandoned.csv"
-_COLUMNS = ("study", "sha256", "date", "reason")
 
 
 @dataclass
 class Row:
-    """One system of a study, which differs from its control in one thing.
+    """One system of a study, which differs from its control in one thing."""
 
-    Attributes:
-        title: for tables.
-        options: of `fairseq-train`, after the study's own, which they replace.
-        score: of `mtmoe evaluate`, after the study's own.
-        like: another row, whose options come before these.
-        rate: whose sweep of learning rates gives this row's: a row that the study's `rates` name.
-        branch: the row from whose checkpoint of the same seed this one goes on; empty for one from scratch.
-        updates: after which that checkpoint was saved.
-        each: tasks, or language pairs, each of which has a run of its own; empty where all are in one run.
-        steps: updates of each task's run; of tasks that are not there as many as the study says.
-        untrained: whether it is the model of `--pretrained` as it is, which has no run and one seed.
-        seed: with which alone it is trained, where runs of all seeds begin with it; 0 for all of the study's seeds.
-        own_data: whether it is of another DATA or of a later stage, and runs only where `--rows` names it.
-    """
-
-    title: str = MISSING
-    options: str = ""
-    score: str = ""
-    like: str = ""
-    rate: str = ""
-    branch: str = ""
-    updates: int = 0
-    each: list[str] = field(default_factory=list)
-    steps: dict[str, int] = field(default_factory=dict)
-    untrained: bool = False
-    seed: int = 0
-    own_data: bool = False
+    title: str = MISSING  # for tables
+    options: str = ""  # of `fairseq-train`, after the study's own, which they replace
+    score: str = ""  # options of `mtmoe evaluate`, after the study's own
+    like: str = ""  # another row, whose options come before these
+    rate: str = ""  # whose sweep of learning rates gives this row's: a row that the study's `rates` name
+    branch: str = ""  # the row from whose checkpoint of the same seed this one goes on; empty for one from scratch
+    updates: int = 0  # after which that checkpoint was saved
+    each: list[str] = field(default_factory=list)  # tasks or pairs with a run each; empty where all are in one run
+    steps: dict[str, int] = field(default_factory=dict)  # updates of a task's run, where not as many as the study's
+    untrained: bool = False  # the model of `--pretrained` as it is, which has no run and one seed
+    seed: int = 0  # with which alone it is trained, where runs of all seeds begin with it; 0 for all seeds
+    own_data: bool = False  # of another DATA or of a later stage: runs only where `--rows` names it
 
 
 @dataclass
@@ -86,19 +70,12 @@ class Rates:
 
 @dataclass
 class Entry:
-    """What a row must reach before the study says anything about translation.
-
-    Attributes:
-        row: the dense one.
-        bleu: the least mean over all pairs.
-        shuffled: how many times as high perplexity must be where sentences get each other's sources.
-        source_free: the largest share of the source-free trigram model's perplexity.
-    """
+    """What a row must reach before the study says anything about translation."""
 
     row: str = "dense"
-    bleu: float = 15.0
-    shuffled: float = 2.0
-    source_free: float = 0.5
+    bleu: float = 15.0  # the least mean over all pairs
+    shuffled: float = 2.0  # how many times as high perplexity must be where sentences get each other's sources
+    source_free: float = 0.5  # the largest share of the source-free trigram model's perplexity
 
 
 @dataclass
@@ -171,17 +148,11 @@ def load(path: Path) -> Study:
         study: Study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), OmegaConf.load(path)))
     except (OmegaConfBaseException, YAMLError) as error:
         raise UserError(f"`{path.name}` must be a study, but is wrong: {first_line(error)}.") from error
-    named = [(f"rows.{name}.{what}", value) for name, row in study.rows.items()
-             for what, value in (("like", row.like), ("branch", row.branch)) if value]  # fmt: skip
-    named += [(f"contrasts.{at}", name) for at, one in enumerate(study.contrasts) for name in (one.row, one.control)]
-    named += [("rates.rows", name) for name in study.rates.rows]
-    named += [("entry.row", study.entry.row)] if study.entry else []
-    for where, name in named:
-        if name not in study.rows:
-            raise UserError(f"`{path.name}: {where}` must be one of its rows, but is {name} instead.")
-    for name, row in study.rows.items():
-        if row.rate and row.rate not in study.rates.rows:
-            raise UserError(f"`{path.name}: rows.{name}.rate` must be one of `rates.rows`, but is {row.rate} instead.")
+    named = [name for row in study.rows.values() for name in (row.like, row.branch, row.rate) if name]
+    named += [name for one in study.contrasts for name in (one.row, one.control)]
+    named += [*study.rates.rows, *([study.entry.row] if study.entry else [])]
+    if unknown := [name for name in named if name not in study.rows]:
+        raise UserError(f"`{path.name}` must name none but its own rows, but names {unknown[0]}.")
     return study
 
 
@@ -211,12 +182,9 @@ def register(path: Path, amend: str = "", record: Path = REGISTERED) -> None:
             f"`{path.name}` must be as it was when its runs began on {known[0]['date']}, but has changed since: "
             "take the change back, or give the reason for it as `--amend REASON`."
         )
-    is_new = not record.exists()
     with open(record, "a", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        if is_new:
-            table.writerow(_COLUMNS)
-        table.writerow((path.stem, now, datetime.now(UTC).date().isoformat(), amend or "first run"))
+        line = (path.stem, now, datetime.now(UTC).date().isoformat(), amend or "first run")
+        csv.writer(file, lineterminator="\n").writerow(line)
 
 
 def amendments(study: str, record: Path = REGISTERED) -> list[str]:

@@ -223,16 +223,17 @@ def _entry(entry: Entry, lines: Lines) -> list[str]:
     model, shuffled, trigrams = (lines.values(f"perplexity, {kind}", "all").get(entry.row) for kind in kinds)
     if not (bleu and model and shuffled and trigrams):
         return []
-    mean = {kind: fmean(of.values()) for kind, of in zip(kinds, (model, shuffled, trigrams), strict=True)}
+    score = fmean(bleu.values())
+    over_own = fmean(shuffled.values()) / fmean(model.values())
+    over_trigrams = fmean(model.values()) / fmean(trigrams.values())
     rows = [
-        ["BLEU, mean over all pairs", f"at least {entry.bleu:g}", f"{fmean(bleu.values()):.1f}",
-         fmean(bleu.values()) >= entry.bleu],
-        ["perplexity with shuffled sources / with its own", f"at least {entry.shuffled:g}",
-         f"{mean['shuffled'] / mean['model']:.2f}", mean["shuffled"] >= entry.shuffled * mean["model"]],
-        ["perplexity / that of source-free trigrams", f"at most {entry.source_free:g}",
-         f"{mean['model'] / mean['trigrams']:.2f}", mean["model"] <= entry.source_free * mean["trigrams"]],
+        ("BLEU, mean over all pairs", f"at least {entry.bleu:g}", f"{score:.1f}", score >= entry.bleu),
+        ("perplexity with shuffled sources / with its own", f"at least {entry.shuffled:g}", f"{over_own:.2f}",
+         over_own >= entry.shuffled),
+        ("perplexity / that of source-free trigrams", f"at most {entry.source_free:g}", f"{over_trigrams:.2f}",
+         over_trigrams <= entry.source_free),
     ]  # fmt: skip
-    cells = [[what, asked, found, "yes" if met else "no"] for what, asked, found, met in rows]
+    cells = [[*texts, "yes" if is_met else "no"] for *texts, is_met in rows]
     return ["## Does the dense row translate?", markdown_table(["what", "asked", "found", "met"], cells, (0, 1, 3))]
 
 

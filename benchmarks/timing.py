@@ -22,17 +22,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = (
-    "torch",
-    "numpy",
-    "scipy",
-    "fairseq-fixed",
-    "fairseq",
-    "fairscale",
-    "transformers",
-    "sentencepiece",
-    "triton",
-)
+PACKAGES = ("torch", "numpy", "scipy", "fairseq-fixed", "fairscale", "transformers", "sentencepiece", "triton")
 SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "THP_MEM_ALLOC_ENABLE")  # of the environment; they change timings
 HEAD_START = 40_000_000  # cycles of a GPU, 20 ms of an H200: longer than the host needs to queue a layer's operations
 
@@ -153,6 +143,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def where_and_how(found: Mapping[str, Any]) -> str:
+    """Return a paragraph of the surroundings."""
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     settings = "".join(f", {name}={value}" for name, value in found["settings"].items())
     return (

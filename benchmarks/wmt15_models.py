@@ -49,18 +49,17 @@ FULL = Size()
 SMALL = Size(width=256, inner=1024, layers=4, heads=4, num_experts=8, symbols=8_000)
 
 
+GIVEN = ("in-memory", "--task", "translation", "--source-lang", "en", "--target-lang", "xx", "--num-workers", "0")
+
+
 def stock_config(size: Size, *arguments: str) -> Any:
     """What `fairseq-train --arch transformer …` runs on; `arguments` are options of fairseq-train."""
-    return _config("--arch", "transformer", *size.options(), *arguments)
+    return training_config(*GIVEN, "--arch", "transformer", *size.options(), *arguments)
 
 
 def sparse_config(size: Size, *arguments: str) -> Any:
-    return _config("--arch", "base_moe_wmt15", "--num-experts", str(size.num_experts), *size.options(), *arguments)
-
-
-def _config(*arguments: str) -> Any:
-    given = ["in-memory", "--task", "translation", "--source-lang", "en", "--target-lang", "xx", "--num-workers", "0"]
-    return training_config(*given, *arguments)
+    experts = ("--arch", "base_moe_wmt15", "--num-experts", str(size.num_experts))
+    return training_config(*GIVEN, *experts, *size.options(), *arguments)
 
 
 def training_config(*arguments: str) -> Any:
@@ -72,20 +71,19 @@ def training_config(*arguments: str) -> Any:
     return config
 
 
-def translation_task(size: Size, config: Any | None = None) -> TranslationTask:
+def translation_task(size: Size) -> TranslationTask:
     """fairseq's own task with one dictionary of `size.symbols` words, and no data behind it."""
     dictionary = Dictionary()
     for index in range(size.symbols - len(dictionary)):
         dictionary.add_symbol(f"w{index}")
-    return TranslationTask((config or stock_config(size)).task, dictionary, dictionary)
+    return TranslationTask(stock_config(size).task, dictionary, dictionary)
 
 
-def models(size: Size, task: TranslationTask, seed: int = 1) -> dict[str, torch.nn.Module]:
+def models(size: Size, task: TranslationTask) -> dict[str, torch.nn.Module]:
     """`stock` and `sparse`, equal in what they compute until they are trained."""
-    torch.manual_seed(seed)
+    torch.manual_seed(1)
     stock = task.build_model(stock_config(size).model)
-    cfg = sparse_config(size, "--dense-updates", "1").model
-    sparse = task.build_model(cfg)
+    sparse = task.build_model(sparse_config(size, "--dense-updates", "1").model)
     sparse.load_state_dict(stock.state_dict())
     sparse.sparsify()
     sparse.dense_updates = 0
@@ -112,22 +110,22 @@ class RandomTexts:
         return torch.from_numpy(np.append(ranks + self.first, self.end))
 
 
-def sentences(task: TranslationTask, count: int = 1_000_000, seed: int = 1) -> LanguagePairDataset:
+def sentences(task: TranslationTask, count: int = 1_000_000) -> LanguagePairDataset:
     """Random sentence pairs of 5 to 60 words, most of them short; by default as many as wmt15's virtual epoch has.
 
     The number matters to the padding: among many sentences, each batch finds enough of nearly the same two lengths.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(1)
     source = np.clip(5 + random.exponential(18, count), 5, 60).astype(np.int64)
     target = np.clip(source * random.lognormal(0.05, 0.2, count), 5, 60).astype(np.int64)
     return LanguagePairDataset(
-        RandomTexts(source, task.source_dictionary, seed), source, task.source_dictionary,
-        RandomTexts(target, task.target_dictionary, seed + 1), target, task.target_dictionary, shuffle=False,
+        RandomTexts(source, task.source_dictionary, 1), source, task.source_dictionary,
+        RandomTexts(target, task.target_dictionary, 2), target, task.target_dictionary, shuffle=False,
     )  # fmt: skip
 
 
-def batches(data: LanguagePairDataset, max_tokens: int, seed: int = 1) -> Iterator[dict[str, Any]]:
+def batches(data: LanguagePairDataset, max_tokens: int) -> Iterator[dict[str, Any]]:
     """Batches of sentences of like lengths, padded, in a random order, as `--max-tokens` makes them."""
     groups = data.batch_by_size(data.ordered_indices(), max_tokens=max_tokens, required_batch_size_multiple=8)
-    for index in np.random.default_rng(seed).permutation(len(groups)):
+    for index in np.random.default_rng(1).permutation(len(groups)):
         yield data.collater([data[int(item)] for item in groups[index]])

@@ -56,7 +56,7 @@ def test_a_batch_of_several_tasks_trains_as_in_this_form_on_a_cpu(gates, dtype, 
         rules.waits.clear()
         found = loss_and_gradients(models[1], sample)
         layers = 0 if gates in (*DENSE, "base") or (dtype, capability) == TYPES[-1] else 2
-        assert len(rules.waits) == layers, rules.by_line  # which ask where groups of rows end
+        assert len(rules.waits) == layers, rules.waits  # which ask where groups of rows end
         assert all(tensor.is_cuda for tensor in found)
     assert len(found) == len(right) > 20
     for one, other in zip(found, right, strict=True):
@@ -75,6 +75,6 @@ def test_whom_an_update_waits_for(tmp_path):
         for group in groups_of(trainer, 2):  # the first does more
             rules.waits.clear()
             assert trainer.train_step(group)["loss"] > 0
-        assert len(rules.waits) == 4, rules.by_line
+        assert len(rules.waits) == 4, rules.waits
         labels = trainer._prepare_sample(group[0])[0]["target"]["stsb"]
         assert labels.is_cuda and torch.equal(labels.cpu(), group[0]["target"]["stsb"])

@@ -7,15 +7,9 @@ COUNT_BYTES = 8  # Numbers of tokens and of rows are int64.
 SCORE_BYTES = 4  # Scores are float32; the answers, numbers of experts, are int32.
 
 
-def row_bytes(
-    sent: float, arrived: float, width: int, element_size: int, backward: bool = True
-) -> float:
-    """Return the bytes of rows that leave for their experts, and of rows that go back.
-
-    Gradients take the same ways.
-    """
-    directions = 2 if backward else 1
-    return directions * (sent + arrived) * width * element_size
+def row_bytes(sent: float, arrived: float, width: int, element_size: int, backward: bool = True) -> float:
+    """Return the bytes of rows that leave for their experts, and of rows that go back; gradients go the same ways."""
+    return (1 + backward) * (sent + arrived) * width * element_size
 
 
 def count_bytes(num_experts: int, num_processes: int, shuffles: bool) -> int:
@@ -37,9 +31,4 @@ def gather_bytes(num_processes: int, stacks: int = 1) -> int:
 
 def num_operations(shuffles: bool, backward: bool = True) -> int:
     """Return the collective operations of one expert layer, without that gathering."""
-    operations = 3
-    if backward:
-        operations += 2
-    if shuffles:
-        operations += 1
-    return operations
+    return 3 + 2 * backward + shuffles

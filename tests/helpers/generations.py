@@ -1,10 +1,10 @@
-"""What fairseq-generate and fairseq-interactive write with a model, and what the model itself says of it."""
+"""What fairseq-generate writes with a model, and what the model itself says of it."""
 
 import copy
 import io
 import math
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +15,7 @@ import torch
 from fairseq import checkpoint_utils, options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq_cli import generate, interactive
+from fairseq_cli import generate
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
@@ -78,25 +78,13 @@ class Translating:
     data: Path
     paths: tuple[Path, ...]
 
-    @property
-    def path(self) -> str:
-        return ":".join(map(str, self.paths))
-
     def generate(self, *more: object) -> Output:
         """What fairseq-generate writes of the test set."""
-        return self._run(generate.main, options.get_generation_parser(), *more)
-
-    def interact(self, lines: list[str], file: Path, *more: object) -> Output:
-        """What fairseq-interactive writes of lines."""
-        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        parser = options.get_interactive_generation_parser()
-        return self._run(interactive.main, parser, "--input", file, "--buffer-size", 9, *more)
-
-    def _run(self, main: Any, parser: ArgumentParser, *more: object) -> Output:
-        arguments = [self.data, *_TASK, *_SEARCH, "--path", self.path, *more]
-        cfg = _configuration(main, options.parse_args_and_arch(parser, list(map(str, arguments))))
+        arguments = [self.data, *_TASK, *_SEARCH, "--path", ":".join(map(str, self.paths)), *more]
+        parser = options.get_generation_parser()
+        cfg = _configuration(options.parse_args_and_arch(parser, list(map(str, arguments))))
         with redirect_stdout(io.StringIO()) as written:
-            main(cfg)
+            generate.main(cfg)
         return read(written.getvalue())
 
     @cached_property
@@ -106,19 +94,14 @@ class Translating:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(list(map(str, self.paths)), given)
         return [model.eval() for model in models], task
 
-    @property
-    def dictionary(self) -> Dictionary:
-        found: Dictionary = self.loaded[1].target_dictionary
-        return found
-
     @torch.no_grad()
-    def forced(self, source: list[str], target: list[str], temperature: float = 1) -> tuple[Tensor, Tensor]:
+    def forced(self, source: list[str], target: list[str]) -> tuple[Tensor, Tensor]:
         """Of each token the log-probability to base 2, and the attention to the source, without a search.
 
         `source` begins with its language's token, as in the output; the target's language and the ends are added.
         """
         models, task = self.loaded
-        words = self.dictionary
+        words: Dictionary = task.target_dictionary
         source_ids = [*map(words.index, source), words.eos()]
         target_ids = torch.tensor([words.index(f"__{TARGET}__"), *map(words.index, target), words.eos()])
         net_input = {
@@ -129,29 +112,27 @@ class Translating:
         found, attentions = [], []
         for model in models:
             logits, extra = model(**task.for_models(dict(sample), [model])["net_input"])
-            found.append((logits[0] / temperature).log_softmax(-1).gather(1, target_ids[:, None])[:, 0])
+            found.append(logits[0].log_softmax(-1).gather(1, target_ids[:, None])[:, 0])
             attentions.append(extra["attn"][0][0])
         scores = torch.stack(found).logsumexp(0) - math.log(len(found))
         return scores / math.log(2), torch.stack(attentions).mean(0)
 
-    def check_scores(self, output: Output, but_for_ends: bool = False, temperature: float = 1) -> None:
+    def check_scores(self, output: Output) -> None:
         """Assert that scores in the output are what the model gives to these hypotheses, read at once."""
         assert output.hypotheses
         for number, one in output.all:
-            wanted = self.forced(output.sources[number], one.pieces, temperature)[0]
-            found = torch.tensor(one.scores)
-            end = len(found) - but_for_ends
-            torch.testing.assert_close(found[:end], wanted[:end], rtol=1e-4, atol=2e-4)  # of four digits
+            wanted = self.forced(output.sources[number], one.pieces)[0]
+            torch.testing.assert_close(torch.tensor(one.scores), wanted, rtol=1e-4, atol=2e-4)  # of four digits
 
 
-_configurations: dict[Any, Any] = {}  # what fairseq makes of some options of a command, in seconds
+_made: list[Any] = []  # the configuration that fairseq makes of some options, in seconds
 
 
-def _configuration(main: Any, args: Namespace) -> Any:
+def _configuration(args: Namespace) -> Any:
     """As fairseq's `convert_namespace_to_omegaconf`."""
-    if main not in _configurations:
-        _configurations[main] = convert_namespace_to_omegaconf(args)
-    cfg = copy.deepcopy(_configurations[main])
+    if not _made:
+        _made.append(convert_namespace_to_omegaconf(args))
+    cfg = copy.deepcopy(_made[0])
     for group in filter(OmegaConf.is_config, cfg.values()):
         with open_dict(group):
             group.update({name: value for name, value in vars(args).items() if name in group})

@@ -9,8 +9,6 @@ warns of (values that the host reads, shapes that follow from values, copies tha
 from __future__ import annotations
 
 import traceback
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
@@ -51,10 +49,6 @@ class GpuRules(TorchDispatchMode):
         self.sync_debug_mode: int | str = 0  # as torch.cuda has it
         self.is_asked = False  # whether somebody asks for a new tensor, and says where
 
-    @property
-    def by_line(self) -> Counter[tuple[str, str]]:
-        return Counter(self.waits)
-
     def has(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._on_gpu
 
@@ -77,8 +71,6 @@ class GpuRules(TorchDispatchMode):
         self.waits.append((operation, _line()))
         if self.sync_debug_mode == "error":
             raise RuntimeError(f"called a synchronizing CUDA operation: {operation}")
-        if self.sync_debug_mode == "warn":
-            warnings.warn(f"called a synchronizing CUDA operation: {operation}", stacklevel=2)
 
     def copied(self, source: Tensor, to_gpu: bool, non_blocking: bool) -> None:
         if not (to_gpu and non_blocking and self.is_pinned(source)):
@@ -134,13 +126,12 @@ class GpuRules(TorchDispatchMode):
 
 
 def _line() -> str:
-    """The innermost line of the plugin, or else of fairseq or a test, that is being executed."""
+    """The innermost line of the plugin, or else of fairseq or a test, that is executed."""
     frames = [frame for frame in traceback.extract_stack() if "helpers/pretended_gpu" not in frame.filename]
-    for parts in (("/fairseq_mtmoe/", "/site-packages/fairseq/"), ("/tests/",)):
+    for part in ("/fairseq_mtmoe/", "/site-packages/fairseq/", "/tests/"):
         for frame in reversed(frames):
-            for part in parts:
-                if part in frame.filename:
-                    return f"{part.split('/')[-2]}/{frame.filename.rpartition(part)[2]}:{frame.name}"
+            if part in frame.filename:
+                return f"{part.split('/')[-2]}/{frame.filename.rpartition(part)[2]}:{frame.name}"
     return "torch"
 
 

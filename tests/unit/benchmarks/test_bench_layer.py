@@ -44,19 +44,13 @@ def test_peers_count_by_the_experts_of_a_token(inputs):
             torch.distributed.destroy_process_group()
 
 
-def test_checks_pass_what_is_right_and_see_wrong_outputs_and_gradients(systems, monkeypatch):
+def test_checks_pass_what_is_right_and_see_wrong_outputs(systems):
     for gate in layer_systems.GATES:
-        layer_checks.check_small(gate, 4, SIZES)
         layer_checks.check_in_place(systems[gate])
     right = systems[NAME].call
     systems[NAME].call = lambda x_TH: 1.01 * right(x_TH)
     with pytest.raises(AssertionError):
         layer_checks.check_in_place(systems[NAME])
-    layer = layer_systems.our_layer(NAME, 4, SIZES)
-    layer.register_forward_pre_hook(lambda layer, args: (args[0].detach(), *args[1:]))  # the gate's gradient is lost
-    monkeypatch.setattr(layer_checks, "our_layer", lambda *args: layer)
-    with pytest.raises(AssertionError):
-        layer_checks.check_small(NAME, 4, SIZES)
 
 
 @pytest.mark.parametrize("bound", layer_systems.BOUNDS)
