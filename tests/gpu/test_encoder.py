@@ -1,6 +1,5 @@
 """Encoders with task heads on a pretended GPU: the numbers are a CPU's, and the host waits for nothing."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -17,11 +16,7 @@ from tests.helpers.pretended_gpu import pretended_gpu
 from tests.helpers.trainers import groups_of, trainer_of
 
 GATES = ["task", "switch", "base"]
-DENSE = {
-    "dense": dense_encoder,
-    "ca_mtl": conditional_encoder,
-    "ca_mtl, large": partial(conditional_encoder, large=True),
-}
+DENSE = {"dense": dense_encoder, "ca_mtl": conditional_encoder}
 TYPES = [(torch.float32, (9, 0)), (torch.float16, (9, 0)), (torch.bfloat16, (8, 0)), (torch.bfloat16, (9, 0))]
 FORMS = {(8, 0): DeviceKind.GPU, (9, 0): DeviceKind.GPU_WITH_GROUPED_MM}
 

@@ -30,41 +30,24 @@ def test_results_are_where_their_operands_are(rules):
 
 MIXED = [
     lambda x: x + torch.ones(2),
-    lambda x: torch.cat([x, torch.ones(2)]),
     lambda x: torch.stack([x.sum(), torch.ones(())]),
-    lambda x: x.index_select(0, torch.zeros(1, dtype=torch.long)),
     lambda x: torch.ones(2)[x.long()],
-    lambda x: torch.where(x > 0, torch.ones(2), 0),
     lambda x: x.numpy(),
 ]
 FREE = [
     lambda x: x * torch.ones(()),  # a single number of the host may join
-    lambda x: x[x.long()],
     lambda x: x.masked_fill_(x > 0, 2),
-    lambda x: x.__setitem__(x > 0, 2),
     lambda x: x.repeat_interleave(x.long(), output_size=2),
-    lambda x: torch.full((), 1.0, device=x.device),
     lambda x: torch.ones(2).pin_memory().to("cuda", non_blocking=True),
-    lambda x: torch.linalg.solve_ex(torch.eye(2, device="cuda"), x),
-    lambda x: x.sort().values.cumsum(0),
 ]
 WAITING = [
     lambda x: x.sum().item(),
-    lambda x: bool(x.any()),
     lambda x: x.tolist(),
-    lambda x: x.cpu(),
-    lambda x: x.nonzero(),
     lambda x: x[x > 0],
-    lambda x: x[torch.tensor([0])],
-    lambda x: x.__setitem__(x > 0, x + 1),
-    lambda x: x.unique(),
-    lambda x: torch.equal(x, x),
     lambda x: x.repeat_interleave(x.long()),
     lambda x: torch.tensor(1.0, device=x.device),
-    lambda x: torch.ones(2).cuda(),
     lambda x: torch.ones(2, pin_memory=True).to("cuda"),
     lambda x: x.copy_(torch.ones(2)),
-    lambda x: torch.linalg.solve(torch.eye(2, device="cuda"), x),
 ]
 
 
@@ -80,23 +63,13 @@ def test_waits_are_counted(rules, operation, waits):
     assert len(rules.waits) == waits
 
 
-class Curious(torch.autograd.Function):
-    """Looks at its gradient."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * int(grad.sum() > 0) * len(grad.tolist())
-
-
 def test_waits_in_backward_passes_are_counted(rules):
     x = on_gpu(2).requires_grad_()
-    y = Curious.apply(x).sum()
+    doubled = x * 2
+    doubled.register_hook(lambda grad: grad * int(grad.sum() > 0) * len(grad.tolist()))
+    total = doubled.sum()
     assert not rules.waits
-    y.backward()
+    total.backward()
     assert len(rules.waits) == 2 and x.grad.is_cuda
 
 

@@ -1,16 +1,12 @@
-"""Benchmarks on texts like GLUE's: data as long, and systems that are equal until they train."""
+"""The benchmark of multi-task encoders: systems that are equal until they train."""
 
 import importlib
 import json
 
-import numpy as np
 import pytest
-from glue_texts import Words, lengths, serialized_tokenizer
 from measure import Report
-from tokenizers import Tokenizer
 
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
-from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
 
 TINY = EncoderConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
 
@@ -19,22 +15,6 @@ TINY = EncoderConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
 def _few_words(monkeypatch, tmp_path):
     monkeypatch.setattr("glue_texts.MOST_WORDS", 40_000)
     monkeypatch.setattr("measure.RESULTS", tmp_path)
-
-
-def test_there_are_lengths_of_all_of_glues_training_examples():
-    rows = chosen_rows(load_tables(), ["all"])
-    assert {task: row.splits["train"][0].count for task, row in rows.items()} == {
-        task: about["count"] for task, about in lengths().items()
-    }
-
-
-def test_texts_have_the_tokens_that_are_asked_for():
-    wanted = np.array([5, 0, 12, 30, 1, 8] * 50)
-    texts = Words().texts(wanted, np.random.default_rng(1))
-    encodings = Tokenizer.from_str(serialized_tokenizer()).encode_batch(texts, add_special_tokens=False)
-    found = np.array([len(encoding.ids) for encoding in encodings])
-    assert texts[1] == "" and abs(found - wanted).max() <= 3 and abs(found.sum() - wanted.sum()) <= 3
-    assert 0 < np.mean(["##" in token for encoding in encodings for token in encoding.tokens]) < 0.2
 
 
 def test_everything_is_measured_and_systems_are_compared_first(tmp_path, monkeypatch):

@@ -38,20 +38,6 @@ def lines():
     return described.Lines([*of_bleu, line("dense", 1, 99, update=50), line("dense", 1, 3, task="en-de", tier="high")])
 
 
-def test_figures_are_the_last_of_a_run_by_tier_or_task(lines):
-    assert lines.values("bleu", "all")["dense"] == {1: 10, 2: 12, 3: 11}
-    assert lines.values("bleu", "en-de") == {"dense": {1: 3}}
-    assert lines.values("bleu", "high") == {}
-
-
-def test_perplexities_are_compared_in_percent():
-    lines = of_rows({"a": (100, 200, 150), "b": (110, 220, 165)}, "valid perplexity")
-    metric = "valid perplexity"
-    ((_, found),) = described.compare(described.Lines(lines), [study_plan.Contrast("b", "a")], metric)
-    assert described.shown(found, metric) == "+10.0% (+10.0 to +10.0)"
-    assert described.word_of(found, metric) == "worse" and described.word_of(found, "bleu") == "better"
-
-
 @pytest.mark.parametrize(("mean", "half", "paired", "paper", "named", "other"), [
     (2.0, 1.0, 0.01, 2.5, "agrees", "post hoc"),
     (2.0, 1.0, 0.01, 4.0, "excludes the paper's figure", "excludes the paper's figure"),
@@ -63,17 +49,6 @@ def test_perplexities_are_compared_in_percent():
 def test_verdicts_say_what_the_interval_says_of_the_papers_figure(mean, half, paired, paper, named, other):
     found = contrasts.Difference(mean, half, 3, 0.01, paired)
     assert [quotes.verdict(found, "bleu", paper, is_named) for is_named in (True, False)] == [named, other]
-
-
-def test_curves_say_after_how_many_updates_a_perplexity_is_reached():
-    metric = "valid perplexity"
-    curve = {100: 20.0, 200: 10.0, 300: 9.0, 400: 9.5, 500: 5.0}
-    rows = [line("a", 1, value, metric, update=update) for update, value in curve.items()]
-    rows += [line("a", 2, value, metric, update=update) for update, value in ((100, 20.0), (200, 18.0))]
-    values = described.Lines(rows).values("updates to perplexity 9", "all")
-    assert values == {"a": {1: 300}}  # the first time, and only of runs that come there
-    (between,) = described.Lines(rows).values(f"updates to perplexity {math.sqrt(200)}", "all")["a"].values()
-    assert between == pytest.approx(150)
 
 
 def test_rows_of_the_table_have_titles_and_contrasts_have_rows():
@@ -172,15 +147,6 @@ def test_rows_of_one_seed_say_nothing_of_chance_and_rows_are_compared_by_seeds_i
     assert contrasts.difference({7: 1.0}, THREE["a"], error) is None
 
 
-def test_rows_that_vary_otherwise_are_another_stratum():
-    few = {"a, 4 examples": {1: 1.0, 2: 30.0, 3: 9.0}, "b, 4 examples": {1: 20.0, 2: 3.0, 3: 40.0}}
-    values, strata = {**THREE, **few}, [", 4 examples"]
-    assert contrasts.of_stratum(values, strata, "a", "b") == THREE
-    assert contrasts.of_stratum(values, strata, "a, 4 examples") == few
-    across = contrasts.of_stratum(values, strata, "a", "a, 4 examples")
-    assert across.keys() == {"a", "a, 4 examples"}  # the paired test
-
-
 def test_an_error_of_one_degree_of_freedom_is_none():
     values = {row: {1: of_row[1], 2: of_row[2]} for row, of_row in PAIRED.items()}
     found = contrasts.difference(values["b"], values["a"], contrasts.pooled_error(values))
@@ -191,7 +157,6 @@ def test_an_error_of_one_degree_of_freedom_is_none():
 @pytest.mark.parametrize(("mean", "half", "p", "paired", "word"), [
     (2.0, 1.0, 0.01, 0.01, "better"), (-2.0, 1.0, 0.01, 0.01, "worse"), (2.0, 1.0, 0.06, 0.01, "no difference shown"),
     (2.0, 1.0, 0.01, 0.06, "no difference shown"), (2.0, 3.0, 0.01, 0.01, "no difference shown (wide)"),
-    (2.0, math.nan, math.nan, math.nan, "too few runs"),
 ])  # fmt: skip
 def test_words_follow_the_rule(mean, half, p, paired, word):
     assert contrasts.Difference(mean, half, 3, p, paired).word(False, 1.0) == word
@@ -212,23 +177,6 @@ def test_primary_contrasts_without_runs_are_of_the_family():
     ((_, found),) = described.compare(lines, asked, "bleu")
     alone = contrasts.difference(PAIRED["b"], PAIRED["a"], contrasts.pooled_error(PAIRED))
     assert found.p == pytest.approx(2 * alone.p)
-
-
-def listed(of_rows_):
-    return {row: list(of.values()) for row, of in of_rows_.items()}
-
-
-def test_contrasts_that_a_study_names_are_families_of_their_own():
-    study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B", "c": "C"})
-    study.contrasts = [study_plan.Contrast("b", "a"), study_plan.Contrast("c", "a")]
-    study.contrasts.append(study_plan.Contrast("c", "b", primary=True))
-    lines, error = described.Lines(of_rows(listed(THREE))), contrasts.pooled_error(THREE)
-    alone = {pair: contrasts.difference(THREE[pair[0]], THREE[pair[1]], error).p for pair in ("ba", "ca", "cb")}
-    family = quotes.named(study, lines)
-    adjusted = contrasts.holm([alone["ba"], alone["ca"]])
-    assert [family["bleu", row, "a", "all"].p for row in "bc"] == pytest.approx(adjusted)
-    assert family["bleu", "c", "b", "all"].p == pytest.approx(alone["cb"])
-    assert ("bleu", "b", "c", "all") not in family
 
 
 TABLE = """| what | figure | verdict |
