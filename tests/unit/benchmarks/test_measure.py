@@ -10,21 +10,13 @@ from tests.helpers.tables import unpadded
 SCRIPT = "measure"
 
 
-def test_works_take_turns_and_start_with_another_each_time():
+def test_works_take_turns_and_start_with_another_each_time_and_preparation_is_not_timed(monkeypatch):
     calls = []
+    monkeypatch.setattr(timing, "seconds_of", lambda work, *how: calls.append("|") or work() or 1.0)
     works = {name: lambda name=name: calls.append(name) for name in "abc"}
-    seconds = timing.interleaved(works, repetitions=3, warmups=1)
-    assert "".join(calls) == "cab" + "abc" + "bca" + "cab"
+    seconds = timing.interleaved(works, 3, warmups=1, prepare={"a": lambda: calls.append("+")})
+    assert "".join(calls) == "|c+|a|b" + "+|a|b|c" + "|b|c+|a" + "|c+|a|b"
     assert {name: len(values) for name, values in seconds.items()} == dict.fromkeys("abc", 3)
-
-
-def test_preparation_is_not_timed(monkeypatch):
-    calls = []
-    clock = lambda work, *how: (calls.append("clock"), work())[1] or 1.0  # noqa: E731
-    monkeypatch.setattr(timing, "seconds_of", clock)
-    works, prepare = {"a": lambda: calls.append("work")}, {"a": lambda: calls.append("prepare")}
-    timing.interleaved(works, repetitions=2, warmups=0, prepare=prepare)
-    assert calls == ["prepare", "clock", "work"] * 2
 
 
 def test_ratios_are_taken_turn_by_turn():

@@ -230,18 +230,16 @@ def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
 def test_gates_have_means_over_layers_in_the_table(study_of_tasks):
     _, folder = study_of_tasks
     invoke("run", folder, "--pretrained", folder / "encoder.pt", "--rows", "source,many,alone", "--seeds", "1")
-    table, run = folder / "results.csv", folder / "runs" / "glue" / "many-1"
-    layers = {"one": {"blend": -0.1, "moved": 30.0, "changed": 0.5}, "two": {"blend": 0.3, "moved": 40.0}}
-    gates = [{"event": "gates", "update": update, "epoch": 1, "subset": "valid", "since": 0, "layers": of}
-             for update, of in ((1, {"one": {"blend": 9.0, "moved": 9.0, "changed": 9.0}}), (2, layers))]  # fmt: skip
-    (run / "mtmoe.jsonl").write_text("".join(json.dumps(event) + "\n" for event in gates))
-    shutil.copy(run / "mtmoe.jsonl", run.parent / "alone-rte-1")
-    invoke("record", folder, "--results", table)
-    lines = study_plan.read_table(table)
-    assert {line["task"] for line in lines if line["row"] == "alone" and line["metric"] == "gate movement"} == {"rte"}
-    found = {line["metric"]: float(line["value"]) for line in lines if not line["task"]}
-    expected = {"gate blend, %": 20, "gate movement": 35, "tokens with another expert, %": 50}
-    assert {metric: found[metric] for metric in expected} == pytest.approx(expected)
+    runs = folder / "runs" / "glue"
+    layers = {"one": {"blend": -0.1, "moved": 30.0}, "two": {"blend": 0.3, "moved": 40.0}}
+    event = {"event": "gates", "update": 2, "epoch": 1, "subset": "valid", "since": 0, "layers": layers}
+    for run in ("many-1", "alone-rte-1"):
+        (runs / run / "mtmoe.jsonl").write_text(json.dumps(event) + "\n")
+    invoke("record", folder, "--results", folder / "results.csv")
+    gates = [line for line in study_plan.read_table(folder / "results.csv") if line["metric"].startswith("gate")]
+    found = {(line["row"], line["task"] or line["tier"], line["metric"]): float(line["value"]) for line in gates}
+    for run in (("many", "all"), ("alone", "rte")):
+        assert (found[*run, "gate blend, %"], found[*run, "gate movement"]) == pytest.approx((20, 35))
 
 
 # ---- a study of translators with a run for each pair, and one that is not trained ----
@@ -372,21 +370,20 @@ PAGE = """<html><head><title>Not a paragraph</title></head><body>
 <p id="par_id2">{0} press <span class="switchinline"><span hidden="true" id="MAC1" class="MAC">Command</span>
 <span hidden="true" id="default1">Ctrl</span></span>+C</p>
 <p id="par_id3">{0} in <span hidden="true" id="CALC1" class="CALC">Calc</span></p>
-<p id="par_id1">{0} again</p><p id="par_id4">LibreOffice</p><p>{0} without an id</p><p id="par_id5">12</p></body></html>
+<p id="par_id1">{0} again</p><p>{0} without an id</p><p id="par_id5">12</p></body></html>
 """
 
 
 def test_paragraphs_have_the_default_system_and_are_aligned_by_their_ids(tmp_path, monkeypatch):
     monkeypatch.setattr(help_text, "LANGUAGES", ("pt", "tr"))
-    for folder, word in (("en-US", "the"), ("pt-BR", "o"), ("tr", "bir")):
+    pages = {"en-US": PAGE.format("the"), "pt-BR": PAGE.format("o"), "tr": '<p id="par_id1">bir iki</p>'}
+    for folder, page in pages.items():
         (tmp_path / folder / "text").mkdir(parents=True)
-        (tmp_path / folder / "text" / "page.html").write_text(PAGE.format(word), encoding="utf-8")
-    (tmp_path / "tr" / "text" / "page.html").write_text('<p id="par_id1">bir iki</p>', encoding="utf-8")
+        (tmp_path / folder / "text" / "page.html").write_text(page, encoding="utf-8")
     assert help_text.aligned(tmp_path) == {
         "the one": {"pt": "o one"},
         "the two three & four": {"pt": "o two three & four", "tr": "bir iki"},
         "the press Ctrl+C": {"pt": "o press Ctrl+C"},
-        "LibreOffice": {},  # not translated
     }
 
 

@@ -109,7 +109,6 @@ def test_costs_of_shapes_take_the_place_of_older_ones_and_are_shown(lines, tmp_p
     found = described.lines_of("one", study_plan.read_table(results))
     study = described.Described(title="One", metric="bleu", rows={"dense": "the dense one", "base": "BASE"})
     assert re.search(r"BASE +\| +5\.07 \| +2\.98 \| 1\.02 \(0\.98 to 1\.07\)", tables.page("one", study, found))
-    assert found.values("bleu", "all") == lines.values("bleu", "all")
     assert len(found.lines) == len(lines.lines) + 5
 
 
