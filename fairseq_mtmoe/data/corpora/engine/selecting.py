@@ -165,13 +165,16 @@ def compare(corpora: Sequence[CorpusState], filters: Filters, folder: Path) -> S
 
 def _firsts(blocks: Sequence[Path], kept: Mask, kind: str) -> Mask:
     """Return a mask of the kept pairs whose key occurs for the first time."""
-    keys, start = [], 0
+    keys = np.empty(np.count_nonzero(kept), np.uint64)  # one array: 8 bytes for each pair
+    start = filled = 0
     for block in blocks:
         block_keys = load(block, kind)[kind]
-        keys.append(block_keys[kept[start : start + len(block_keys)]])
+        kept_keys = block_keys[kept[start : start + len(block_keys)]]
+        keys[filled : filled + len(kept_keys)] = kept_keys
         start += len(block_keys)
+        filled += len(kept_keys)
     firsts = kept.copy()
-    firsts[kept] = first_occurrences(np.concatenate(keys))
+    firsts[kept] = first_occurrences(keys)
     return firsts
 
 
