@@ -1,16 +1,15 @@
-"""Sources and targets of PEMT train alike in two processes and in half precision, and what is frozen stays."""
+"""Sources and targets of PEMT train alike in two processes, and what is frozen stays."""
 
 import logging
 
-import pytest
 import torch
 from fairseq import tasks
 
-from tests.distributed.test_combinations import BFLOAT16, HALF, UPDATES
-from tests.helpers.benchmark import make_benchmark, make_encoder, save_before_training, task_arguments
+from tests.distributed.test_combinations import UPDATES
+from tests.helpers.benchmark import make_benchmark, save_before_training
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
-from tests.helpers.pemt import OneTask, PemtT5Model, pemt_encoder, pemt_options, source_files
+from tests.helpers.pemt import OneTask, PemtT5Model, pemt_options, source_files
 from tests.helpers.processes import run_processes
 from tests.helpers.text_to_text import make_t5, pretrained_t5, text_arguments, tiny_config
 from tests.helpers.trainers import updated
@@ -21,7 +20,6 @@ COMMON = (
     "--label-smoothing", 0,
 )  # fmt: skip
 SOURCE = ("--pemt-stage", "source")
-BACKENDS = {backend: dict(distributed_training__ddp_backend=backend) for backend in ("pytorch_ddp", "legacy_ddp")}
 
 
 def of_texts(folder):
@@ -39,14 +37,6 @@ def of_texts(folder):
     }
     begun = ("--init-model", folder / "t5.pt", "--arch", "pemt_t5", "--batch-size", 8)
     return {name: text_arguments(folder, folder / name, *more, *begun, *COMMON) for name, more in stages.items()}
-
-
-def of_encoder(folder):
-    """Those of a target on an encoder."""
-    make_encoder(folder / "encoder.pt")
-    files = ",".join(source_files(make=pemt_encoder))
-    options = ("--glue-tasks", "wic", "--init-encoder", folder / "encoder.pt", "--arch", "pemt_bert", "--batch-size", 8)
-    return {"bert, target": task_arguments(folder, folder / "bert", *options, *COMMON, "--pemt-sources", files)}
 
 
 def of_languages(folder):
@@ -80,49 +70,24 @@ def of_languages(folder):
     }
 
 
-@pytest.fixture(scope="module")
-def runs_and_one_process(tmp_path_factory):
-    """The arguments of all runs, and what one process makes of each."""
-    folder = tmp_path_factory.mktemp("borrowing")
-    make_benchmark(folder, {"train": 40, "dev": 4})
-    runs = {**of_texts(folder), **of_encoder(folder), **of_languages(folder)}
-    return runs, dict(run_processes(train, 1, runs, BACKENDS["pytorch_ddp"])[0])
-
-
-def train(rank, runs, *settings):
-    """All runs in all settings. The prompts' correlation has no dropout, which each process draws for itself."""
+def train(rank, runs):
+    """All runs. The prompts' correlation has no dropout, which each process draws for itself."""
     from fairseq_mtmoe.models.pemt import base_model
 
     logging.disable(logging.INFO)
     base_model.ATTENTION_DROPOUT = 0.0
-    return [(name, updated(run, UPDATES, **changes)) for name, run in runs.items() for changes in settings]
+    settings = dict(distributed_training__ddp_backend="pytorch_ddp")
+    return {name: updated(run, UPDATES, **settings) for name, run in runs.items()}
 
 
-def assert_close(result, expected, tolerance):
-    assert result["frozen"] == expected["frozen"] and len(result["frozen"]) > 20
-    assert not result["moved"] and not result["gradients"] and result["remembered"] > 0
-    torch.testing.assert_close(result["state"], expected["state"], rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize(
-    ("backend", "which"), [("pytorch_ddp", ""), pytest.param("legacy_ddp", "target", marks=pytest.mark.rare)]
-)
-def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, runs_and_one_process):
-    runs, one_process = runs_and_one_process
-    chosen = {name: run for name, run in runs.items() if which in name}
-    for results in run_processes(train, 2, chosen, BACKENDS[backend]):
-        assert [name for name, _ in results] == list(chosen)
-        for name, result in results:
-            assert_close(result, one_process[name], 1e-5)
-            assert result["remembered"] == one_process[name]["remembered"]
-
-
-@pytest.mark.rare
-def test_in_half_precision_they_train_alike_and_leave_what_is_frozen(runs_and_one_process):
-    """Among them sources whose fingerprint is of weights that were not rounded yet."""
-    runs, one_process = runs_and_one_process
-    targets = {name: run for name, run in runs.items() if "target" in name}
-    (results,) = run_processes(train, 1, targets, BFLOAT16, HALF)
-    assert len(results) == 3 * 2
-    for name, result in results:
-        assert_close(result, one_process[name], 0.02)
+def test_two_processes_train_as_one_and_leave_what_is_frozen(tmp_path):
+    make_benchmark(tmp_path, {"train": 40, "dev": 4})
+    runs = {**of_texts(tmp_path), **of_languages(tmp_path)}
+    (one_process,) = run_processes(train, 1, runs)
+    for results in run_processes(train, 2, runs):
+        for name, right in one_process.items():
+            found = results[name]
+            assert found["frozen"] == right["frozen"] and len(found["frozen"]) > 20
+            assert not found["moved"] and not found["gradients"]
+            assert found["remembered"] == right["remembered"] > 0
+            torch.testing.assert_close(found["state"], right["state"], rtol=1e-5, atol=1e-5)

@@ -61,14 +61,6 @@ def test_two_processes_choose_what_one_does(arguments_of, tmp_path):
         assert 0 < event["share_of_data"] < 1
 
 
-@pytest.mark.rare
-def test_without_validation_a_run_says_what_it_trained_on_before_it_saves(arguments_of, tmp_path):
-    run_processes(train_with, 2, arguments_of(tmp_path, "--max-update", 3, "--disable-validation"))
-    (event,) = selections(tmp_path)
-    assert (event["update"], event["updates"]) == (3, 3) and sum(event["trained"].values()) == 3 * 2 * 4
-    assert 0 < sum(event["distinct"].values()) <= 24
-
-
 def test_a_run_that_goes_on_in_the_middle_of_an_epoch_chooses_as_if_it_had_not_stopped(arguments_of, tmp_path):
     def train(folder, updates):
         return run_here(arguments_of(tmp_path / folder, "--dropout", 0.1, "--max-update", updates, "--max-epoch", 9))
