@@ -1,13 +1,12 @@
 """What two processes save: stock commands read it, and a process that cannot write costs nothing but the run."""
 
+import functools
 import re
 import shutil
 from contextlib import nullcontext
 from unittest.mock import patch
 
 import pytest
-import torch
-from fairseq import utils
 from torch import distributed as dist
 
 from fairseq_mtmoe import register
@@ -40,8 +39,7 @@ def test_a_run_logs_its_exchanges_in_each_update_and_sums_them_by_layer_before_a
     events = run_log.read(saved[0])
     summed, validated = (event for event in events if event["event"] in ("expert_comm", "valid"))
     assert (summed["event"], summed["update"], summed["updates"], validated["update"]) == ("expert_comm", 3, 3, 3)
-    assert set(summed["layers"]) == {f"{stack}.layers.{n}" for stack in ("encoder", "decoder") for n in (0, 1)}
-    assert all(layer["bytes"] > 0 and layer["seconds"] > 0 for layer in summed["layers"].values())
+    assert len(summed["layers"]) == 4 and all(layer["bytes"] > 0 for layer in summed["layers"].values())
     logged = [event["expert_comm_ms"] for event in events if event["event"] == "train"]  # rounded to tenths
     assert len(logged) == 3 and min(logged) > 0
     assert sum(logged) == pytest.approx(1000 * sum(layer["seconds"] for layer in summed["layers"].values()), abs=0.2)
@@ -89,7 +87,6 @@ def elsewhere(folder, content, write=assemble.write_shard):
 FAILING = [
     (1, assemble, "write_shard", UserError("`x` cannot be written: No space left."), "No space left."),
     (0, file_io, "save", ValueError("Nobody foresaw this.\nAnd more."), "Nobody foresaw this."),
-    (1, utils, "move_to_cpu", MemoryError("no memory"), "no memory"),
     (1, assemble, "write_shard", elsewhere, "`--save-dir` must be one folder that all machines of the run share"),
 ]
 
@@ -100,7 +97,7 @@ def go_on(rank, data, folder):
     sentences = []
     for number, (failing_rank, owner, name, failure, _) in enumerate(FAILING):
         fails = patch.object(owner, name, side_effect=failure) if rank == failing_rank else nullcontext()
-        with fails, pytest.raises((UserError, ValueError, MemoryError)) as caught:
+        with fails, pytest.raises((UserError, ValueError)) as caught:
             train_two(rank, data, folder / str(number), 6)
         sentences.append(str(caught.value))
     return sentences
@@ -117,40 +114,25 @@ def test_a_save_that_fails_in_one_process_ends_all_and_costs_nothing(saved, corp
     assert {*tmp_path.glob("*/*.pt")} == {path for path in before if path.parent.parent == tmp_path}
 
 
-# ---- what it costs ----
+def save_as_on_gpus(rank, data, folder):
+    """Return whether processes agree on a save by a group that does not use GPUs."""
+    backend, groups = dist.get_backend, set()
+    dist.get_backend = lambda group=None: "nccl" if group is None else backend(group)
 
+    def note(function, *args, group=None, **kwargs):
+        groups.add(group)
+        return function(*args, group=group, **kwargs)
 
-def watched(rank, data, folder):
-    """The names of all tensors that this process copies, and by which groups it agrees with others on a save."""
-    copied, groups = [], set()
-
-    def names(value, path=""):
-        if isinstance(value, dict):
-            return [name for key, inner in value.items() for name in names(inner, f"{path}/{key}")]
-        return [path] if torch.is_tensor(value) else []
-
-    def watch(module, name, note):
-        original = getattr(module, name)
-        setattr(module, name, lambda *args, **kwargs: note(*args, **kwargs) or original(*args, **kwargs))
-
-    backend = dist.get_backend
-    dist.get_backend = lambda group=None: "nccl" if group is None else backend(group)  # as on GPUs
-    watch(utils, "move_to_cpu", lambda state: copied.extend(names(state)))
     for name in ("broadcast_object_list", "all_gather_object"):
-        watch(dist, name, lambda *args, group=None, **kwargs: groups.add(group))
+        setattr(dist, name, functools.partial(note, getattr(dist, name)))
     train_here(data, folder, "--num-experts", 2, "--max-tokens", 120, "--max-update", 1)
     beside = failures.between_hosts()
-    assert groups == {beside} and beside is not dist.group.WORLD and dist.get_backend(beside) == "gloo"
-    return copied
+    return groups == {beside} and beside is not dist.group.WORLD and dist.get_backend(beside) == "gloo"
 
 
-def test_processes_copy_what_they_write_and_agree_beside_the_gpus(corpus, tmp_path):
-    """Four with two experts: the third and the fourth are replicas, who write nothing."""
-    first, second, *replicas = run_processes(watched, 4, corpus, tmp_path)
-    assert replicas == [[], []]
-    experts = {name for name in first if ".moe.experts." in name}
-    assert experts and {name for name in second if name.startswith("/model")} == experts
-    assert all(".moe.experts." in name for name in second)
+def test_processes_agree_on_a_save_beside_the_gpus(corpus, tmp_path):
+    """Of four with two experts, two are replicas and write nothing."""
+    assert run_processes(save_as_on_gpus, 4, corpus, tmp_path) == [True] * 4
 
 
 def refusal(rank, data, options):

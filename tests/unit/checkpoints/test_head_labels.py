@@ -66,21 +66,13 @@ def test_adafactors_columns_stay():
     assert torch.equal(of_bias["exp_avg_sq"], bias[ORDER])
 
 
-def test_a_checkpoint_without_names_stays_as_it_is():
-    state = saved()
-    del state["cfg"]["model"]["head_labels"]
-    before = copy.deepcopy(state["model"])
-    match_labels("run.pt", state, ORDERED)
-    assert all(torch.equal(state["model"][name], before[name]) for name in before)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"mine": "no"}', '{"mine": [1]}'])
+@pytest.mark.parametrize("text", ["{", '{"mine": [1]}'])
 def test_damaged_labels_are_refused(text):
     with refused("run.pt"):
         labels_of("run.pt", {"head_labels": text})
 
 
-@pytest.mark.parametrize("labels", [["no", "yes"], ["no", "maybe", "yes", "yes"], ["no", "may be", "yes"]])
+@pytest.mark.parametrize("labels", [["no", "maybe", "yes", "yes"], ["no", "may be", "yes"]])
 def test_other_labels_are_refused(labels):
     with refused("mine: labels"):
         match_labels("run.pt", saved(), {"mine": labels})

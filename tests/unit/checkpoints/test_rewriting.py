@@ -70,15 +70,6 @@ def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tm
     assert_same(read_whole(target), checkpoint[0])
 
 
-def test_a_pipe_in_the_place_of_experts_is_refused_and_not_waited_for(parts, tmp_path):
-    shard = files_of(parts)[0]
-    shard.unlink()
-    os.mkfifo(shard)
-    with refused(shard.name):
-        copy_with_experts(parts, tmp_path / "copy.pt")
-    assert not (tmp_path / "copy.pt").exists()
-
-
 def test_a_copy_to_another_disk_is_a_copy(checkpoint, parts, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", Mock(side_effect=OSError(18, "Invalid cross-device link")))
     copy_with_experts(parts, tmp_path / "copy.pt")
@@ -155,10 +146,10 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
         return save(content, path)
 
     monkeypatch.setattr(file_io, "save", save_on_a_full_disk)
-    for size, path in ((1, target), (2, target), (1, tmp_path / "other.pt")):
+    for size in (1, 2):
         with pytest.raises(UserError, match="No space left"):
-            rewriting.write_in_parts(source, path, size)
-    assert [file.name for file in files_of(target)] == ["0-3.pt"] and not expert_folder(tmp_path / "other.pt").exists()
+            rewriting.write_in_parts(source, target, size)
+    assert [file.name for file in files_of(target)] == ["0-3.pt"]
     assert_same(read_whole(target), state)
 
 
@@ -188,30 +179,25 @@ def test_averages_are_fairseqs_scripts(tmp_path, dtype):
 
 
 def test_bfloat16_is_summed_in_float32_and_whole_numbers_stay_whole(tmp_path):
-    """Where the script would lose what is added to a larger sum."""
     models = ({"w": torch.tensor([n], dtype=torch.bfloat16), "n": torch.tensor([int(n)])} for n in (256.0, 1.0, 2.0))
     mean = average(save_all(tmp_path, *({"model": model} for model in models)))["model"]
     assert (mean["w"].dtype, mean["w"].item(), mean["n"].item()) == (torch.bfloat16, 86.5, 86)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_an_average_shares_what_its_first_checkpoint_shares(tmp_path, dtype):
+def test_an_average_shares_what_its_first_checkpoint_shares(tmp_path):
     """Values that differ in another one are not lost."""
-    one, two = (torch.full((50, 40), value, dtype=dtype) for value in (1.0, 2.0))
+    one, two = (torch.full((50, 40), value, dtype=torch.half) for value in (1.0, 2.0))
     states = [{"model": {"encoder": of, "decoder": of, "output": of}} for of in (one, two)]
-    paths = save_all(tmp_path, *states)
-    torch.save(average(paths), tmp_path / "mean.pt")
-    assert (tmp_path / "mean.pt").stat().st_size < paths[0].stat().st_size + 500
-    mean = torch.load(tmp_path / "mean.pt")["model"]
+    mean = average(save_all(tmp_path, *states))["model"]
     assert len({value.data_ptr() for value in mean.values()}) == 1 and mean["output"][0, 0] == 1.5
     states[1]["model"]["output"] = one
     mean = average(save_all(tmp_path, *states))["model"]
     assert mean["encoder"].data_ptr() == mean["decoder"].data_ptr() and mean["output"][0, 0] == 1
 
 
-@pytest.mark.parametrize("other", [{"v": torch.ones(2)}, {"w": torch.ones(3)}, {"w": torch.ones(2, dtype=torch.long)}])
+@pytest.mark.parametrize("other", [{"v": torch.ones(2)}, {"w": torch.ones(3)}, {"w": torch.ones(2).long()}, {}])
 def test_other_parameters_are_refused(tmp_path, other):
-    with refused("1.pt", "0.pt"):
+    with refused("1.pt"):
         average(save_all(tmp_path, {"model": {"w": torch.ones(2)}}, {"model": other}))
 
 
@@ -233,12 +219,6 @@ def test_rows_of_other_pieces_languages_or_tasks_are_refused(tmp_path):
             averaged(one, other)
 
 
-@pytest.mark.parametrize("empty", [{}, {"model": None}, {"model": {}}])
-def test_what_holds_no_parameters_is_refused(tmp_path, empty):
-    with refused("0.pt"):
-        average(save_all(tmp_path, empty))
-
-
 def test_the_newest_are_those_with_the_highest_numbers(tmp_path):
     names = ("2.pt", "10.pt", "9.pt", "_3_40.pt", "_12_7.pt", "_best.pt", "_last.pt", "1.pt.old")
     second, tenth, ninth, of_40, of_7, *_ = paths = [tmp_path / f"checkpoint{name}" for name in names]
@@ -254,16 +234,13 @@ def test_the_newest_are_those_with_the_highest_numbers(tmp_path):
         newest(tmp_path / "none", EPOCHS, 1, None)
 
 
-BASE = dict(expert_gates="base")
-
-
 def test_models_in_half_precision_save_prices_in_full(tmp_path):
-    model = moe_model(num_experts=4, **BASE).bfloat16().train()
+    model = moe_model(num_experts=4, expert_gates="base").bfloat16().train()
     model(**batch())
     remember_prices(running_prices(model))
-    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))
-    average.step(model)
-    halves = {"model": model.state_dict(), "extra_state": {"ema": average.get_model().state_dict()}}
+    mean = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))
+    mean.step(model)
+    halves = {"model": model.state_dict(), "extra_state": {"ema": mean.get_model().state_dict()}}
     [path] = save_all(tmp_path, halves)
     for named in (file_io.load(str(path))["model"], load_ema(str(path))["model"]):
         prices = {name: value for name, value in named.items() if name.endswith(PRICES)}

@@ -16,7 +16,6 @@ from fairseq.trainer import Trainer
 from fairseq_mtmoe.training import stopping
 from tests.helpers.commands import ENVIRONMENT, REPOSITORY, training_arguments
 from tests.helpers.digits import digit_fixture, digit_task
-from tests.helpers.refused import refused
 from tests.helpers.training import configured, train_here
 
 corpus = digit_fixture(train=100, valid=8, test=4)
@@ -68,15 +67,6 @@ def test_lines_of_a_replaced_standard_input_are_translated(corpus, tmp_path, mon
     interactive.main(options.parse_args_and_arch(options.get_interactive_generation_parser(), arguments))
     output = capsys.readouterr().out
     assert "S-0\t1 2 3" in output and "H-1\t" in output
-
-
-def test_another_task_than_in_training_is_named(corpus, tmp_path):
-    train_here(corpus, tmp_path, "--arch", "base_dense_tiny", "--max-update", 1)
-    cfg = configured(training_arguments(corpus, tmp_path, *STOCK))
-    with refused("--task translation_heated", first=False):
-        checkpoint_utils.load_model_ensemble_and_task(
-            [str(tmp_path / "checkpoint_last.pt")], task=tasks.setup_task(cfg.task)
-        )
 
 
 def test_stock_tasks_leave_out_the_rest_of_a_multiple_of_8_and_ours_do_not(corpus, tmp_path):

@@ -35,14 +35,6 @@ def test_what_has_no_moments_gets_none_or_0():
     assert nothing["state"] == {} == named(nothing)
 
 
-def test_a_count_of_updates_in_a_tensor_is_no_moment():
-    state = OptimizerState(
-        {name: {"step": torch.tensor(3.0), "exp_avg": torch.ones(shape)} for name, shape in PARAMETERS}
-    )
-    (joined,) = state.to_saved(FLAT, PARAMETERS, flat=True)["state"].values()
-    assert joined["step"] == 3 and joined["step"].dim() == 0 and joined["exp_avg"].shape == (11,)
-
-
 def test_moments_of_other_shapes_are_named_and_make_no_vector():
     state = OptimizerState({"a": {"exp_avg": torch.ones(2, 3)}, "c": {"exp_avg_sq_row": torch.ones(2)}})
     assert state.misfit(PARAMETERS) == "c" and state.misfit(PARAMETERS[:2]) is None

@@ -1,7 +1,6 @@
 """How processes start, on machines that are pretended."""
 
 import json
-import pickle
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from fairseq_cli import train
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.analysis.run_log import what_is_wrong
-from fairseq_mtmoe.training import launch, stopping
+from fairseq_mtmoe.training import launch
 from fairseq_mtmoe.training.launch import choose_backend, take_launcher
 from fairseq_mtmoe.training.option_check import changed_options
 from tests.helpers.commands import training_arguments
@@ -95,16 +94,8 @@ def test_a_node_of_slurm_without_gpus_needs_more_than_one_task(monkeypatch, tmp_
         start_training(monkeypatch, tmp_path, distributed_port=1)
 
 
-def test_a_process_that_fairseq_spawns_gets_a_function_that_handles_signals(tmp_path):
-    cfg = configured(training_arguments("data", tmp_path))
-    call_main = launch.starting(lambda cfg, main: pickle.loads(pickle.dumps(main)))
-    main = call_main(cfg, train.main)
-    assert (main.func, main.args) == (stopping.main_of_spawned, (train.main,))
-
-
 def test_nccl_needs_a_gpu_for_each_process():
     assert [choose_backend("nccl", *machine) for machine in ((2, 2), (1, 2), (0, 1))] == ["nccl", "gloo", "gloo"]
-    assert choose_backend("mpi", 0, 1) == "mpi"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from fairseq_mtmoe.data.translation.tiers import TIER_RULE, TIERS
 from fairseq_mtmoe.protocols import TrainingTask
 from fairseq_mtmoe.training import screen
 from tests.helpers.commands import train
-from tests.helpers.refused import refused
 
 register()
 
@@ -47,15 +46,6 @@ def shown(monkeypatch):
 
 def make_bar(items, **kwargs):
     return progress_bar.progress_bar(items, log_format="rich", log_interval=2, **kwargs)
-
-
-def test_a_line_says_how_far_the_run_is(shown):
-    own, text = shown
-    for _ in make_bar([0] * 4, epoch=2):
-        own.trainer.done += 1
-    lines = text().splitlines()
-    assert lines[0] == "epoch 2: 0 of 16 updates"  # four epochs of four batches each are to come
-    assert lines[3].startswith("epoch 2: 3 of 16 updates, 0:00:0") and "left" in lines[3]
 
 
 def test_the_time_left_is_that_of_updates_and_validations_so_far(shown, monkeypatch):
@@ -92,17 +82,6 @@ def test_a_process_that_ends_shows_the_cursor_again(tmp_path, monkeypatch):
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0
 
 
-def test_figures_stand_behind_the_line_and_epochs_have_one(shown):
-    own, text = shown
-    own.trainer.cfg.optimization.max_update = 3  # before the last epoch ends
-    bar = make_bar([0, 0], epoch=1)
-    for _ in bar:
-        bar.log({"loss": 4.25, "ppl": 19.0, "gnorm": 1.5}, tag="train_inner", step=2)
-    bar.print({"loss": 4.0, "wps": 1000.0}, tag="train", step=2)
-    assert text().startswith("epoch 1: 0 of 3 updates") and "loss 4.25, perplexity 19\n" in text()
-    assert "epoch 1: loss 4, tokens/s 1000\n" in text()
-
-
 def rows_of(text, *validations):
     """The rows of the tables of these validations."""
     for stats in validations:
@@ -136,16 +115,6 @@ def test_a_benchmarks_validation_is_a_table_of_metrics_and_means(shown):
     assert "best all so far 60.000" in text()
 
 
-def test_other_formats_are_fairseqs_and_other_processes_show_nothing(shown, monkeypatch):
-    assert type(progress_bar.progress_bar([0], log_format="simple")) is progress_bar.SimpleProgressBar
-    _, text = shown
-    monkeypatch.setattr(progress_bar.logger, "level", logging.WARNING)
-    bar = make_bar([0] * 2, epoch=1)
-    assert list(bar) == [0, 0]
-    bar.print({"loss": 4.0}, tag="train")
-    assert text() == ""
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_screen_has_what_is_for_it_and_the_first_process_keeps_all(tmp_path, monkeypatch, shown, rank):
     _, text = shown
@@ -162,16 +131,6 @@ def test_the_screen_has_what_is_for_it_and_the_first_process_keeps_all(tmp_path,
     assert ("sparsified" in text(), "options" in text(), "careful" in text()) == (rank == 0, False, True)
     lines = [line.split(" | ")[-1] for log in tmp_path.glob("train.log") for line in log.read_text().splitlines()]
     assert lines == (["options", "sparsified", "careful"] if rank == 0 else [])
-
-
-def test_the_log_is_not_written_through_a_link(tmp_path, monkeypatch, shown):
-    monkeypatch.setattr(logging, "root", logging.RootLogger(logging.INFO))
-    monkeypatch.setattr(logging, "getLogger", lambda: logging.root)
-    (tmp_path / "train.log").symlink_to("precious")
-    cfg = SimpleNamespace(common=SimpleNamespace(log_file=None), checkpoint=SimpleNamespace(save_dir=tmp_path))
-    with refused("train.log"):
-        screen.log_to_file(cfg)
-    assert not (tmp_path / "precious").exists()
 
 
 def test_a_run_shows_a_table_and_keeps_everything_in_a_file(corpus, tmp_path):
