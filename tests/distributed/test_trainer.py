@@ -16,7 +16,7 @@ from fairseq_mtmoe.training.saving import lock
 from tests.helpers.processes import joined, run_processes
 from tests.helpers.trainers import groups_of, spoil, state_of, trainer_here
 from tests.helpers.training import interrupted, train_here
-from tests.kill.runs import compare
+from tests.kill.runs import assert_same_run
 
 SMALL = ("--max-tokens", 100, "--num-experts", 4, "--expert-gates", "task", "--adam-eps", 1e-3)
 WAY = "infinite gradients of a finite loss"
@@ -98,8 +98,7 @@ def test_a_signal_to_one_process_ends_all_and_the_run_goes_on_as_if_there_were_n
     run = tmp_path / "run"
     end_all(corpus, run, "train_step", 2, updates=2)
     run_processes(run_until, 2, corpus, run)
-    outcome = compare(tmp_path / "all", run)
-    assert outcome.difference <= 1e-6 and not outcome.leftovers
+    assert_same_run(run, tmp_path / "all", tolerance=1e-6)
 
 
 def test_a_signal_in_a_validation_ends_all_processes_and_keeps_the_updates(corpus, tmp_path):

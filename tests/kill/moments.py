@@ -56,18 +56,15 @@ LEAVE = Moment("os:replace", "wic.pt")  # a source's file, which comes before it
 
 ONE_PROCESS = (
     Case("a save", (WRITE,)),
-    Case("a save", (WRITE,)),
     Case("a save", (Moment("os:fsync"),)),
     Case("a save", (RENAME,)),
     Case("a save", (replace(RENAME, when="after"),)),
     Case("the copy to checkpoint_last", (COPY_LAST,)),
-    Case("the copy to checkpoint_best", (replace(COPY_LAST, argument="checkpoint_best"),)),
     Case("the copy to checkpoint_best", (Moment("os:replace", "checkpoint_best"),)),
     Case("an epoch", (UPDATE,)),
     Case("an epoch", (BACKWARD,)),
     Case("an epoch", (ADAM,)),
     Case("an epoch, twice", (UPDATE, replace(BACKWARD, call=3))),
-    Case("a validation", (VALIDATE,)),
     Case("a validation", (VALIDATE,)),
     Case("sparsification", (Moment("os:replace", f"_{DENSE_UPDATES}.pt", call=1),)),
     Case("sparsification", (SPARSIFY,)),
@@ -92,7 +89,6 @@ TWO_PROCESSES = (
 OF_TASKS = (
     Case("a save, of tasks", (WRITE,), data="benchmark"),
     Case("an epoch, of tasks", (BACKWARD,), data="benchmark"),
-    Case("a validation, of tasks", (VALIDATE,), data="benchmark"),
     Case("sparsification, of tasks", (SPARSE_MODEL,), data="benchmark"),
     Case("an epoch, of tasks", (UPDATE,), 2, 2, victim=1, data="benchmark"),
     Case("a save, of tasks", (RENAME,), 2, 1, data="benchmark"),

@@ -1,15 +1,14 @@
 """Starting, killing and resuming a small real training run, and comparing what is left with an uninterrupted one."""
 
 import json
-import math
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path
 
@@ -45,19 +44,6 @@ OF_BORROWING = (
 ALIKE_IN_ANY_NUMBER = ("--dropout", 0.0, "--expert-gates", "task", "--adam-eps", 1e-3)
 
 
-class Outcome(NamedTuple):
-    """What a killed and resumed run ended with, beside an uninterrupted one."""
-
-    difference: float  # the largest of all parameters and moments, NaN when they are not those of one model
-    leftovers: tuple[str, ...]  # files that should not be there, and with a minus files that are missing
-
-
-def is_equal(case: Case, outcome: Outcome) -> bool:
-    """Whether nothing was lost: bit for bit in one process."""
-    limit = TOLERANCE if case.processes > 1 else 0.0
-    return outcome.difference <= limit and not outcome.leftovers
-
-
 class References:
     """Uninterrupted runs, one for each kind of case."""
 
@@ -86,14 +72,15 @@ class References:
             self._calls[run] = [json.loads(file.read_text(encoding="utf-8")) for file in counts]
         return self._calls[run][case.victim]
 
-    def killed(self, case: Case, save_dir: Path) -> Outcome:
-        """Train with the kills of a case, each time started again, until the run ends by itself."""
-        self.calls(case)  # of the run that nobody kills
+    def kill(self, case: Case, save_dir: Path) -> None:
+        """Train with the kills of a case, each time started again, and compare with a run that nobody kills."""
+        self.calls(case)
         processes = case.processes
         for moment in (*case.moments, None):
             _start(self.data(case), save_dir, case, processes, moment)
             processes = case.resumed_by
-        return compare(self._run(case), save_dir)
+        tolerance = TOLERANCE if case.processes > 1 else 0.0  # bit for bit in one process
+        assert_same_run(save_dir, self._run(case), tolerance)
 
     def _run(self, case: Case) -> Path:
         return self.folder / f"{case.data}-uninterrupted{case.processes}{case.resumed_by}"
@@ -156,60 +143,34 @@ def _arguments(data: Path, save_dir: Path, case: Case, processes: int) -> list[s
     return [str(argument) for argument in training_arguments(data, save_dir, *OF_TRANSLATION, *batch, *options)]
 
 
-def compare(reference: Path, resumed: Path) -> Outcome:
-    expected, found = _checkpoints(reference), _checkpoints(resumed)
-    differences = [difference(_load(reference / name), _load(resumed / name)) for name in expected & found]
-    worst = float(np.max(differences)) if differences else math.nan
-    named = {f"{path.relative_to(resumed)}" for name in found for path in _files(resumed / name)}
-    there = {f"{path.relative_to(resumed)}" for path in resumed.rglob("*") if path.is_file()}
-    extra = there - named - {path.name for path in reference.iterdir()} | (found - expected)
-    return Outcome(worst, (*sorted(extra), *(f"-{name}" for name in sorted(expected - found))))
+def assert_same_run(resumed: Path, reference: Path, tolerance: float) -> None:
+    """Both folders have the same checkpoints, equal up to a tolerance, and the resumed run has no further file."""
+    names = {path.name for path in reference.glob("[!.]*.pt")}
+    assert {path.name for path in resumed.glob("[!.]*.pt")} == names
+    expected_files = {resumed / path.name for path in reference.iterdir()}
+    for name in names:
+        right, found = (dict(tree_flatten_with_path(_state(folder / name))[0]) for folder in (reference, resumed))
+        assert found.keys() == right.keys()
+        for key, value in right.items():
+            if isinstance(value, Tensor | float):
+                torch.testing.assert_close(found[key], value, rtol=0, atol=tolerance)
+            else:
+                assert found[key] == value, f"{name}: {key}"
+        shared_part = assemble.load_shared_part(resumed / name)
+        if is_shared_part(shared_part):
+            expected_files.update(sharding.shards_of(resumed / name, shared_part))
+    assert {path for path in resumed.rglob("*") if path.is_file()} <= expected_files
 
 
-def _checkpoints(folder: Path) -> set[str]:
-    return {path.name for path in folder.glob("[!.]*.pt")}
-
-
-def _files(checkpoint: Path) -> Iterator[Path]:
-    yield checkpoint
-    state = assemble.load_shared_part(checkpoint)
-    yield from sharding.shards_of(checkpoint, state) if is_shared_part(state) else ()
-
-
-def _load(checkpoint: Path) -> dict[str, Any]:
-    state = assemble.load_shared_part(checkpoint)
-    return assemble.whole(checkpoint, state) if "extra_state" in state else state
-
-
-def difference(first: dict[str, Any], second: dict[str, Any]) -> float:
-    """The largest difference of two checkpoints' parameters, moments, and places in the training; NaN if of others."""
-    one, other = (dict(tree_flatten_with_path(_state(checkpoint))[0]) for checkpoint in (first, second))
-    if one.keys() != other.keys():
-        return math.nan
-    return float(np.max([_difference(value, other[name]) for name, value in one.items()]))
-
-
-def _difference(one: Any, other: Any) -> float:
-    """Of two tensors or numbers; what is neither is the same or of another run."""
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other)
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-        return 0.0 if one == other else math.nan
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return math.nan
-    return (one.double() - other.double()).abs().max().item() if one.numel() else 0.0
-
-
-def _state(checkpoint: dict[str, Any]) -> Any:
-    """All that must be equal: not the times, and not the averages that are only shown."""
+def _state(path: Path) -> Any:
+    """Return all that must be equal: not the times, and not the averages that are only shown."""
+    checkpoint = assemble.load_shared_part(path)
     if "extra_state" not in checkpoint:  # a source's file
         return checkpoint
+    checkpoint = assemble.whole(path, checkpoint)
     extra = checkpoint["extra_state"]
-    iterator = extra["train_iterator"]
-    counted = "batches_in_epoch" if "batches_in_epoch" in iterator else "iterations_in_epoch"  # of fairseq's own tasks
-    position = {name: iterator[name] for name in ("epoch", counted, "shuffle")}
-    last = checkpoint["optimizer_history"][-1]  # fairseq adds an entry at each start
+    iterator, last = extra["train_iterator"], checkpoint["optimizer_history"][-1]  # fairseq adds an entry at each start
+    position = {name: iterator[name] for name in ("epoch", "batches_in_epoch", "shuffle")}
     updates = {name: last[name] for name in ("num_updates", "optimizer_name")}
     scores = {name: extra.get(name) for name in ("val_loss", "best")}
-    tensors = [checkpoint["model"], extra.get("ema"), checkpoint["last_optimizer_state"]]
-    return [*tensors, position, scores, updates]
+    return [checkpoint["model"], extra.get("ema"), checkpoint["last_optimizer_state"], position, scores, updates]

@@ -13,10 +13,9 @@ from fairseq_mtmoe.checkpoints.loading import within
 from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts
 from fairseq_mtmoe.checkpoints.sharding import shards_of
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, are_whole
+from fairseq_mtmoe.moe.parallel.placement import are_whole
 from tests.helpers import states
 from tests.helpers.checkpoint_files import change, dated, verify, with_checksum, without_checksum
-from tests.helpers.opened import opened_from_now
 from tests.helpers.refused import refused
 from tests.helpers.states import EXPERT, files_of, trained
 
@@ -96,29 +95,6 @@ def test_a_folder_that_cannot_be_written_is_one_sentence_at_the_start(tmp_path):
     (tmp_path / "file").write_text("")
     with refused("--save-dir"):
         file_io.expect_writable(str(tmp_path / "file" / "new"))
-
-
-def test_each_file_that_is_read_or_copied_is_opened_once(checkpoint, parts, tmp_path):
-    states.save_all(tmp_path, checkpoint[0])
-
-    def local(path):  # as a training process reads it that has experts 0 and 1
-        placement = ExpertPlacement(4, 0, 2)
-        return assemble.load_local(path, placement, states.local_parameters(checkpoint[1], placement), False)
-
-    names = [parts.name, "0-1.pt", "2-3.pt"]
-    for load, expected in (
-        *((load, ["0.pt"]) for load in (lambda path: file_io.load(str(path)), assemble.load_shared_part, peek, local)),
-        *((local, names[:2]), (states.read_whole, names)),
-    ):
-        opened = opened_from_now()
-        assert load(tmp_path / expected[0])["model"]
-        assert opened() == expected
-    opened, copied = opened_from_now(), tmp_path / "copies" / "checkpoint1.pt"
-    copy_with_experts(parts, copied)
-    assert opened().count(parts.name) == 1 and not {"0-1.pt", "2-3.pt"} & set(opened())  # these get a second name
-    opened = opened_from_now()
-    assert newest_good_in(copied.parent) == copied
-    assert opened() == [copied.name, "0-1.pt", "2-3.pt"]
 
 
 @pytest.mark.parametrize("mapped", [False, True])

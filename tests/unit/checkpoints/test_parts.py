@@ -7,7 +7,7 @@ import torch
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_local, load_shared_part, whole
-from fairseq_mtmoe.checkpoints.sharding import expert_folder, has_experts, join, shared_part_of, split
+from fairseq_mtmoe.checkpoints.sharding import has_experts, join, split
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers import states
@@ -151,10 +151,3 @@ def test_a_damaged_list_of_shards_leads_nowhere_else(parts):
     file_io.save({**shared_part, "experts": {"version": 2, "places": []}}, str(parts))
     with pytest.raises(UserError, match="newer version"):
         load_shared_part(parts)
-
-
-def test_a_shard_knows_its_shared_part(parts):
-    assert {shared_part_of(path) for path in (parts, *files_of(parts))} == {parts}
-    assert shared_part_of(parts.parent / "0-3.pt") == parts.parent / "0-3.pt"
-    with refused("checkpoint", ".pt"):
-        expert_folder(parts.parent / "checkpoint")

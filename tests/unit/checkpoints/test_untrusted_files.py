@@ -1,9 +1,9 @@
 """What loading refuses: files that execute, grow or hold wrong values, and options that choose what could harm."""
 
-import ast
 import importlib
 import inspect
 import os
+import re
 import time
 from argparse import Namespace
 from collections import OrderedDict
@@ -248,19 +248,11 @@ def test_a_stock_checkpoint_is_built_as_ever(stock, change):
     assert cfg.task.source_lang == task.cfg.source_lang == "en"
 
 
-EVALUATORS = ("eval_str_list", "eval_str_dict", "eval_bool")
-
-
-def name_of(node):
-    return getattr(node, "attr", getattr(node, "id", ""))
-
-
 def evaluated(module):
-    """The options that a module's source hands to what evaluates text."""
-    calls = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)]
-    plain = {"eval" for call in calls if getattr(call.func, "id", "") in ("eval", "exec")}
-    of_fairseq = [call.args[0] for call in calls if call.args and name_of(call.func) in EVALUATORS]
-    return plain.union(map(name_of, of_fairseq))
+    """Return the options that a module's source hands to what evaluates text."""
+    source = inspect.getsource(module)
+    by_fairseq = re.findall(r"\b(?:eval_str_list|eval_str_dict|eval_bool)\(\s*(?:\w+\.)*(\w+)", source)
+    return {*by_fairseq, *re.findall(r"(?<![\w.])(?:eval|exec)\(", source)}
 
 
 def test_known_models_and_tasks_evaluate_no_other_options():

@@ -60,13 +60,6 @@ def replaced_in(source):
     return found
 
 
-@pytest.mark.parametrize(
-    "line", ["utils.f = 1", "utils.C.f, x = 1, 2", "setattr(utils, 'f', 1)", "del utils.f", "m = sys.modules['a']"]
-)
-def test_a_replacement_is_seen(line):
-    assert replaced_in(f"import sys\nfrom fairseq import utils\n{line}\nx.y = 1\n") == [3]
-
-
 def test_nothing_is_replaced_outside_the_room():
     files = [file for file in PACKAGE.rglob("*.py") if "fairseq_patches" not in file.parts]
     assert len(files) > 90

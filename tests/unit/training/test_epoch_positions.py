@@ -59,9 +59,10 @@ def test_other_limits_and_seeds_in_mid_epoch_leave_no_sentence_out_and_repeat_no
             assert batches.dataset.updates_of_epoch == len(batches.frozen_batches)
     assert sorted(seen) == sorted(itertools.chain.from_iterable(whole))
     assert "--max-tokens was 300 and is 100, --batch-size was None and is 7" in caplog.text
-    following = take(batches)
-    assert following == take(resumed(corpus, tmp_path / "run", (*options, *limits))[1])
-    assert len(part) < len(following)  # as full as those of a whole epoch
+    if TASKS[task] != STOCK:
+        following = take(batches)
+        assert following == take(resumed(corpus, tmp_path / "run", (*options, *limits))[1])
+        assert len(part) < len(following)  # as full as those of a whole epoch
 
 
 def test_an_epoch_with_too_few_batches_for_an_update(corpus, tmp_path, caplog):

@@ -6,13 +6,10 @@ One training for all tests.
 import struct
 from collections import defaultdict
 
-import numpy as np
 import pytest
 from fairseq.logging import progress_bar
 from tensorboardX.proto.event_pb2 import Event
 
-from fairseq_mtmoe.analysis.routing import entropies
-from fairseq_mtmoe.analysis.rows import read_run
 from fairseq_mtmoe.analysis.run_log import read
 from tests.helpers.training import train_here
 
@@ -98,18 +95,6 @@ def test_tensorboard_gets_the_same_figures(followed, events):
     drawn = [temperature for _, temperature in sorted(whole["sampling_temperature"].items())]
     assert drawn == pytest.approx([event["temperature"] for event in events["sampling"]][: len(drawn)], abs=1e-4)
     assert drawn and all(f"{pair}_probability" in whole for pair in PAIRS)
-
-
-def test_tensorboard_gets_who_uses_which_expert(followed, events):
-    valid = scalars(followed / "boards" / "valid")
-    rows = read_run(followed).of("experts")
-    assert rows[0].moments.update.tolist() == [6, 12]
-    for layer in {row.layer for row in rows}:
-        assert set(valid[f"experts_used/{layer}"]) == {6, 12}
-        for at, update in enumerate((6, 12)):
-            mean = np.nanmean([entropies(row.value)[at] for row in rows if row.layer == layer])
-            assert valid[f"expert_entropy/{layer}"][update] == pytest.approx(mean, abs=1e-3)
-    assert all(f"expert_entropy/{row.task}" in valid for row in rows)
 
 
 def test_a_run_that_goes_on_goes_on_counting_tokens(followed, digits, events):

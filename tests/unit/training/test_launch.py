@@ -62,36 +62,31 @@ def test_more_processes_than_gpus_need_a_launcher(gpus):
         take_launcher(options_on(gpus, distributed_world_size=4), gpus, {})
 
 
-def start_training(monkeypatch, folder, **options):
-    """As one of two processes, which goes no further."""
+def start_under_slurm(monkeypatch, folder, gpus, **variables):
+    """Start as one process of one node, which goes no further."""
+    for name, value in {"JOB_NODELIST": "a", **variables}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr("subprocess.check_output", lambda command: b"a\n")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(launch, "join", lambda cfg: None)
-    distributed, checkpoint = options_on(2, **options), CheckpointConfig(save_dir=str(folder))
+    distributed, checkpoint = options_on(2, distributed_port=1), CheckpointConfig(save_dir=str(folder))
     cfg = FairseqConfig(distributed_training=distributed, checkpoint=checkpoint)
     launch._prepare(OmegaConf.structured(cfg), train.main)
 
 
-def test_of_processes_under_slurm_the_first_alone_tries_whether_it_can_save(monkeypatch, tmp_path):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_processes_under_slurm_the_first_alone_tries_whether_it_can_save(rank, monkeypatch, tmp_path):
     """All of them have the rank 0 until fairseq asks SLURM; two that try at once remove each other's file."""
-    for name, value in (("JOB_NODELIST", "a"), ("NNODES", "1"), ("NTASKS_PER_NODE", "2")):
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setattr("subprocess.check_output", lambda command: b"a\n")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    for rank in (0, 1):
-        monkeypatch.setenv("SLURM_PROCID", str(rank))
-        monkeypatch.setenv("SLURM_LOCALID", str(rank))
-        start_training(monkeypatch, tmp_path / f"run{rank}", distributed_port=1)
-        assert (tmp_path / f"run{rank}").is_dir() == (rank == 0)
+    of_rank = {"PROCID": str(rank), "LOCALID": str(rank)}
+    start_under_slurm(monkeypatch, tmp_path / "run", 2, NNODES="1", NTASKS_PER_NODE="2", **of_rank)
+    assert (tmp_path / "run").is_dir() == (rank == 0)
 
 
 def test_a_node_of_slurm_without_gpus_needs_more_than_one_task(monkeypatch, tmp_path):
     """fairseq would start a process for each GPU, and end as if all were well."""
-    for name, value in (("JOB_NODELIST", "a"), ("NNODES", "2"), ("NTASKS_PER_NODE", "1"), ("NODEID", "0")):
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setattr("subprocess.check_output", lambda command: b"a\n")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with refused("srun", "--ntasks-per-node", "--distributed-world-size"):
-        start_training(monkeypatch, tmp_path, distributed_port=1)
+        start_under_slurm(monkeypatch, tmp_path, 0, NNODES="2", NTASKS_PER_NODE="1", NODEID="0")
 
 
 def test_nccl_needs_a_gpu_for_each_process():

@@ -20,7 +20,6 @@ from fairseq_mtmoe.training.resuming import adapt_epoch_position, drawn_in_epoch
 from tests.golden.runs import FROZEN, RUNS
 from tests.helpers.benchmark import task_arguments
 from tests.helpers.commands import training_arguments
-from tests.helpers.digits import digit_task
 from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
 from tests.helpers.trainers import groups_of, state_of, take, trainer_here
@@ -136,15 +135,6 @@ def test_a_file_that_is_asked_for_must_be_there(tmp_path, option, monkeypatch):
         names = [option] if path == "s3://missing.pt" else [path.name, option]
         with refused(*names):
             go_on(tmp_path, "sparse", option, path)
-
-
-def test_a_task_finds_the_runs_checkpoint_by_its_suffix(corpus, tmp_path):
-    named = {"continue_once": None, "finetune_from_model": None, "checkpoint_suffix": "_x"}
-    (tmp_path / "checkpoint_last.pt").touch()
-    task = digit_task(corpus, save_dir=str(tmp_path), restore_file="checkpoint_last.pt", **named)
-    assert task.checkpoint_to_go_on_from() is None
-    (tmp_path / "checkpoint_last_x.pt").touch()
-    assert task.checkpoint_to_go_on_from() == str(tmp_path / "checkpoint_last_x.pt")
 
 
 def test_the_last_checkpoint_of_the_run_comes_before_the_one_to_begin_with(tmp_path):
@@ -337,12 +327,6 @@ def test_heating_by_update_resumes_in_the_middle_of_an_epoch(options, heating, e
         assert [(event["epoch"], event["part"]) for event in events] == [(1, part) for part in range(len(events))]
         shares = [event["probabilities"]["en-cc"] for event in events]
         assert begins[-1] == heating and shares[-1] > 1.5 * shares[0]
-
-
-def test_a_new_run_that_does_not_know_how_long_to_heat_ends_before_it_trains(corpus, tmp_path):
-    with refused("--heating-epochs", "--heating-updates", "--max-epoch", first=False):
-        train_here(corpus, tmp_path / "new", *HEATED, "--max-update", 3)
-    assert not [path for path in (tmp_path / "new").iterdir() if not path.name.startswith(".")]
 
 
 SCHEDULES = {

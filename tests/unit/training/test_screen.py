@@ -2,9 +2,7 @@
 
 import io
 import logging
-import multiprocessing
 import time
-from multiprocessing import util
 from types import SimpleNamespace
 
 import pytest
@@ -62,24 +60,6 @@ def test_the_time_left_is_that_of_updates_and_validations_so_far(shown, monkeypa
     lines = [line for line in text().splitlines() if "left" in line]
     assert lines[8] == "epoch 1: 19 of 40 updates, 0:00:42 left"
     assert lines[9] == "epoch 2: 20 of 40 updates, 0:04:00 left"  # 20 updates, as 10 took 120 seconds
-
-
-def test_a_process_that_ends_shows_the_cursor_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(screen, "log_to_file", lambda cfg: None)
-
-    def run():
-        """As a process that fairseq spawned."""
-        with open(tmp_path / "terminal", "w") as terminal:
-            screen._screen = screen.Screen(Console(file=terminal, force_terminal=True))
-            screen.follow(SimpleNamespace(cfg=SimpleNamespace(common=SimpleNamespace(log_format="rich"))))
-            screen._screen.bar.start()
-            util._exit_function()
-
-    process = multiprocessing.get_context("fork").Process(target=run)
-    process.start()
-    process.join()
-    text = (tmp_path / "terminal").read_text()
-    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0
 
 
 def rows_of(text, *validations):

@@ -226,16 +226,6 @@ def test_what_cannot_work_is_refused(changes, option, trainer_on):
         refuse_what_cannot_work(cfg, model)
 
 
-BALANCED = ("--criterion", "moe_label_smoothed_cross_entropy", "--load-balancing-weight", 0.01, "--expert-gates")
-
-
-def test_an_option_that_changes_nothing_is_said(trainer_on, caplog):
-    trainer_on(*BALANCED, "base,switch")
-    assert "has no effect" not in caplog.text
-    trainer_on(*BALANCED, "base")
-    assert "has no effect" in caplog.text
-
-
 def test_workers_end_with_their_epoch(corpus, tmp_path, monkeypatch):
     alive = {"train_step": [], "valid_step": []}
 
