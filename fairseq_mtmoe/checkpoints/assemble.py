@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import file_io, sharding
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, suggested_fallback
+from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
 from fairseq_mtmoe.checkpoints.sharding import Content, State
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
@@ -60,7 +61,7 @@ class ShardReader:
             remedy = f"copy the folder `{folder}`, too, or use an older one{suggested_fallback(self._path)}"
             raise UserError(f"`{path}` must exist with the experts of `{self._path}`, but is missing; {remedy}.")
         with CheckpointFile(path) as file:
-            if file.verify() != entry["sha256"]:
+            if file.digest != entry["sha256"]:
                 raise self._foreign(path)
             content: Content = file.load(mapped=True)
         if any(content.get(name) != entry[name] for name in ("first", "count")) or not sharding.has_rows(content):
@@ -85,48 +86,44 @@ class ShardReader:
         )
 
 
-def load_shared_part(path: str | Path, file: CheckpointFile | None = None, mapped: bool = False) -> State:
-    """Return a checkpoint's state without experts that are in shards.
+def load_shared_part(path: str | Path, mapped: bool = False) -> State:
+    """Return a checkpoint's state without experts that are in shards (UserError: it is missing or damaged).
 
-    Raises `UserError` if it is missing or damaged.
-
-    Args:
-        path: of the checkpoint.
-        file: the checkpoint, if it is open already.
-        mapped: whether tensors are read when they are used.
+    mapped: whether tensors are read when they are used.
     """
-    state = file_io.load(str(path), mapped) if file is None else file.load(mapped)
+    with CheckpointFile(path) as file:
+        return read_shared_part(file, mapped)
+
+
+def read_shared_part(file: CheckpointFile, mapped: bool = False) -> State:
+    """Return an open checkpoint's state without experts that are in shards."""
+    state = file.load(mapped)
     if sharding.is_shared_part(state):
-        sharding.check_shard_list(path, state)
+        sharding.check_shard_list(file.path, state)
     return state
 
 
-def load_local(
-    path: str | Path, placement: ExpertPlacement, parameters: Parameters, flat: bool, file: CheckpointFile | None = None
-) -> State:
+def load_local(file: CheckpointFile, placement: ExpertPlacement, parameters: Parameters, flat: bool) -> State:
     """Return the state that a process would have saved itself, with its own experts.
 
     Args:
-        path: a shared part with its shards beside it, a whole checkpoint, or a dense one.
+        file: an open shared part with its shards beside it, a whole checkpoint, or a dense one.
         placement: the process's experts (UserError: some are missing, or the model has another number).
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
         flat: whether the process's optimizer keeps one vector for all parameters, as fairseq's does with `--fp16`.
-        file: the checkpoint, if it is open already.
     """
-    if file is None:
-        with CheckpointFile(path) as opened:
-            return load_local(path, placement, parameters, flat, opened)
     peeked = file.peek() or {}
     held = 0 if sharding.is_shared_part(peeked) else sharding.count_experts(peeked)
-    state = load_shared_part(path, file, mapped=held > placement.count)
+    state = read_shared_part(file, mapped=held > placement.count)
     num_experts = sharding.count_experts(state)
     if not num_experts:
         return state
     if num_experts != placement.num_experts:
-        raise_invalid("--num-experts", f"{num_experts} to load `{path}`", placement.num_experts)
+        raise_invalid("--num-experts", f"{num_experts} to load `{file.path}`", placement.num_experts)
     if sharding.is_shared_part(state):
-        return sharding.join(state, ShardReader(path, state).read(placement.first, placement.count), parameters, flat)
-    shapes = sharding.whole_shapes(parameters, num_experts)
+        content = ShardReader(file.path, state).read(placement.first, placement.count)
+        return sharding.join(state, content, parameters, flat)
+    shapes = [(name, (num_experts, *shape[1:]) if EXPERTS in name else shape) for name, shape in parameters]
     shared_part, content = sharding.split(state, ExpertPlacement(num_experts, 0, num_experts), shapes)
     own = sharding.map_experts(sharding.narrow(content, placement.first, placement.count), Tensor.clone)
     return sharding.join(copy.deepcopy(shared_part) if held > placement.count else shared_part, own, parameters, flat)

@@ -13,11 +13,12 @@ import functools
 import math
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import checksum, validation
 from fairseq_mtmoe.checkpoints.sharding import State, is_shared_part, shards_of, shared_part_of
@@ -32,8 +33,8 @@ class CheckpointFile:
     """
 
     def __init__(self, path: str | Path, remedy: str | None = None) -> None:
-        self._path, self._remedy = str(path), remedy
-        with readable(self._path):
+        self.path, self._remedy = str(path), remedy
+        with readable(self.path):
             self._file = open(regular_file(path, "a checkpoint file"), "rb")  # noqa: SIM115 (`__exit__` closes it)
 
     def __enter__(self) -> CheckpointFile:
@@ -44,38 +45,35 @@ class CheckpointFile:
         """Close the file; mapped tensors stay valid."""
         self._file.close()
 
-    def verify(self) -> str | None:
-        """Verify the file once and return its digest (UserError: it is damaged)."""
-        return self._verified_digest
-
     @functools.cached_property
-    def _verified_digest(self) -> str | None:
-        with readable(self._path, is_whole=False):
+    def digest(self) -> str | None:
+        """The file's checksum, if it has one; all of it is verified once (UserError: it is damaged)."""
+        with readable(self.path):
             try:
                 return checksum.verify(self._file)
             except checksum.Damaged as error:
-                remedy = self._remedy or f"use an older one{suggested_fallback(self._path)}"
+                remedy = self._remedy or f"use an older one{suggested_fallback(self.path)}"
                 noun = "checkpoint" if self._remedy is None else "file"
                 raise UserError(
-                    f"`{self._path}` must be a whole {noun}, but is truncated or damaged; {remedy}."
+                    f"`{self.path}` must be a whole {noun}, but is truncated or damaged; {remedy}."
                 ) from error
 
     def load(self, mapped: bool = False) -> State:
         """Verify the file and return its content; `mapped` tensors are read when used."""
-        has_checksum = self.verify() is not None
-        with readable(self._path, is_whole=has_checksum):
-            return validation.read(self._path, self._file, mapped)
+        _ = self.digest
+        with readable(self.path):
+            return validation.read(self.path, self._file, mapped)
 
     def peek(self) -> State | None:
         """Return the unverified content without reading tensors; None if that fails."""
         try:
-            return validation.read(self._path, self._file, mapped=True)
+            return validation.read(self.path, self._file, mapped=True)
         except Exception:
             return None
 
     def copy_to(self, target: str) -> None:
         """Verify the file and copy it over `target`, completely or not at all (UserError)."""
-        self.verify()
+        _ = self.digest
         with complete_or_absent(target) as partial, open(partial, "wb") as duplicate:
             self._file.seek(0)
             shutil.copyfileobj(self._file, duplicate, 1 << 24)
@@ -91,11 +89,8 @@ def peek(path: str | Path) -> State | None:
 
 
 @contextlib.contextmanager
-def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
-    """Turn torch's errors about the file `path` into a `UserError` of one sentence.
-
-    is_whole: whether the checksum is known to be right; None: it is not known.
-    """
+def readable(path: str) -> Iterator[None]:
+    """Turn torch's errors about the file `path` into a `UserError` of one sentence."""
     try:
         yield
     except UserError:
@@ -115,15 +110,11 @@ def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
         # torch raises EINVAL for an archive that ends too early.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror or error}.") from error
-        if is_whole is None:
-            with CheckpointFile(path) as file:
-                is_whole = file.verify() is not None
         # torch would advise to execute a pickle that it cannot read.
         reason = "" if refused else f"{error}".partition("\n")[0]
+        found = f"{type(error).__name__}: {reason}".removesuffix(": ")
         raise UserError(
-            f"`{path}` must be a checkpoint that can be loaded; it "
-            f"{'is whole' if is_whole else 'may be truncated or damaged'}, but loading it ends in "
-            f"{f'{type(error).__name__}: {reason}'.removesuffix(': ')!r}."
+            f"`{path}` must be a checkpoint that can be loaded, but loading it ends in {found!r}."
         ) from error
 
 
@@ -151,12 +142,6 @@ def save(obj: Any, path: str) -> str:
         with open(partial, "wb") as file:
             torch.save(obj, file)
         return checksum.write_checksum(partial)
-
-
-def copy(source: str, target: str) -> None:
-    """Verify a checkpoint file and copy it, completely or not at all (UserError)."""
-    with CheckpointFile(source) as file:
-        file.copy_to(target)
 
 
 def load(path: str, mapped: bool = False, remedy: str | None = None) -> State:
@@ -216,12 +201,17 @@ def _is_good(path: Path, digest: str | None = None) -> bool:
     try:
         with CheckpointFile(path, remedy="use another") as file:
             content = file.load(mapped=True)
-            if digest not in (None, file.verify()) or checksum.is_legacy(file._file):  # older files have no checksum
+            if digest not in (None, file.digest) or checksum.is_legacy(file._file):  # older files have no checksum
                 return False
-        weights = (value for value in content.get("model", {}).values() if torch.is_tensor(value) and value.numel())
-        norms = (torch.linalg.vector_norm(value, math.inf) for value in weights if value.is_floating_point())
+        weights = (value for value in content.get("model", {}).values() if torch.is_tensor(value))
         shards = shards_of(path, content) if digest is None and is_shared_part(content) else {}
-        shards_are_good = (_is_good(shard, entry["sha256"]) for shard, entry in shards.items())
-        return all(bool(norm.isfinite()) for norm in norms) and all(shards_are_good)
+        return are_finite(weights) and all(_is_good(shard, entry["sha256"]) for shard, entry in shards.items())
     except Exception:  # no run can resume from it, whatever the error
         return False
+
+
+def are_finite(weights: Iterable[Tensor]) -> bool:
+    """Return whether all weights are finite; a GPU synchronises once."""
+    floats = [weight.detach() for weight in weights if weight.is_floating_point() and weight.numel()]
+    norms = torch._foreach_norm(floats, math.inf) if floats else [torch.zeros(())]
+    return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())

@@ -58,24 +58,17 @@ def match_labels(path: str, state: State, wanted: Labels, parameters: Parameters
         return
     state["cfg"]["model"][OPTION] = labels_to_text({**saved, **wanted})
     extra = state.get("extra_state") or {}
-    for named in (state["model"], *(extra.get(name) or {} for name in AVERAGES)):
-        named.update({name: _ordered(named[name], orders[name]) for name in orders.keys() & named.keys()})
+    for weights in (state["model"], *(extra.get(name) or {} for name in AVERAGES)):
+        weights.update({name: _ordered(weights[name], orders[name]) for name in orders.keys() & weights.keys()})
     moments = state.get("last_optimizer_state")
-    if moments and parameters:
-        state["last_optimizer_state"] = _ordered_moments(moments, orders, parameters)
+    if not moments or not parameters:
+        return
+    named = OptimizerState.from_saved(moments, parameters)
+    for name in orders.keys() & named.keys():
+        rows = {key: value for key, value in named[name].items() if isinstance(value, Tensor) and key != COLUMNS}
+        named[name] |= {key: _ordered(value, orders[name]) for key, value in rows.items()}
+    state["last_optimizer_state"] = named.to_saved(moments, parameters, flat=is_flat(moments, parameters))
 
 
 def _ordered(rows: Tensor, order: Sequence[int]) -> Tensor:
     return rows[list(order)] if rows.dim() and len(rows) == len(order) else rows
-
-
-def _ordered_moments(
-    saved: Mapping[str, Any], orders: Mapping[str, Sequence[int]], parameters: Parameters
-) -> dict[str, Any]:
-    """Return an optimizer's state with the moments of heads in another order."""
-    named = OptimizerState.from_saved(saved, parameters)
-    for name in orders.keys() & named.keys():
-        moments = {key: value for key, value in named[name].items() if isinstance(value, Tensor)}
-        moments.pop(COLUMNS, None)
-        named[name] |= {key: _ordered(value, orders[name]) for key, value in moments.items()}
-    return named.to_saved(saved, parameters, flat=is_flat(saved, parameters))

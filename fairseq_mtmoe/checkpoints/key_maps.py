@@ -13,18 +13,13 @@ MOE = ".moe."  # the layer that replaces the feed-forward layer
 EXPERTS = ".moe.experts."  # its experts, stacked
 GATE = ".moe.gate.weight"
 PRICES = (".prices.total", ".prices.weight")  # of BASE gates, instead of `.weight`
-# In names of a model with conditional parts: the table, and the marks by part of `--conditional`
+# In names of a model with conditional parts:
 TASK_EMBEDDINGS = "task_embeddings.weight"
 VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # the two can be one tensor
 # In a translator's model, whole:
 EMBEDDINGS = ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 OUTPUT, OUTPUT_BIAS = "decoder.output_projection.weight", "decoder.output_projection.bias"
-CONDITIONS = {
-    "attention": ".attention_bias.", "norm": "_layer_norm.film.", "alignment": ".alignment.",
-    "bottleneck": ".bottleneck.",
-}  # fmt: skip
 MIXTURE = ".mixture."  # the adapters beside a block's feed-forward layer
-SIDE_CHAIN = ".side_chain."  # the bottlenecks of an encoder in the large form
 # In a checkpoint's `extra_state`:
 GATE_RATE = "gate_rate"  # the gates' learning rate
 AVERAGES = ("ema", "ema_fp32_params")  # moving averages of the weights

@@ -7,7 +7,6 @@ functions. A training process instead reads its own experts by `LoadContext.read
 import functools
 import inspect
 import logging
-import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import assemble, file_io, mismatch, rebuild
-from fairseq_mtmoe.checkpoints.file_io import readable
+from fairseq_mtmoe.checkpoints.file_io import are_finite, readable
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, GATE_RATE
 from fairseq_mtmoe.checkpoints.sharding import PARTS, has_experts
@@ -40,7 +39,7 @@ class LoadContext:
     read: Callable[[str], dict[str, Any]] | None = None  # by path; None: by `file_io.load`, with all experts
     kinds: Sequence[str] | None = None  # kinds that files may choose, such as `model`; None: nothing is built
     receive: Callable[[str, mismatch.State], None] | None = None  # gets path and content, and may refuse them
-    loaded: list[tuple[mismatch.Origin, mismatch.State]] = field(default_factory=list)
+    loaded: list[tuple[str, mismatch.State]] = field(default_factory=list)  # paths and contents
 
 
 # fairseq calls `load_checkpoint_to_cpu` without a context.
@@ -76,7 +75,7 @@ def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: b
         local = _local(path, on_all_ranks)
         state = _whole_state(path, lambda: _upgraded(path, file_io.load(local), context, overrides), parts)
     _refuse_earlier_versions(path, state)
-    context.loaded.append((mismatch.origin_of(path, state), state))
+    context.loaded.append((path, state))
     if context.receive is not None:
         context.receive(path, state)
     return state
@@ -151,8 +150,6 @@ def _upgraded(path: str, state: dict[str, Any], context: LoadContext, overrides:
             f"`{path}` must be a checkpoint of a run, but is none; files of `mtmoe import-hf` only start runs, and a "
             "source's file is for `--pemt-sources`."
         )
-    if "optimizer_history" in state and state.get("extra_state") is None and "epoch" not in state:  # old ones have it
-        raise UserError(f"`{path}` must be a whole checkpoint, but has no `extra_state`, which fairseq always saves.")
     with readable(path):
         if context.kinds is not None:
             rebuild.check(path, state, context.kinds)
@@ -210,13 +207,6 @@ def expect_finite(path: str, weights: Iterable[Tensor]) -> None:
         raise UserError(f"`{path}` must have finite weights, but some are not finite; use an older checkpoint.")
 
 
-def are_finite(weights: Iterable[Tensor]) -> bool:
-    """Return whether all weights are finite, in one pass over them."""
-    floats = [weight.detach() for weight in weights if weight.is_floating_point() and weight.numel()]
-    norms = torch._foreach_norm(floats, math.inf) if floats else []
-    return all(norm.isfinite().item() for norm in norms)
-
-
 def _files(paths: Sequence[str], suffix: str) -> list[str]:
     """Return the checkpoints' files, with `suffix` before `.pt` (UserError: missing)."""
     from fairseq import checkpoint_utils
@@ -248,6 +238,6 @@ def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[A
     if "num_updates" in last:
         model.set_num_updates(last["num_updates"])
     rebuild.sparsify_like(model, state)
-    with mismatch.explained(model, options.model, [(mismatch.origin_of(path, state), state)]):
+    with mismatch.explained(model, options.model, [(path, state)]):
         model.load_state_dict(state["model"], strict=strict, model_cfg=options.model)
     return model, options, task

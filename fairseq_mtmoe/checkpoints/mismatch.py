@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq_mtmoe.checkpoints import key_maps as keys
 from fairseq_mtmoe.checkpoints.rebuild import plain
-from fairseq_mtmoe.errors import MAX_SHOWN, UserError, find_user_error, flag, shortened
+from fairseq_mtmoe.errors import UserError, find_user_error, flag, shortened
 from fairseq_mtmoe.protocols import training_model
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -48,12 +48,11 @@ _NO_CONDITIONS = ("", "none")
 
 @dataclass(frozen=True)
 class Origin:
-    """A loaded checkpoint: its name, the options of its model, its languages and its task."""
+    """A loaded checkpoint: its name, the options of its model, and its languages."""
 
     name: str
     model: Options
     langs: tuple[str, ...]
-    task: str
 
 
 class Mismatch(UserError):
@@ -61,44 +60,41 @@ class Mismatch(UserError):
 
 
 @contextmanager
-def explained(model: Any, options: Any, read: Sequence[tuple[Origin, State]]) -> Iterator[None]:
+def explained(model: Any, options: Any, read: Sequence[tuple[str, State]]) -> Iterator[None]:
     """Explain errors while a model loads the last of the checkpoints that were `read`.
 
     options: of the model. Raises `UserError` with the differences.
     """
     try:
         yield
-        sentence = _about_options(_unseen_options(options, read[-1][0]), options, read[-1][0]) if read else None
+    except Exception as error:
+        known = find_user_error(error)
+        if not read or (known is not None and type(known) is not Mismatch):
+            raise
+        raise refusal_of(model, options, *read[-1]) or error from error
+    if read:
+        origin = origin_of(*read[-1])
+        sentence = _about_options(_unseen_options(options, origin), options, origin)
         if sentence is not None:
             raise UserError(sentence)
-    except Exception as error:
-        sentence_of_user = find_user_error(error)
-        if not read or (sentence_of_user is not None and type(sentence_of_user) is not Mismatch):
-            raise
-        origin, state = read[-1]
-        if state.get("model") is not None:
-            raise _refusal(model, options, state["model"], origin) or error from error
-        sentence = _about_options(_unseen_options(options, origin), options, origin)  # the trainer freed the weights
-        raise (UserError(sentence) if sentence else error) from error
 
 
-def _refusal(model: Any, options: Any, state: State, origin: Origin) -> UserError | None:
-    """Return how another model's state differs from a model; None if it fits."""
-    own, theirs = _shapes_of(model.state_dict()), _shapes_of(state)
-    sentence = (
-        _about_architecture(own, theirs, origin)
-        or _about_options((*_sizes(origin), *_unseen_options(options, origin)), options, origin)
-        or _about_vocabulary(model, own, theirs, origin)
-        or _about_tasks(model, own, theirs, origin)
-        or _about_names(own, theirs, origin)
-    )
-    return UserError(sentence) if sentence else None
+def refusal_of(model: Any, options: Any, path: str, state: State, is_share: bool = False) -> UserError | None:
+    """Return how another model's state differs from a model; None if it fits.
 
-
-def refusal_of(model: Any, options: Any, path: str, state: State) -> UserError | None:
-    """Return a refusal by options and vocabulary, for a process that has no experts yet."""
-    own, theirs, origin = _shapes_of(model.state_dict()), _shapes_of(state["model"]), origin_of(path, state)
-    sentence = _about_options(_sizes(origin), options, origin) or _about_vocabulary(model, own, theirs, origin)
+    is_share: whether the model has only some of the experts.
+    """
+    origin = origin_of(path, state)
+    sentence = _about_options(_unseen_options(options, origin), options, origin)
+    if state.get("model") is not None:  # otherwise the trainer freed the weights
+        own, theirs = _shapes_of(model.state_dict()), _shapes_of(state["model"])
+        names = (*_sizes(origin), *_unseen_options(options, origin))
+        sentence = (
+            _about_architecture(own, theirs, origin)
+            or _about_options(names, options, origin)
+            or _about_vocabulary(model, own, theirs, origin)
+            or (None if is_share else _about_tasks(model, own, theirs, origin) or _about_names(own, theirs, origin))
+        )
     return UserError(sentence) if sentence else None
 
 
@@ -130,17 +126,12 @@ def _about_options(names: Iterable[str], options: Any, origin: Origin) -> str | 
     names = [name for name in names if name != "conditional" or theirs[name] not in _NO_CONDITIONS]  # they may be new
     if not names:
         return None
-    wanted, here = ([str(_SWITCH.get(str(side[name]), side[name])) for name in names] for side in (theirs, own))
-    first, *others = (f"`{flag(name)}`" for name in names)
-    rules = [f"{first} must be {wanted[0]}", *map(" ".join, zip(others, wanted[1:], strict=True))]
-    verb = "is" if len(names) == 1 else "they are"
-    hint = "; `--arch` base_moe, base_dense or transformer leaves it off" * ("off" in wanted)
-    return f"{_listed(rules)} to load {origin.name}, but {verb} {_listed(here)} instead{hint}."
-
-
-def _listed(words: Sequence[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+    rules = []
+    for name in names:
+        wanted, here = (_SWITCH.get(str(side[name]), side[name]) for side in (theirs, own))
+        rules.append(f"`{flag(name)}` must be {wanted}, but is {here}")
+    hint = "; `--arch` base_moe, base_dense or transformer leaves it off" * any("be off" in rule for rule in rules)
+    return f"{', and '.join(rules)}, to load {origin.name}{hint}."
 
 
 def _about_vocabulary(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
@@ -151,10 +142,9 @@ def _about_vocabulary(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -
         langs = _languages(getattr(getattr(model, side), "dictionary", None))
         if langs and origin.langs and here - len(langs) == there - len(origin.langs):
             return _about_languages(langs, origin)
-        hint = f"; `--task {origin.task}` adds the tokens" if origin.task and origin.langs and not langs else ""
         return (
             f"DATA must have the dictionary that {origin.name} was trained with, of {there} entries"
-            f"{_with_languages(origin.langs)}, but has one of {here}{_with_languages(langs)} instead{hint}."
+            f"{_with_languages(origin.langs)}, but has one of {here}{_with_languages(langs)} instead."
         )
     return None
 
@@ -163,16 +153,11 @@ def _about_languages(langs: Sequence[str], origin: Origin) -> str:
     missing = [lang for lang in origin.langs if lang not in langs]
     others = [lang for lang in langs if lang not in origin.langs]
     parts = [f"without {shortened(missing)}"] * bool(missing) + [f"with {shortened(others)}"] * bool(others)
+    hint = "" if missing else ", and `mtmoe add-task` adds one to a checkpoint"
     return (
-        f"`--langs` must be {_as_option(origin.langs)} to load {origin.name}, but is {_as_option(langs)} instead, "
-        f"{' and '.join(parts)}; by default the languages are those of `--lang-pairs`"
-        f"{', and `mtmoe add-task` adds one to a checkpoint' if not missing else ''}."
+        f"`--langs` must be the languages of {origin.name}, but is {' and '.join(parts)}; by default they are those of "
+        f"`--lang-pairs`{hint}."
     )
-
-
-def _as_option(langs: Sequence[str]) -> str:
-    text = ",".join(langs)
-    return text if len(text) <= MAX_SHOWN else f"{len(langs)} languages"
 
 
 def _with_languages(langs: Sequence[str]) -> str:
@@ -231,4 +216,4 @@ def origin_of(path: str, state: State) -> Origin:
     if not langs:  # fairseq's task infers them; our tasks store them
         langs = sorted({lang for pair in pairs for lang in pair.split("-")}) if isinstance(pairs, list) else ()
     names = tuple(langs.split(",") if isinstance(langs, str) else langs)
-    return Origin(f"`{path}`", plain(cfg.get("model")), names, task.get("_name") or "")
+    return Origin(f"`{path}`", plain(cfg.get("model")), names)

@@ -45,25 +45,22 @@ def remove_orphans(path: str | Path, suffix: str = "") -> None:
     suffix: the run's `--checkpoint-suffix`.
     """
     with suppress(OSError):  # unreadable files stay
-        _remove_orphans(Path(path), _with_suffix(_DELETED, suffix))
+        path, deleted = Path(path), _with_suffix(_DELETED, suffix)
+        in_folder = path.is_dir()
+        own = [path.with_suffix(sharding.FOLDER_SUFFIX)] if path.suffix == ".pt" else []
+        for folder in [*path.glob(f"*{sharding.FOLDER_SUFFIX}")] if in_folder else own:
+            shared_part = folder.with_suffix(".pt")
+            expected = shared_part.exists() or not in_folder or deleted.fullmatch(shared_part.name)
+            if not expected or not folder.is_dir() or folder.is_symlink():
+                continue
+            state = peek(shared_part) if shared_part.exists() else {}
+            if state is not None:
+                experts = state.get("experts")
+                _remove_saves(folder, keep=experts.get("id") if isinstance(experts, dict) else None)
 
 
 def _with_suffix(name: str, suffix: str) -> re.Pattern[str]:
     return re.compile(name + re.escape(suffix) + r"\.pt")
-
-
-def _remove_orphans(path: Path, deleted: re.Pattern[str]) -> None:
-    in_folder = path.is_dir()
-    folders = [*path.glob(f"*{sharding.FOLDER_SUFFIX}")] if in_folder else [path.with_suffix(sharding.FOLDER_SUFFIX)]
-    for folder in folders if in_folder or path.suffix == ".pt" else ():
-        shared_part = folder.with_suffix(".pt")
-        expected = shared_part.exists() or not in_folder or deleted.fullmatch(shared_part.name)
-        if not expected or not folder.is_dir() or folder.is_symlink():
-            continue
-        state = peek(shared_part) if shared_part.exists() else {}
-        if state is not None:
-            experts = state.get("experts")
-            _remove_saves(folder, keep=experts.get("id") if isinstance(experts, dict) else None)
 
 
 def _remove_saves(folder: Path, keep: str | None) -> None:
@@ -117,7 +114,8 @@ def _link(source: Path, target: Path) -> None:
         with replacing(target) as partial:
             os.link(regular_file(source), partial)
     except UserError:
-        file_io.copy(str(source), str(target))
+        with CheckpointFile(source) as file:
+            file.copy_to(str(target))
 
 
 def write_in_parts(

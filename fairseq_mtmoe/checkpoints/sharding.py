@@ -200,18 +200,12 @@ def join(shared_part: State, content: Content, parameters: Parameters | None = N
     return state
 
 
-def whole_shapes(parameters: Parameters, num_experts: int) -> Parameters:
-    """Return the parameters of a process with all experts from those of one with some."""
-    return [(name, (num_experts, *shape[1:]) if EXPERTS in name else tuple(shape)) for name, shape in parameters]
-
-
 def narrow(content: Content, first: int, count: int, parts: Iterable[str] = PARTS) -> Content:
     """Return experts `first` to `first + count` of a content, as views."""
     start = first - content["first"]
     assert start >= 0 and start + count <= content["count"]
-    found = (part for part in parts if part in content)
-    narrowed = {part: map_experts(content[part], lambda v: v[start : start + count]) for part in found}
-    return {"first": first, "count": count, **narrowed}
+    found = {part: content[part] for part in parts if part in content}
+    return {"first": first, "count": count, **map_experts(found, lambda v: v[start : start + count])}
 
 
 def map_experts(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -225,11 +219,7 @@ def map_experts(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def compact(value: Any) -> Any:
     """Return nested dicts with views copied: a file would hold their whole storage."""
-    if isinstance(value, dict):
-        return {key: compact(item) for key, item in value.items()}
-    if torch.is_tensor(value) and value.untyped_storage().nbytes() > value.nbytes:
-        return value.clone()
-    return value
+    return map_experts(value, lambda v: v.clone() if v.untyped_storage().nbytes() > v.nbytes else v)
 
 
 def _averages(state: State) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from fairseq_mtmoe.checkpoints.file_io import are_finite
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
-from fairseq_mtmoe.checkpoints.loading import are_finite, load_ema
+from fairseq_mtmoe.checkpoints.loading import load_ema
 from fairseq_mtmoe.checkpoints.rebuild import sparsify_like
 from fairseq_mtmoe.protocols import training_model, training_task
 from fairseq_mtmoe.slots.slot import unwrapped
@@ -19,7 +20,9 @@ logger = logging.getLogger(__name__)
 def begin(trainer: Any) -> None:
     """Set up a new average: the values that it copies, and the weights of `--ema-seed-model`."""
     average, options = trainer.ema, trainer.cfg.ema
-    average.skip_keys = not_averaged(trainer.get_model())
+    # The average of equal numbers can differ from them in the last bit.
+    integers = {name for name, buffer in trainer.get_model().named_buffers() if not buffer.is_floating_point()}
+    average.skip_keys = integers | constants_of(trainer.get_model())
     if options.ema_seed_model is None:
         return
     state = load_ema(options.ema_seed_model)
@@ -39,26 +42,13 @@ def restore(trainer: Any, extra_state: Mapping[str, Any]) -> None:
     if not options.store_ema:
         return
     experts = {name for name, _ in model.named_parameters() if EXPERTS in name}
-    if average is None or not constants_of(model) | experts <= average.keys():
-        logger.info("the checkpoint has no moving average of this model: the average begins with the model's weights")
-        trainer._build_ema()
-        return
-    if not are_finite(average.values()):
-        logger.warning("the checkpoint's moving average is not finite: the average begins with the model's weights")
+    if average is None or not (constants_of(model) | experts <= average.keys() and are_finite(average.values())):
+        logger.warning("the checkpoint has no finite moving average of this model: the average begins with its weights")
         trainer._build_ema()
         return
     trainer.ema.restore(average)
     if options.ema_fp32:
         trainer.ema.build_fp32_params(extra_state.get("ema_fp32_params"))
-
-
-def not_averaged(model: nn.Module) -> set[str]:
-    """Return the names of values that an average copies: integers, and a model's constants.
-
-    The average of equal numbers can differ from them in the last bit.
-    """
-    integers = {name for name, buffer in model.named_buffers() if not buffer.is_floating_point()}
-    return integers | constants_of(model)
 
 
 def constants_of(model: nn.Module) -> set[str]:

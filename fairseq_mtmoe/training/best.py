@@ -57,9 +57,7 @@ def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str
     if plateau is not None:
         plateau._reset()
     if extra_state.get(BEST) is not None:
-        *others, last = changed
-        names = f"{', '.join(others)} and {last} differ" if others else f"{last} differs"
-        sentence = f"the best validation begins anew: {names} from the checkpoint's"
+        sentence = f"the best validation begins anew, since the checkpoint has another value of {', '.join(changed)}"
         logger.info(sentence, extra=screen.FOR_SCREEN)
     return without_best(extra_state)
 

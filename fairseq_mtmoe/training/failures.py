@@ -40,7 +40,7 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 def several_processes() -> bool:
     """Return whether this process is one of several in a process group."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return dist.is_initialized() and dist.get_world_size() > 1
 
 
 def set_timeout(seconds: float | None) -> None:
@@ -102,11 +102,6 @@ def spawned_error(error: BaseException) -> UserError | None:
     return UserError(sentence) if kind.endswith(UserError.__name__) else None
 
 
-def print_error(sentence: str) -> None:
-    """Print the error that ends this process."""
-    print(f"error: {sentence}", file=sys.stderr, flush=True)
-
-
 def showing_sentences(previous: Hook) -> Hook:
     """Return a `sys.excepthook` that prints a `UserError`'s sentence without traceback."""
 
@@ -115,7 +110,7 @@ def showing_sentences(previous: Hook) -> Hook:
         if sentence is None:
             previous(kind, error, trace)
         else:
-            print_error(str(sentence))
+            print(f"error: {sentence}", file=sys.stderr, flush=True)
             _tell_torchrun(str(sentence))
         if several_processes():
             atexit.register(_leave)  # exit only after torch's hook around this one has printed its report

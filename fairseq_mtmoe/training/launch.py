@@ -6,8 +6,7 @@ fairseq counts GPUs, even with `--cpu`, and ignores torchrun on a machine withou
 import functools
 import logging
 import os
-import socket
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
@@ -54,7 +53,7 @@ def _prepare(cfg: Any, main: Callable[..., Any]) -> None:
     options = cfg.distributed_training
     if not options.pipeline_model_parallel:
         num_gpus = 0 if cfg.common.cpu else torch.cuda.device_count()
-        take_launcher(options, num_gpus, os.environ)
+        take_launcher(options, num_gpus)
     distributed_utils.infer_init_method(options)  # under SLURM this sets the process's rank
     if options.distributed_world_size == 0:  # by SLURM, with one task on each node without GPUs
         raise UserError(
@@ -71,26 +70,26 @@ def _prepare(cfg: Any, main: Callable[..., Any]) -> None:
         join(cfg)
 
 
-def take_launcher(options: Any, num_gpus: int, environment: Mapping[str, str]) -> None:
+def take_launcher(options: Any, num_gpus: int) -> None:
     """Set fairseq's options of processes by their launcher.
 
     A given address takes precedence, then torchrun's environment. fairseq reads SLURM's.
 
     Raises `UserError` if more processes are wanted than fairseq starts.
     """
-    is_launched = all(name in environment for name in _LAUNCHED) and int(environment["WORLD_SIZE"]) > 1
+    is_launched = all(name in os.environ for name in _LAUNCHED) and int(os.environ["WORLD_SIZE"]) > 1
     has_address = options.distributed_init_method is not None
-    by_slurm = any(name in environment for name in _SLURM) and options.distributed_port > 0
+    by_slurm = any(name in os.environ for name in _SLURM) and options.distributed_port > 0
     if has_address:
         if num_gpus == 0:  # fairseq would start no process
             options.distributed_no_spawn, options.device_id = True, 0
     elif is_launched:
-        rank = int(environment["RANK"])
-        options.distributed_world_size = int(environment["WORLD_SIZE"])
+        rank = int(os.environ["RANK"])
+        options.distributed_world_size = int(os.environ["WORLD_SIZE"])
         options.distributed_rank = rank
         options.distributed_init_method = "env://"
         options.distributed_no_spawn = True
-        local_rank = int(environment.get("LOCAL_RANK", rank))
+        local_rank = int(os.environ.get("LOCAL_RANK", rank))
         options.device_id = local_rank % num_gpus if num_gpus else 0
     elif by_slurm:
         return
@@ -113,8 +112,9 @@ def join(cfg: Any) -> None:
     if num_gpus:
         torch.cuda.set_device(options.device_id)
     rank, world_size, method = options.distributed_rank, options.distributed_world_size, options.distributed_init_method
-    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    options.distributed_backend = choose_backend(options.distributed_backend, num_gpus, local_size)
+    has_gpu_each = 0 < int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= num_gpus
+    if options.distributed_backend == "nccl" and not has_gpu_each:
+        options.distributed_backend = "gloo"
     timeout = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
     logger.info(f"distributed init (rank {rank}): {method} by {options.distributed_backend}")
     try:
@@ -130,10 +130,3 @@ def join(cfg: Any) -> None:
             f"{timeout.total_seconds():g} seconds (`--distributed-timeout`); start all processes, with the same number "
             f"and address and a different rank each, and see the first message of the others. ({first_line(error)})"
         ) from error
-    logger.info(f"initialized host {socket.gethostname()} as rank {rank}")
-
-
-def choose_backend(wanted: str, num_gpus: int, local_size: int) -> str:
-    """Return gloo instead of NCCL if processes share a GPU or run on CPUs, else `wanted`."""
-    has_gpu_each = 0 < local_size <= num_gpus
-    return "gloo" if wanted == "nccl" and not has_gpu_each else wanted

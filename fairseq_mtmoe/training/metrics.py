@@ -90,8 +90,19 @@ class ExpertCommLog:
         finally:
             for layer in layers.values():
                 layer.comm.enabled = False
-        if layers:
-            self._add(layers, begin)
+        if not layers:
+            return
+        found = {path: (layer.comm.seconds, layer.comm.num_bytes) for path, layer in layers.items()}
+        wall = time.perf_counter() - begin  # after reading the records: only then is a GPU's all-to-all over
+        seconds, num_bytes = (sum(numbers) for numbers in zip(*found.values(), strict=True))
+        metrics.log_scalar("expert_comm_ms", seconds * 1000, priority=820, round=1)
+        metrics.log_scalar("expert_comm_mb", num_bytes / 1e6, priority=821, round=3)
+        metrics.log_scalar("expert_comm_share", seconds / wall, priority=822, round=3)
+        self._updates += 1
+        for path, (seconds, num_bytes) in found.items():
+            total = self._totals.setdefault(path, {"seconds": 0.0, "bytes": 0})
+            total["seconds"] += seconds
+            total["bytes"] += num_bytes
 
     def _layers(self) -> dict[str, MoELayer]:
         """Return the sharded expert layers; turn the log off if there will be none."""
@@ -101,18 +112,6 @@ class ExpertCommLog:
             logger.info("`--log-expert-comm` logs nothing: no expert layer exchanges tokens with another process")
             self.enabled = False
         return sharded
-
-    def _add(self, layers: Mapping[str, MoELayer], begin: float) -> None:
-        found = {path: {"seconds": layer.comm.seconds, "bytes": layer.comm.num_bytes} for path, layer in layers.items()}
-        wall = time.perf_counter() - begin  # after reading the records: only then is a GPU's all-to-all over
-        seconds, num_bytes = (sum(record[name] for record in found.values()) for name in ("seconds", "bytes"))
-        metrics.log_scalar("expert_comm_ms", seconds * 1000, priority=820, round=1)
-        metrics.log_scalar("expert_comm_mb", num_bytes / 1e6, priority=821, round=3)
-        metrics.log_scalar("expert_comm_share", seconds / wall, priority=822, round=3)
-        self._updates += 1
-        for path, record in found.items():
-            total = self._totals.get(path, {"seconds": 0.0, "bytes": 0})
-            self._totals[path] = {name: total[name] + value for name, value in record.items()}
 
     def report(self, task: Any, update: int) -> None:
         """Pass the sums by layer since the last report to a task with a run log."""

@@ -127,18 +127,13 @@ def check_options(cfg: Any, model: nn.Module) -> None:
     """Check a run's options: refuse what cannot work, warn of what has no effect (UserError)."""
     for group in ("model", "task", "criterion"):
         check_rules(cfg[group], _options_class(group, getattr(cfg[group], "_name", None)))
-    _expect_finite_options(cfg)
-    refuse_what_cannot_work(cfg, model)
-    warn_of_what_does_nothing(cfg, model)
-
-
-def _expect_finite_options(cfg: Any) -> None:
-    """Refuse numbers that are NaN or infinite: `float` reads both, and no later check sees NaN."""
     for group in (name for name in cfg if name not in _NOT_OF_TRAINING):
-        for name, value in _options_of(cfg[group]):
+        for name, value in _options_of(cfg[group]):  # `float` reads "nan" and "inf", and no later check sees NaN
             numbers = value if isinstance(value, list) else [value]
             if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
                 raise_invalid(flag(name), "a finite number", value)
+    refuse_what_cannot_work(cfg, model)
+    warn_of_what_does_nothing(cfg, model)
 
 
 def refuse_what_needs_cuda(cfg: Any) -> None:

@@ -97,9 +97,10 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
         with loading.within(**context) as loads, on_all, mismatch.explained(model, trainer.cfg.model, loads.loaded):
             yield loads
         if goes_on and loads.loaded:
-            _expect_same_optimizer(trainer, path, loads.loaded[-1][1])
-    except AssertionError as error:
-        raise _refusal(trainer, path) or error from error
+            _expect_same_steps(trainer, path, loads.loaded[-1][1])
+    except AssertionError:
+        _expect_same_steps(trainer, path, loads.loaded[-1][1])
+        raise
     except KeyError as error:
         if error.args != ("best",):  # which the state of `--lr-scheduler fixed` lacks
             raise
@@ -133,37 +134,26 @@ def sparsify_for(trainer: Any, path: str) -> None:
         sparsify_like(model, peek(PathManager.get_local_path(path)) or {})
 
 
-def _refusal(trainer: Any, path: str) -> UserError | None:
-    """Return the error of another criterion or optimizer, or None."""
-    last = trainer._optim_history[-1] if trainer._optim_history else {}
-    for option, saved, own, registry in (
-        ("--criterion", last.get("criterion_name"), trainer.get_criterion(), CRITERION_REGISTRY),
-        ("--optimizer", last.get("optimizer_name"), trainer.optimizer, OPTIMIZER_REGISTRY),
-    ):
-        if saved != type(own).__name__:
-            return _other(option, saved, own, registry, path)
-    return None
-
-
-def _expect_same_optimizer(trainer: Any, path: str, state: Mapping[str, Any]) -> None:
-    """Raise a `UserError` if a state's moments are of another optimizer.
+def _expect_same_steps(trainer: Any, path: str, state: Mapping[str, Any]) -> None:
+    """Raise a `UserError` if a state's moments are of another criterion or optimizer.
 
     In half precision fairseq compares only the wrappers of optimizers.
     """
     if state.get("last_optimizer_state") is None:
         return
-    saved = OPTIMIZER_REGISTRY.get(plain((state.get("cfg") or {}).get("optimizer")).get("_name"))
-    own = unwrapped_optimizer(trainer.optimizer)
-    if saved is not None and saved.__name__ != type(own).__name__:
-        raise _other("--optimizer", saved.__name__, own, OPTIMIZER_REGISTRY, path)
-
-
-def _other(option: str, saved: Any, own: Any, registry: Any, path: str) -> UserError:
-    return UserError(
-        f"`{option}` must be {_described(saved, registry)} to continue from `{path}` with its optimizer's "
-        f"moments, but is {_described(type(own).__name__, registry)} instead; `--reset-optimizer` continues without "
-        "them."
-    )
+    last, chosen = state["optimizer_history"][-1], plain((state.get("cfg") or {}).get("optimizer")).get("_name")
+    inner = getattr(OPTIMIZER_REGISTRY.get(chosen), "__name__", None)
+    for option, saved, own, registry in (
+        ("--criterion", last.get("criterion_name"), trainer.get_criterion(), CRITERION_REGISTRY),
+        ("--optimizer", last.get("optimizer_name"), trainer.optimizer, OPTIMIZER_REGISTRY),
+        ("--optimizer", inner, unwrapped_optimizer(trainer.optimizer), OPTIMIZER_REGISTRY),
+    ):
+        if saved not in (None, type(own).__name__):
+            raise UserError(
+                f"`{option}` must be {_described(saved, registry)} to continue from `{path}` with its optimizer's "
+                f"moments, but is {_described(type(own).__name__, registry)} instead; `--reset-optimizer` continues "
+                "without them."
+            )
 
 
 def _described(class_name: Any, registry: Any) -> str:
@@ -180,11 +170,12 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     model, placement = trainer.get_model(), placement_of(trainer)
     with CheckpointFile(path) as file:
         if placement is None or not (placement.is_sharded or is_shared_part(file.peek() or {})):
-            return assemble.load_shared_part(path, file)
+            return assemble.read_shared_part(file)
         try:
-            return assemble.load_local(path, placement, trained_shapes(trainer), is_flat(trainer.cfg.common), file)
+            return assemble.load_local(file, placement, trained_shapes(trainer), is_flat(trainer.cfg.common))
         except UserError as error:
-            raise mismatch.refusal_of(model, trainer.cfg.model, path, file.load(mapped=True)) or error from error
+            state = file.load(mapped=True)
+            raise mismatch.refusal_of(model, trainer.cfg.model, path, state, is_share=True) or error from error
 
 
 def placement_of(trainer: Any) -> ExpertPlacement | None:
@@ -208,11 +199,17 @@ def take_up(
     """Restore what fairseq does not; return the extra state from which it restores the rest."""
     extra_state: dict[str, Any] = state["extra_state"]
     _restore_schedule(trainer, state, resets_schedule)
-    _restore_task(trainer, extra_state)
+    task_state, is_ours = extra_state.get(type(trainer.task).__name__), isinstance(trainer.task, TrainingTask)
+    # fairseq restores a task only together with the position in the data, but the counts of the run go on.
+    if task_state and is_ours and trainer.cfg.checkpoint.reset_dataloader:
+        trainer.task.set_checkpoint_dict(task_state)
     if not resets_meters:
         extra_state = best.restore(trainer, extra_state, state.get("cfg"))
-    if not (resets_meters or resets_schedule):
-        _end_epoch_of_plateau(trainer, extra_state)
+    if best.plateau_of(trainer) is not None and not (resets_meters or resets_schedule):
+        # fairseq steps the schedule by the validation at an epoch's end after its save.
+        position, loss = extra_state["train_iterator"], extra_state.get("val_loss")
+        if loss is not None and position[SEEN] == 0:
+            trainer.lr_step(position["epoch"] - 1, loss)
     return extra_state
 
 
@@ -236,29 +233,12 @@ def _restore_schedule(trainer: Any, state: Mapping[str, Any], resets_schedule: b
             trainer.optimizer.set_lr(saved.get("lr", trainer.cfg.optimization.lr[0]))
 
 
-def _end_epoch_of_plateau(trainer: Any, extra_state: Mapping[str, Any]) -> None:
-    """Step the schedule by the validation at an epoch's end, which fairseq does after its save."""
-    position, loss = extra_state["train_iterator"], extra_state.get("val_loss")
-    if best.plateau_of(trainer) is not None and loss is not None and position[SEEN] == 0:
-        trainer.lr_step(position["epoch"] - 1, loss)
-
-
 def plateau_state(trainer: Any) -> dict[str, Any]:
     """Return the state of `--lr-scheduler reduce_lr_on_plateau` for a checkpoint."""
     plateau = best.plateau_of(trainer)
     if plateau is None:
         return {}
     return {PLATEAU: {"lr": trainer.get_lr(), "num_bad_epochs": plateau.num_bad_epochs}}
-
-
-def _restore_task(trainer: Any, extra_state: dict[str, Any]) -> None:
-    """Restore the state of a task of ours that begins its data anew.
-
-    fairseq restores a task only together with the position in the data, but the counts of the run go on.
-    """
-    state, is_ours = extra_state.get(type(trainer.task).__name__), isinstance(trainer.task, TrainingTask)
-    if state and is_ours and trainer.cfg.checkpoint.reset_dataloader:
-        trainer.task.set_checkpoint_dict(state)
 
 
 # ---- the position in an epoch ----

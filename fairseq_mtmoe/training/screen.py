@@ -199,7 +199,7 @@ def log_to_file(cfg: Any) -> None:
         if type(handler) is logging.StreamHandler:
             root.removeHandler(handler)
     root.addHandler(screen)
-    rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else int(os.environ.get("RANK", 0))
+    rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", 0))
     if rank > 0:
         root.setLevel(logging.WARNING)
         return

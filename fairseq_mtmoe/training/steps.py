@@ -5,7 +5,6 @@ that all ranks skip the same updates. Weights that are not finite are neither sa
 """
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_mtmoe.checkpoints.file_io import newest_good_in, suggested_fallback
+from fairseq_mtmoe.checkpoints.file_io import are_finite, newest_good_in, suggested_fallback
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, MoELayer
 from fairseq_mtmoe.moe.parallel.placement import average_over_replicas
@@ -114,7 +113,10 @@ def expect_finite_weights(trainer: Any, restored: str | None, in_all_processes: 
 
     restored: the checkpoint that they are from; None: they are from the last update.
     """
-    if are_finite(trainer.get_model().parameters(), in_all_processes):
+    is_finite = torch.tensor(float(are_finite(trainer.get_model().parameters())), device=trainer.device)
+    if in_all_processes:
+        dist.all_reduce(is_finite, op=dist.ReduceOp.MIN)
+    if is_finite:
         return
     if restored is not None:
         raise UserError(
@@ -125,15 +127,6 @@ def expect_finite_weights(trainer: Any, restored: str | None, in_all_processes: 
         f"The weights are not finite after update {trainer.get_num_updates()}, and are not saved: "
         f"{advice(trainer.cfg.checkpoint.save_dir)}."
     )
-
-
-def are_finite(weights: Iterable[Tensor], in_all_processes: bool) -> bool:
-    """Return whether all weights are finite, on this rank or on all ranks together."""
-    norms = torch._foreach_norm([weight.detach() for weight in weights if weight.numel()], math.inf)
-    is_nonfinite = (~torch.stack([norm.float() for norm in norms]).isfinite()).any().float()
-    if in_all_processes:
-        dist.all_reduce(is_nonfinite)
-    return not is_nonfinite.item()
 
 
 def leave_out(trainer: Any, skipped: SkippedUpdate, counts: NonfiniteUpdates | None, samples: list[Any]) -> None:
@@ -334,6 +327,4 @@ class GateRate:
         """Return a layer's parameters that have the gates' rate."""
         if not layer.gate.is_learned:
             return []
-        if layer.blend is None:
-            return [layer.gate.weight]
-        return [layer.gate.weight, layer.blend]
+        return [layer.gate.weight] if layer.blend is None else [layer.gate.weight, layer.blend]

@@ -144,6 +144,5 @@ def refusal(rank, data, options):
 def test_a_whole_checkpoint_of_another_size_is_named_where_each_process_takes_its_share(tmp_path):
     path = str(FROZEN / "sparse" / "checkpoint_last.pt")
     options = (tmp_path, *RUNS["sparse"], "--restore-file", path, "--encoder-embed-dim", 16)
-    right = "`--encoder-embed-dim` must be 8 and `--decoder-embed-dim` 8"
-    sentence = f"{right} to load `{path}`, but they are 16 and 16 instead."
-    assert run_processes(refusal, 2, FROZEN / "data", options) == [sentence, sentence]
+    right = "`--encoder-embed-dim` must be 8, but is 16, and `--decoder-embed-dim` must be 8, but is 16"
+    assert run_processes(refusal, 2, FROZEN / "data", options) == [f"{right}, to load `{path}`."] * 2

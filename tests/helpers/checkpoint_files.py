@@ -35,4 +35,4 @@ def dated(path: Path, time: int) -> Path:
 
 def verify(path: str | Path) -> str | None:
     with CheckpointFile(path) as file:
-        return file.verify()
+        return file.digest

@@ -16,6 +16,7 @@ from fairseq import checkpoint_utils
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.checksum import identity, write_checksum
+from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.checkpoint_files import change, verify, without_checksum
 from tests.helpers.refused import refused
@@ -90,7 +91,7 @@ def test_an_archive_without_checksum_that_two_readers_read_apart_is_damaged(tmp_
 
 FLIPS = 60
 EXECUTING = {"exec", "pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen"}
-WAYS_IN = file_io.load, checkpoint_utils.load_checkpoint_to_cpu, lambda path: file_io.copy(path, f"{path}.copy")
+WAYS_IN = file_io.load, checkpoint_utils.load_checkpoint_to_cpu, lambda path: copy_with_experts(path, f"{path}.copy")
 EXECUTED = []  # by Python in `outcome`: an audit hook cannot be taken away
 WATCHED = threading.Event()
 sys.addaudithook(lambda event, _: EXECUTED.append(event) if WATCHED.is_set() and event in EXECUTING else None)

@@ -24,10 +24,9 @@ CASES = {  # the options of the checkpoint and of the run, and those that the se
 }  # fmt: skip
 
 
-def fail_to_load(origin_options, options, weights):
-    model = nn.Linear(2, 3, bias=False)
-    origin = mismatch.Origin("`x.pt`", origin_options, (), "")
-    with mismatch.explained(model, options, [(origin, {"model": weights})]):
+def fail_to_load(saved_options, options, weights):
+    model, state = nn.Linear(2, 3, bias=False), {"cfg": {"model": saved_options}, "model": weights}
+    with mismatch.explained(model, options, [("x.pt", state)]):
         model.load_state_dict(weights)
 
 

@@ -7,6 +7,7 @@ import torch
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_local, load_shared_part, whole
+from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
 from fairseq_mtmoe.checkpoints.sharding import has_experts, join, split
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
@@ -17,6 +18,11 @@ from tests.helpers.states import EXPERT, assert_same, files_of, read_whole, trai
 
 FC1 = "decoder.layers.1.moe.experts.fc1_weight"
 ALL = ExpertPlacement(4, 0, 4)
+
+
+def local(path, placement, parameters, flat=False):
+    with CheckpointFile(path) as file:
+        return load_local(file, placement, states.local_parameters(parameters, placement), flat)
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -82,7 +88,7 @@ def test_what_some_processes_wrote_any_others_read(tmp_path, num_experts, writer
     torch.save(state, paths[1])
     for path in paths:
         for placement in (one for readers in (1, 2, 4) for one in states.placements(num_experts, readers)):
-            found = load_local(path, placement, states.local_parameters(parameters, placement), flat)
+            found = local(path, placement, parameters, flat)
             assert_same(found, states.local_state(state, parameters, placement))
         assert_same(read_whole(path), state)
 
@@ -93,13 +99,13 @@ def test_another_number_of_experts_is_refused(checkpoint, parts, tmp_path):
     placement = ExpertPlacement(8, 0, 2)
     for path in (parts, tmp_path / "whole.pt"):
         with refused("--num-experts", path.name):
-            load_local(path, placement, states.local_parameters(parameters, placement), False)
+            local(path, placement, parameters)
 
 
 def test_a_dense_checkpoint_is_taken_as_it_is(checkpoint, parts, tmp_path):
     state = {"model": {"encoder.fc1.weight": torch.ones(2)}, "last_optimizer_state": {"state": {}, "param_groups": []}}
     torch.save(state, tmp_path / "dense.pt")
-    assert_same(load_local(tmp_path / "dense.pt", ExpertPlacement(4, 0, 2), [], True), state)
+    assert_same(local(tmp_path / "dense.pt", ExpertPlacement(4, 0, 2), [], True), state)
     assert "last_optimizer_state" not in whole(tmp_path / "dense.pt", state, ["model"])
     assert [has_experts(one) for one in (state, checkpoint[0], load_shared_part(parts))] == [False, True, True]
 

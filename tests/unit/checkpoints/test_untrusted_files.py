@@ -21,7 +21,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import assemble, file_io, loading, rebuild, validation
 from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.checkpoints.rebuild import TRUST
-from fairseq_mtmoe.checkpoints.rewriting import remove_orphans
+from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts, remove_orphans
 from fairseq_mtmoe.cli.upcycle import command as upcycle
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.decode import Decoding
@@ -117,7 +117,7 @@ def test_what_checkpoints_hold_is_loaded(tmp_path):
 def test_what_is_no_file_is_refused_and_passed_over(tmp_path, make):
     odd, good, damaged = (tmp_path / f"checkpoint{name}.pt" for name in ("_best", "1", "_last"))
     make(odd)
-    for load in (*LOADERS, lambda path: file_io.copy(path, f"{path}.copy")):
+    for load in (*LOADERS, lambda path: copy_with_experts(path, f"{path}.copy")):
         refuses(odd, load=load)
     assert peek(odd) is None
     remove_orphans(tmp_path)

@@ -1,6 +1,7 @@
-"""How processes start, on machines that are pretended."""
+"""How processes start, on machines that are pretended, and options that need other machines."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.analysis.run_log import what_is_wrong
 from fairseq_mtmoe.training import launch
-from fairseq_mtmoe.training.launch import choose_backend, take_launcher
-from fairseq_mtmoe.training.option_check import changed_options
+from fairseq_mtmoe.training.launch import take_launcher
+from fairseq_mtmoe.training.option_check import changed_options, refuse_full_sharding
 from tests.helpers.commands import training_arguments
 from tests.helpers.refused import refused
 from tests.helpers.training import configured
@@ -48,10 +49,12 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("machine", "right"), TABLE.values(), ids=TABLE)
-def test_the_start_is(machine, right):
+def test_the_start_is(machine, right, monkeypatch):
     gpus, environment, given = machine
     options = options_on(gpus, **given)
-    take_launcher(options, gpus, environment)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    take_launcher(options, gpus)
     names = ("world_size", "rank", "init_method", "no_spawn")
     assert (*(getattr(options, f"distributed_{name}") for name in names), options.device_id) == right
 
@@ -59,7 +62,7 @@ def test_the_start_is(machine, right):
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_more_processes_than_gpus_need_a_launcher(gpus):
     with refused("--distributed-world-size"):
-        take_launcher(options_on(gpus, distributed_world_size=4), gpus, {})
+        take_launcher(options_on(gpus, distributed_world_size=4), gpus)
 
 
 def start_under_slurm(monkeypatch, folder, gpus, **variables):
@@ -89,10 +92,6 @@ def test_a_node_of_slurm_without_gpus_needs_more_than_one_task(monkeypatch, tmp_
         start_under_slurm(monkeypatch, tmp_path, 0, NNODES="2", NTASKS_PER_NODE="1", NODEID="0")
 
 
-def test_nccl_needs_a_gpu_for_each_process():
-    assert [choose_backend("nccl", *machine) for machine in ((2, 2), (1, 2), (0, 1))] == ["nccl", "gloo", "gloo"]
-
-
 @pytest.mark.parametrize(
     ("options", "name"),
     [
@@ -106,6 +105,22 @@ def test_what_needs_a_gpu_is_refused_before_anything_is_built(options, name, tmp
     with refused(name):
         launch._prepare(cfg, train.main)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("model", "sampling", "has_cuda", "is_refused"), [
+    ({"num_experts": 4}, "temperature", True, True),  # in several processes
+    ({"num_experts": 3}, "uncertainty", True, True),
+    ({"freeze_layers": "half"}, "temperature", True, True),
+    ({"num_experts": 3, "gate_lr_factor": 2.0}, "temperature", True, True),
+    ({"num_experts": 3}, "temperature", False, True),
+    ({"num_experts": 3, "freeze_layers": "0"}, "temperature", True, False),
+])  # fmt: skip
+def test_full_sharding_is_refused_where_it_cannot_work(model, sampling, has_cuda, is_refused, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    distributed = {"ddp_backend": "fully_sharded", "distributed_world_size": 2}
+    cfg = OmegaConf.create({"model": model, "task": {"sampling_method": sampling}, "distributed_training": distributed})
+    with refused("--ddp-backend") if is_refused else nullcontext():
+        refuse_full_sharding(cfg)
 
 
 def test_options_that_are_not_the_defaults(tmp_path):
