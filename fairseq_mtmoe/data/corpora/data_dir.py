@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 STAMP = "stamp.json"
 MANIFEST = "manifest.json"
 _DISK_ERRORS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
-    *(errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG),  # a file in place of a folder, or an unusable name
-)
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO,
+    errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG,  # a file in place of a folder, or an unusable name
+)  # fmt: skip
 
 
 def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:

@@ -46,11 +46,6 @@ def select(
     drawn = draw_held_out(tools, training, draw, folder / "drawn")
     if drawn:
         training = remove_held_out(tools, training, drawn, folder / "rest")
-    _check_kept(training)
-    return [*training, *evaluation, *drawn]
-
-
-def _check_kept(training: Sequence[CorpusState]) -> None:
     for pair, in_pair in training_by_pair(training).items():
         if not _kept(in_pair):
             names = ", ".join(corpus.files.name for corpus in in_pair)
@@ -58,6 +53,7 @@ def _check_kept(training: Sequence[CorpusState]) -> None:
                 f"`{pair}` must have training pairs, but {names} have none besides validation and"
                 " test sentences; add text to the recipe, or remove these corpora."
             )
+    return [*training, *evaluation, *drawn]
 
 
 def remove_held_out(

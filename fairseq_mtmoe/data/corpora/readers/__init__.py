@@ -25,8 +25,12 @@ _PAIRS: dict[str, Callable[[CorpusFiles], Iterator[Pairs | BadLine]]] = {
     "tsv": read_tsv,
 }
 _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
-    **{"jsonl": json_segments, "sgm": sgm_segments, "wmt": wmt_segments, "tmx": tmx_segments},
-    **{"po": message_segments, "mo": message_segments},
+    "jsonl": json_segments,
+    "sgm": sgm_segments,
+    "wmt": wmt_segments,
+    "tmx": tmx_segments,
+    "po": message_segments,
+    "mo": message_segments,
 }
 _NUM_FILES = {"moses": 2, "iwslt": 2, "sgm": 2}  # files of a corpus; other formats have 1
 _OF_LINES = ("moses", "tsv", "jsonl")  # formats with a pair per line
@@ -61,7 +65,8 @@ def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
 _HEAD = 1 << 16
 _ROOT = re.compile(r"<(?!\?|!)\s*(?:[\w.-]+:)?([\w.-]+)")
 _ROOTS = {
-    **{"tmx": "tmx", "dataset": "wmt"},
+    "tmx": "tmx",
+    "dataset": "wmt",
     **dict.fromkeys(("srcset", "refset", "tstset", "mteval"), "sgm"),
     **dict.fromkeys(ABOUT, "iwslt"),
 }

@@ -7,6 +7,7 @@ import io
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -129,6 +130,7 @@ def train_model(
         UserError: the text does not allow this size.
     """
     model = io.BytesIO()
+    required: dict[str, Any] = {"required_chars": required_characters} if required_characters else {}
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_parts(lines),
@@ -136,7 +138,6 @@ def train_model(
             model_type="unigram",
             vocab_size=vocab_size,
             character_coverage=character_coverage,
-            required_chars=required_characters,
             normalization_rule_name="identity",  # ours is NFC; SentencePiece's NFKC would rewrite references
             bos_id=0,
             pad_id=1,
@@ -144,6 +145,7 @@ def train_model(
             unk_id=3,
             num_threads=THREADS,
             minloglevel=2,
+            **required,
         )
     except RuntimeError as error:
         if match := _TOO_FEW_PIECES.search(str(error)):
