@@ -1,13 +1,10 @@
-"""Charts show the log's numbers, and can be read without colours."""
-
-import re
+"""Charts show the log's numbers."""
 
 import numpy as np
 import pytest
 import torch
-import vl_convert
 
-from fairseq_mtmoe.analysis.charts import experts, look, models
+from fairseq_mtmoe.analysis.charts import experts, models
 from fairseq_mtmoe.analysis.charts import runs as charts
 from fairseq_mtmoe.analysis.charts.models import plane_of
 from fairseq_mtmoe.analysis.routing import entropies
@@ -22,21 +19,12 @@ def values_of(chart):
     return [spec["datasets"][part["data"]["name"]] for part in spec.get("vconcat", [spec])]
 
 
-def svg_of(chart):
-    return vl_convert.vegalite_to_svg(look.spec_of(chart))
-
-
 def lines_of(points):
     found = {}
     for point in points:
         if not point.get("sparse"):
             found.setdefault((point["panel"], point["line"]), []).append((point["x"], point["y"]))
     return found
-
-
-def luminance(color):
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in np.array(color) / 255]
-    return np.cbrt(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
 
 def run(name="run", **options):
@@ -54,8 +42,7 @@ def test_sampling_shows_every_pair_and_the_temperature_and_runs_side_by_side():
 
 def test_experts_shows_the_logged_shares_at_early_middle_and_late_updates():
     one = run(pairs=3, validations=5)
-    chart = experts.experts([one])
-    (every,) = values_of(chart)
+    (every,) = values_of(experts.experts([one]))
     bars = [bar for bar in every if bar["row"].startswith("ac") and bar["column"] == "decoder.layers.1"]
     (row,) = one.of("experts", task="ac", layer="decoder.layers.1")
     shares = row.value / row.value.sum(axis=1, keepdims=True)
@@ -63,44 +50,28 @@ def test_experts_shows_the_logged_shares_at_early_middle_and_late_updates():
     assert {(bar["moment"], bar["expert"]): bar["share"] for bar in bars} == {
         (name, expert): pytest.approx(shares[at, expert]) for name, at in moments.items() for expert in range(4)
     }  # fmt: skip
-    assert {bar["row"] for bar in bars} == {"ac, 50% of data"}
     moved = 50 * np.abs(shares[0] - shares[4]).sum()
     assert [bar["moved"] for bar in bars if bar["moved"]] == [f"{moved:.0f}% of tokens moved"]
-    notes = " ".join(chart.to_dict()["title"]["subtitle"])
-    assert "the language's validation sentences (valid) without padding, of the source in encoder" in notes
-    assert "Moved: the least share" in notes
     (cells,) = values_of(experts.expert_map([one]))
     of_ac = [cell["value"] for cell in cells if (cell["row"], cell["panel"]) == ("ac", "decoder.layers.1")]
     assert of_ac == pytest.approx(shares[4].tolist())
 
 
-def test_experts_chooses_the_largest_and_smallest_languages_and_names_runs():
-    one = run(pairs=9)
+def test_experts_chooses_the_largest_and_smallest_languages():
     rows = [f"{name} of data" for name in ("ai, 20%", "ah, 18%", "ab, 4.4%", "aa, 2.2%")]
-    assert experts.experts([one]).to_dict()["facet"]["row"]["sort"] == rows
-    two = experts.experts([one, run("k3", pairs=9, validations=3)]).to_dict()
-    columns = two["facet"]["column"]["sort"]
-    assert columns == [f"{name} decoder.layers.1, updates {at} / 1,000" for name, at in (
-        ("run", "100 / 500"), ("k3", "333 / 666"))]  # fmt: skip
+    assert experts.experts([run(pairs=9)]).to_dict()["facet"]["row"]["sort"] == rows
 
 
-def test_perplexity_of_one_run_shows_tiers_and_where_it_became_sparse():
+def test_perplexity_shows_tiers_over_updates_or_minutes_and_where_a_run_became_sparse():
     one = run_of(translation(), "run")
     (points,) = values_of(charts.perplexity([one]))
     assert {line.split()[0] for _, line in lines_of(points)} == {"low", "mid", "high", "all"}
     row = one.of("all", metric="ppl")[0]
     assert lines_of(points)["", f"all {row.value[-1]:.2f}"] == list(zip(row.moments.update, row.value, strict=True))
     assert {point["x"] for point in points if point.get("sparse")} == {160}
-    (points,) = values_of(charts.perplexity([one], over="minutes"))
+    (points,) = values_of(charts.perplexity([one, run("k3", validations=3)], over="minutes"))
     assert [point["x"] for point in points if point.get("sparse")] == pytest.approx([1.6] * 4)
-
-
-def test_perplexity_of_several_runs_has_a_panel_per_tier_in_the_order_of_tiers():
-    chart = charts.perplexity([run("k1"), run("k3", validations=3)])
-    tiers = [f"{tier}-resource pairs" for tier in ("low", "mid", "high")]
-    assert chart.to_dict()["facet"]["sort"] == [*tiers, "all pairs"]
-    (points,) = values_of(chart)
-    assert [x for x, _ in lines_of(points)["all pairs", "k3"]] == [333, 666, 1000]
+    assert [x for x, _ in lines_of(points)["all pairs", "k3"]] == pytest.approx([3.33, 6.66, 10])
 
 
 @pytest.mark.parametrize(("validations", "is_cut"), [(40, True), (4, False)])
@@ -118,17 +89,14 @@ def test_metrics_of_one_run_are_lines_with_their_last_values_and_of_several_a_pa
         ("", "cola, matthews 20.5"): [(10, 10.25), (20, 20.5)], ("", "rte, accuracy 60.0"): [(10, None), (20, 60.0)],
         ("", "Small 60.0"): [(10, 50.0), (20, 60.0)], ("", "All 50.0"): [(10, 40.0), (20, 50.0)],
     }  # fmt: skip
-    chart = charts.metrics([one, run_of(benchmark(), "dense")], over="minutes")
-    assert chart.to_dict()["facet"]["sort"] == ["cola, matthews", "rte, accuracy", "Small", "All"]
-    (points,) = values_of(chart)
-    assert lines_of(points)["rte, accuracy", "dense"] == [(pytest.approx(10 / 7), None), (pytest.approx(20 / 7), 60.0)]
+    (points,) = values_of(charts.metrics([one, run_of(benchmark(), "dense")]))
+    assert lines_of(points)["rte, accuracy", "dense"] == [(10, None), (20, 60.0)]
 
 
 def test_balance_is_the_entropy_of_all_tasks_tokens_together():
-    (points,) = values_of(charts.balance([run(pairs=2, validations=1)]))
-    (row,) = run(pairs=2, validations=1).of("experts", task="aa", layer="encoder.layers.1")
-    (other,) = run(pairs=2, validations=1).of("experts", task="ab", layer="encoder.layers.1")
-    (entropy,) = entropies(row.value + other.value)
+    one = run(pairs=2, validations=1)
+    (points,) = values_of(charts.balance([one]))
+    (entropy,) = entropies(sum(row.value for row in one.of("experts", layer="encoder.layers.1")))
     assert lines_of(points)["run", "encoder.layers.1"] == [(1000, pytest.approx(entropy))]
 
 
@@ -146,12 +114,11 @@ def test_sources_show_the_weight_of_each_in_each_layer_and_the_means_of_several_
     assert of_source["a", "mnli"] == 0.75 and of_source["b", "mnli"] == pytest.approx(0.3)
     assert of_source["all layers", "mnli"] == pytest.approx(0.525) and of_source["c", "qnli"] is None
     assert {bar["panel"] for bar in bars} == {"one: rte, update 450"}
-    both = charts.sources([one, run_of(translation(), "two")]).to_dict()["facet"]["sort"]
-    assert both == ["mean over all layers", "one: rte, update 450", "two: rte, update 450"]
+    (bars,) = values_of(charts.sources([one, run_of(translation(), "two")]))
+    assert {bar["x"] for bar in bars if bar["panel"] == "mean over all layers"} == {"one", "two"}
 
 
 def test_gates_are_alike_where_they_score_experts_alike():
-    """Whatever adds the same to all experts' scores does not count."""
     draw = np.random.default_rng(3)
     first, extra = draw.normal(size=(4, 6)), draw.normal(size=6)
     weights = torch.from_numpy(np.stack([first, 2 * first + extra, -first, np.ones((4, 6))]))
@@ -160,16 +127,14 @@ def test_gates_are_alike_where_they_score_experts_alike():
     of_cell = {(cell["row"], cell["column"]): cell["value"] for cell in cells}
     assert of_cell["a", "b"] == pytest.approx(1) and of_cell["a", "c"] == pytest.approx(-1)
     assert of_cell["a", "a"] is None and of_cell["d", "a"] is None  # a gate that chooses nothing
-    assert models.gates({"one": state, "two": state}).to_dict()["facet"]["sort"] == ["one", "two"]
 
 
 def test_the_map_is_of_the_first_two_principal_components():
-    """Beside scikit-learn's, whose axes may point the other way."""
     from sklearn.decomposition import PCA
 
     table_KD = np.random.default_rng(5).normal(size=(6, 9)).astype(np.float32)
     places, shares = plane_of(table_KD)
-    expected = PCA(2).fit(table_KD.astype(np.float64))
+    expected = PCA(2).fit(table_KD.astype(np.float64))  # its axes may point the other way
     np.testing.assert_allclose(np.abs(places), np.abs(expected.transform(table_KD)), atol=1e-6)
     np.testing.assert_allclose(shares, expected.explained_variance_ratio_, atol=1e-6)
     assert all(places[np.abs(places[:, axis]).argmax(), axis] > 0 for axis in range(2))
@@ -178,23 +143,3 @@ def test_the_map_is_of_the_first_two_principal_components():
     assert [point["x"] for point in points] == places[:, 0].tolist()
     for few in (np.zeros((3, 4)), np.ones((1, 4))):
         assert np.isfinite(plane_of(few)[0]).all() and plane_of(few)[1] == (0, 0)
-
-
-def test_every_panel_has_its_own_axis_and_an_empty_place_has_none():
-    points = [{"x": x, "y": x, "line": "run", "panel": panel} for panel in "abcde" for x in range(3)]
-    assert svg_of(look.lines(points, look.Panel("updates", columns=3))).count(">updates<") == 5
-
-
-def test_charts_are_saved_whole(tmp_path):
-    look.save(charts.movement([run_of(translation(), "run")]), path := tmp_path / "new" / "a.png")
-    assert path.read_bytes().startswith(b"\x89PNG") and list(path.parent.iterdir()) == [path]
-
-
-def test_lines_differ_in_grey_and_without_colour():
-    early_to_late = sorted(luminance([*bytes.fromhex(color[1:])]) for color in look.EARLY_TO_LATE)
-    assert min(np.diff(early_to_late)) > 0.08
-    assert len({tuple(dash) for dash in look.DASHES}) == len(look.DASHES)
-    points = [{"x": x, "y": x, "line": str(line), "panel": ""} for line in range(50) for x in (1, 2)]
-    drawn = re.findall('line mark" d=[^>]*stroke="([^"]*)"', svg_of(look.lines(points, look.Panel("x"))))
-    grey = [luminance([*map(int, re.findall("[0-9]+", color))]) for color in drawn]
-    assert len(set(grey)) == 50 and max(grey) < 0.9  # darker than paper

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.analysis.charts.experts import moments, shares
+from fairseq_mtmoe.analysis.charts.experts import shares
 from fairseq_mtmoe.analysis.differences import Sampling, find_differences
 from fairseq_mtmoe.analysis.eval_folders import read_evaluations
 from fairseq_mtmoe.analysis.routing import entropies
-from fairseq_mtmoe.analysis.rows import data_shares, evenly, run_names, run_of
+from fairseq_mtmoe.analysis.rows import data_shares, run_names, run_of
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.figure_logs import benchmark, translation
 
@@ -21,14 +21,12 @@ SAMPLING = [{"event": "sampling", "epoch": epoch, "temperature": 1.0, "probabili
 
 
 def numbers(values):
-    """With NaN for None, and for all experts where nothing was counted."""
     size = max((len(one) for one in values if isinstance(one, list)), default=0)
     return np.array([[math.nan] * size if one == [] else math.nan if one is None else one for one in values], float)
 
 
 @pytest.mark.parametrize(("name", "events"), [("translation", translation()), ("benchmark", benchmark())])
 def test_figures_are_those_of_earlier_readers(name, events):
-    """`figures.json` holds what the readers of 0.1.12 made of the same logs."""
     run, of_experts = run_of(events, name), {"shares": shares, "entropy": lambda row: entropies(row.value)}
     for frozen in FROZEN[name]["rows"]:
         asked = of_experts.get(frozen["metric"]) if frozen["group"] == "experts" else None
@@ -51,24 +49,12 @@ def test_differences_and_their_significance_are_those_of_earlier_versions(tmp_pa
         assert {name: pytest.approx(value, rel=1e-9) for name, value in frozen.items()} == row
 
 
-def test_sampling_is_by_pair_with_gaps_as_nan_the_most_frequent_first():
-    rows = run_of(SAMPLING, "run").of("sampling", metric="probability")
-    assert [row.task for row in rows] == ["en-fr", "en-lv", "en-de"]  # by their first probabilities
-    assert str(rows[2].value.tolist()) == "[nan, 0.1]" and rows[0].moments.epoch.tolist() == [1, 2]
-
-
-def test_the_synthetic_part_of_a_pair_is_below_the_pair():
+def test_sampling_is_by_pair_the_most_frequent_first_with_its_synthetic_part():
     run = {"event": "run", "synthetic": {"en-fr": 0.25, "en-is": 0.5}}
-    rows = run_of([run, *SAMPLING], "run").of("sampling", metric="probability")
+    rows = run_of([run, *SAMPLING, {**SAMPLING[1], "of_candidates": True}], "run").of("sampling", metric="probability")
     assert [row.task for row in rows] == ["en-fr", "en-fr, back-translated", "en-lv", "en-de"]
-    assert rows[1].value.tolist() == pytest.approx([0.25 * value for value in rows[0].value], nan_ok=True)
-
-
-def test_epochs_of_candidates_are_left_out():
-    run = {"event": "run", "sampling_method": "uncertainty"}
-    changed = [{**SAMPLING[0], "of_candidates": False}, {**SAMPLING[1], "of_candidates": True}]
-    new = run_of([run, *changed], "run")  # of a run that went on in another way
-    assert [row.moments.epoch.tolist() for row in new.of("sampling")] == [[1]] * 3
+    assert rows[1].value.tolist() == pytest.approx([0.2, 0.15])
+    assert str(rows[3].value.tolist()) == "[nan, 0.1]" and rows[0].moments.epoch.tolist() == [1, 2]
 
 
 def test_of_several_validation_subsets_the_first_counts():
@@ -91,19 +77,9 @@ def test_experts_have_the_tokens_of_tasks_and_layers_that_had_some():
     assert list(found) == [("enc", "de"), ("enc", "lv"), ("one", "all tokens")]  # `one` does not tell tasks apart
     assert found["enc", "de"].tolist() == [[1, 3], [2, 2]]
     assert np.isnan(found["enc", "lv"][0]).all() and found["enc", "lv"][1].tolist() == [4, 1]
-    alone = run_of([{"event": "experts", "update": 1, "task_names": ["de"], "layers": {"enc": [[1, 3]]}}], "run")
-    assert [row.task for row in alone.rows] == ["de"]  # the only task has the only row
-
-
-def test_moments_are_early_middle_and_late():
-    assert moments(np.array([10.0, 20, 30, 40, 100])) == [0, 3, 4] and moments(np.array([])) == []
-
-
-@pytest.mark.parametrize(("count", "most"), [(0, 5), (5, 5), (6, 5)])
-def test_indices_are_spread_evenly(count, most):
-    found = evenly(count, most)
-    assert len(found) == min(count, most) and (not count or (found[0], found[-1]) == (0, count - 1))
-    assert max(np.diff(found), default=0) - min(np.diff(found), default=0) <= 1
+    for layers, tasks in (({"enc": [[1, 3]]}, ["de"]), ({"enc": [[0, 0]]}, []), ({}, [])):
+        event = {"event": "experts", "update": 1, "task_names": ["de"], "layers": layers}
+        assert [row.task for row in run_of([event], "run").rows] == tasks
 
 
 def test_resources_are_shares_of_the_training_sentences():
