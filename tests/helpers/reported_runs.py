@@ -1,4 +1,4 @@
-"""Made-up runs for tests of the page, of any size, and folders of runs full of hostile texts."""
+"""Folders of runs with every kind of event, and of runs full of hostile texts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.analysis.report.page import Shown
-from fairseq_mtmoe.analysis.rows import run_of
 from tests.helpers.corpus_reports import HOSTILE as LINES
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.figure_logs import translation
@@ -25,20 +23,10 @@ HOSTILE = [
 ADDED = ("gates", "sources", "selection", "expert_comm", "sparsified")
 
 
-def made_up_runs(pairs: int = 3, updates: int = 1000, runs: int = 1, **options: Any) -> Shown:
-    """Runs from English to several languages, with a validation every 500 updates or, of long runs, 200 in all."""
-    validations, train_events = min(200, max(2, updates // 500)), min(2000, max(2, updates // 50))
-    shown = Shown([])
-    for number in range(1, runs + 1):
-        events = events_of_a_run(pairs, updates, validations=validations, train_events=train_events, **options)
-        shown.runs.append(run_of(events, f"run-{number}"))
-    return shown
-
-
-def write_runs(folder: Path, runs: int = 2, hostile: bool = False) -> list[Path]:
-    """Folders with run logs that have everything, and with evaluations; `hostile`: each name and text is an attack."""
+def write_runs(folder: Path, hostile: bool = False) -> list[Path]:
+    """Two runs with every event and an evaluation; `hostile`: each name and text is an attack."""
     paths = []
-    for number in range(runs):
+    for number in range(2):
         events = events_of_a_run(pairs=4, updates=4000, validations=8)
         events += [event for event in translation() if event["event"] in ADDED]
         logged = [_attack(event) for event in events] if hostile else events

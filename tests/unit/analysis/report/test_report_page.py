@@ -19,17 +19,13 @@ from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.figure_logs import benchmark
 from tests.helpers.refused import refused
-from tests.helpers.reported_runs import made_up_runs, write_runs
+from tests.helpers.reported_runs import write_runs
 from tests.helpers.run_logs import events_of_a_run, write_run
 
 
 def parts_of(sections, title):
     (section,) = [section for section in sections if section.title == title]
     return section.parts
-
-
-def logged(*starts):
-    return [run_of([{"event": "run", **start}], f"run-{number}") for number, start in enumerate(starts)]
 
 
 def test_progress_says_how_far_a_run_is_and_which_validation_was_best():
@@ -41,28 +37,24 @@ def test_progress_says_how_far_a_run_is_and_which_validation_was_best():
     }  # fmt: skip
     short = events_of_a_run(change=lambda event: event if event.get("update", 0) <= 500 else None)
     assert progress_of(run_of(short, "run"))["state"] == "not finished"
-    log = benchmark()
-    tasks = progress_of(run_of([*log, {**log[1], "update": 30}], "run"))
+    tasks = progress_of(run_of(benchmark(), "run"))
     assert (tasks["best validation"], tasks["at update"], tasks["state"]) == ("50.00 mean", "20", "unknown")
 
 
-def test_settings_say_where_runs_differ():
-    differing, common = compared_settings(logged(
+def test_settings_say_where_runs_differ_and_a_model_is_as_large_as_it_became():
+    starts = (
         {"options": {"lr": [0.1], "arch": "x"}, "seed": 1, "sizes": {"en-de": 1000, "en-fr": 20},
-         "versions": {"torch": "2"}, "sampling_method": "temperature"},
-        {"options": {"lr": [0.2], "arch": "x", "fp16": True}, "seed": 1, "commit": None},
-    ))  # fmt: skip
+         "versions": {"torch": "2"}, "sampling_method": "temperature", "parameters": 12_000},
+        {"options": {"lr": [0.2], "arch": "x", "fp16": True}, "seed": 1, "commit": None, "parameters": 100},
+    )  # fmt: skip
+    first, second = (run_of([{"event": "run", **start}], "run") for start in starts)
+    second.events.append({"event": "sparsified", "update": 5, "num_experts": 4, "parameters": 24_000})
+    differing, common = compared_settings([first, second])
     assert dict(differing) == {
-        "training sentences": ["1,020 in 2 sets", ""], "--lr": ["[0.1]", "[0.2]"], "torch (version)": ["2", ""],
-        "--sampling-method": ["temperature", ""], "--fp16": ["", "true"],
+        "parameters": ["12,000", "24,000"], "training sentences": ["1,020 in 2 sets", ""], "--lr": ["[0.1]", "[0.2]"],
+        "torch (version)": ["2", ""], "--sampling-method": ["temperature", ""], "--fp16": ["", "true"],
     }  # fmt: skip
     assert common == [("seed", "1"), ("--arch", "x")]
-
-
-def test_a_model_is_as_large_as_it_became():
-    first, second = logged({"parameters": 12_000}, {"parameters": 100})
-    second.events.append({"event": "sparsified", "update": 5, "num_experts": 4, "parameters": 24_000})
-    assert compared_settings([first, second])[0] == [("parameters", ["12,000", "24,000"])]
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +66,14 @@ def test_two_runs_have_the_differences_of_mtmoe_compare(runs):
     sections = sections_of(read_shown(runs), {})
     evaluations = read_evaluations([run / "scores" for run in runs])
     expected = find_differences(evaluations, page.SAMPLING)
-    titles = [part for part in parts_of(sections, "Scores") if isinstance(part, str)]
-    assert titles == ["BLEU: run-1 − run-0", "chrF++: run-1 − run-0"]
-    table = parts_of(sections, "Scores")[1]
-    assert [row[0] for row in (*table.rows, *table.below)] == ["en-gu", "en-de", "en-fr", "low", "high", "all"]
-    assert table.rows[1][-1] == f"{expected[0].pairs['en-de'].p_randomisation:.4f}"
+    title, table, *_ = parts_of(sections, "Scores")
+    assert title == "BLEU: run-1 − run-0" and table.rows[1][-1] == f"{expected[0].pairs['en-de'].p_randomisation:.4f}"
 
 
 def test_other_test_sets_are_not_compared_and_a_note_says_why(runs, tmp_path):
     other = write_run(tmp_path / "c", events_of_a_run(pairs=1, validations=1))
     write_evaluation(other / "scores", 0.3, pairs={"en-de": "high"}, sentences=20)
     sections = sections_of(read_shown([runs[0], other]), {})
-    assert "Scores are not compared: " in parts_of(sections, "Warnings")[1]
     assert "has no en-gu" in parts_of(sections, "Warnings")[1]
     assert sum(isinstance(part, Table) for part in parts_of(sections, "Scores")) == 2
 
@@ -94,8 +82,7 @@ def test_several_folders_of_scores_are_not_shown_and_damaged_ones_are_refused(tm
     run = write_run(tmp_path / "run", events_of_a_run(pairs=2, validations=2))
     for name in ("a", "b"):
         write_evaluation(run / "scores" / name, 0.3, sentences=10)
-    (note,) = read_shown([run]).notes
-    assert "it has 2 folders of scores" in note
+    assert "it has 2 folders of scores" in read_shown([run]).notes[0]
     shown = read_shown([run], [run / "scores" / "a"])
     assert shown.notes == [] and list(shown.scores) == ["run"]
     (run / "scores" / "a" / "scores.json").write_text("[1]")
@@ -116,30 +103,28 @@ def test_benchmarks_scores_stand_beside_each_other(tmp_path):
     assert table.rows[0] == ["RTE", "accuracy", "100", "70.00 ±2.00", "52.70"] and notes[0].startswith("±")
 
 
+def shown_runs(number, **options):
+    return Shown([run_of(events_of_a_run(**options), f"run-{one}") for one in range(1, number + 1)])
+
+
 def test_warnings_name_their_runs():
-    bad = {"loss": None}
-    shown = made_up_runs(3, 1000, 2, change=lambda event: event | (bad if event["event"] == "train" else {}))
-    texts, *_ = parts_of(sections_of(shown, {}), "Warnings")
+    diverged = shown_runs(2, change=lambda event: event | ({"loss": None} if event["event"] == "train" else {}))
+    texts, *_ = parts_of(sections_of(diverged, {}), "Warnings")
     assert [text.partition(": ")[0] for text in texts] == ["run-1", "run-2"]
-    assert parts_of(sections_of(made_up_runs(), {}), "Warnings") == ["No warnings."]
-
-
-def test_a_run_without_events_has_a_page():
-    sections = sections_of(Shown([Run("run", [], [], {}, "language", [])]), {})
-    assert "The run log has no events yet." in page_of("run", sections)
+    assert parts_of(sections_of(shown_runs(1), {}), "Warnings") == ["No warnings."]
+    assert parts_of(sections_of(Shown([Run("run", [], [], {}, "language", [])]), {}), "Warnings")[0]
 
 
 def test_every_section_has_its_charts(runs):
     titles = {section.title: section.parts for section in sections_of(read_shown(runs[:1]), {})}
-    charts = ("Validation", "Training", "Sampling", "Experts", "Gates", "Sources", "Speed")
-    assert set(charts) <= set(titles)
-    assert [len(titles[title]) for title in charts] == [2, 1, 2, 3, 1, 1, 1]
+    charts = {"Validation": 2, "Training": 1, "Sampling": 2, "Experts": 3, "Gates": 1, "Sources": 1, "Speed": 1}
+    assert {title: len(titles[title]) for title in charts} == charts
 
 
-@pytest.mark.parametrize("runs_of_page", [1, 5])
-def test_pages_of_fifty_languages_are_small(runs_of_page):
-    shown = made_up_runs(50, 100_000, runs_of_page, num_experts=16)
+@pytest.mark.parametrize("number", [1, 5])
+def test_pages_of_fifty_languages_are_small_and_have_the_last_values(number):
+    shown = shown_runs(number, pairs=50, updates=100_000, validations=200, train_events=2000, num_experts=16)
     text = page_of("runs", sections_of(shown, {}))
-    assert len(text.encode()) < 5_000_000
     (ppl,) = shown.runs[0].of("all", metric="ppl")
-    assert len(ppl.value) == 200 and json.dumps(float(np.round(ppl.value[-1], 6)))[:6] in text
+    assert len(text.encode()) < 5_000_000 and len(ppl.value) == 200
+    assert json.dumps(float(np.round(ppl.value[-1], 6)))[:6] in text
