@@ -6,26 +6,16 @@ from jinja2 import UndefinedError
 
 from fairseq_mtmoe.errors import visible
 from fairseq_mtmoe.io.pages import Section, templates, write_page
-from fairseq_mtmoe.io.tables import Table, markdown_table
+from fairseq_mtmoe.io.tables import Table
 
 
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "a.j2").write_text("<p title='{{ text }}'>{{ text }} {{ text|visible }} {{ 12345|n }}</p>")
-    (tmp_path / "b.j2").write_text("{% include 'basics.css' %}{{ forgotten }}")
-    return tmp_path
-
-
-def test_whatever_comes_in_is_escaped(folder):
-    shown = templates(folder).get_template("a.j2").render(text="'<b>&\u202e")
+def test_templates_escape_values_and_refuse_missing_ones(tmp_path):
+    (tmp_path / "a.j2").write_text("<p title='{{ text }}'>{{ text|visible }} {{ 12345|n }}</p>")
+    template = templates(tmp_path).get_template("a.j2")
     escaped = "&#39;&lt;b&gt;&amp;"
-    assert shown == f"<p title='{escaped}\u202e'>{escaped}\u202e {escaped}⟨U+202E⟩ 12,345</p>"
-
-
-def test_what_nobody_gave_is_an_error(folder):
-    with pytest.raises(UndefinedError, match="forgotten"):
-        templates(folder).get_template("b.j2").render()
-    assert "color-scheme" in templates(folder).get_template("b.j2").render(forgotten="")
+    assert template.render(text="'<b>&\u202e").startswith(f"<p title='{escaped}\u202e'>{escaped}⟨U+202E⟩ 12,345</p>")
+    with pytest.raises(UndefinedError, match="text"):
+        template.render()
 
 
 ATTACK = "</script><script>window.owned = 1</script>\u202e\u2028"
@@ -52,15 +42,6 @@ def test_a_page_without_charts_has_no_script(tmp_path):
     assert "<script" not in text and "script-src 'none'" in text and "refresh" not in text
 
 
-def test_what_cannot_be_seen_is_spelled_and_what_is_spelled_stays():
-    assert visible("a\u2028b\ud800") == "a⟨U+2028⟩b⟨U+D800⟩"
-    assert visible(visible("\x00")) == "⟨U+0000⟩"
+def test_invisible_characters_are_spelled():
+    assert visible(visible("a\u2028b\ud800\x00")) == "a⟨U+2028⟩b⟨U+D800⟩⟨U+0000⟩"
     assert visible("می\u200cخواهم") == "می\u200cخواهم"
-
-
-def test_cells_of_a_table_stand_as_they_are_and_numbers_to_the_right():
-    columns, rows = ["pair", "BLEU", "note"], [["en-de", "08.50", "a|b"], ["en-fr", "1e3", " "]]
-    lines = markdown_table(columns, rows, (0, 2)).splitlines()
-    cells = [[cell.strip() for cell in line.replace("\\|", "¦").strip("|").split("|")] for line in lines]
-    assert cells[0] == columns and [cell.endswith(":") for cell in cells[1]] == [False, True, False]
-    assert cells[2:] == [["en-de", "08.50", "a¦b"], ["en-fr", "1e3", ""]]
