@@ -44,24 +44,14 @@ def f(x):
 '''
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        ("page.md", PAGE, [(3, "subject"), (6, "number of"), (7, "split"), (11, "repeated")]),
-        ("module.py", MODULE, [(3, "subject"), (8, "subject"), (9, "number of"), (15, "subject")]),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "expected"), [
+    ("page.md", PAGE, [(3, "subject"), (6, "number of"), (7, "split"), (11, "repeated")]),
+    ("module.py", MODULE, [(3, "subject"), (8, "subject"), (9, "number of"), (15, "subject")]),
+    ("clean.md", "Train a model. It has 8 experts.\n", []),
+])  # fmt: skip
 def test_each_rule_finds_its_pattern_where_prose_stands(tmp_path, monkeypatch, capsys, name, text, expected):
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     (tmp_path / name).write_text(text)
-    assert prose.main([str(tmp_path / name)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(expected), lines
-    for line, (number, rule) in zip(lines, expected, strict=True):
+    assert prose.main([str(tmp_path / name)]) == bool(expected)
+    for line, (number, rule) in zip(capsys.readouterr().out.splitlines(), expected, strict=True):
         assert line.startswith(f"{name}:{number}: ") and rule in line, (line, number, rule)
-
-
-def test_a_clean_page_passes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(prose, "ROOT", tmp_path)
-    (tmp_path / "page.md").write_text("Train a model. It has 8 experts.\n")
-    assert (prose.main([str(tmp_path / "page.md")]), capsys.readouterr().out) == (0, "")

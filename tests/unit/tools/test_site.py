@@ -18,16 +18,11 @@ FOUND = "!!document.querySelector('.search a[href*=\"reference/options.html\"]')
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def test_the_site_is_searched_and_read_from_the_disk(tmp_path):
     pytest.importorskip("furo")
-    folder = tmp_path_factory.mktemp("site")
-    made = [sys.executable, "-m", "sphinx", "-q", "-d", folder / "doctrees", REPOSITORY / "docs", folder / "html"]
+    site = tmp_path / "html"
+    made = [sys.executable, "-m", "sphinx", "-q", "-d", tmp_path / "doctrees", REPOSITORY / "docs", site]
     subprocess.run(made, check=True, env=ENVIRONMENT, cwd=REPOSITORY, capture_output=True)
-    return folder / "html"
-
-
-def test_the_site_is_searched_and_read_from_the_disk(site, tmp_path):
     with running_browser(find_browser(), tmp_path) as browser:
         browser.open(f"{(site / 'search.html').as_uri()}?q=--expert-gates")
         ends = time.monotonic() + 60  # results come one by one
