@@ -7,8 +7,9 @@ subsets, the first counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.analysis.run_log import FIELDS, Event
+from fairseq_mtmoe.analysis.run_log import FIELDS, TRAINED_AMOUNTS, Event
 from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 from fairseq_mtmoe.errors import UserError
 
@@ -24,17 +25,8 @@ Values = NDArray[np.float64]
 TIERS = FROM_LOW
 ALL = "all"
 FALLING = ("loss", "nll_loss", "ppl")
-OF_TEXT = (
-    "ppl",
-    "loss",
-    "bleu",
-    "chrf",
-)  # without `nll_loss`, which is the logarithm of perplexity
+OF_TEXT = ("ppl", "loss", "bleu", "chrf")  # without `nll_loss`, which is the logarithm of perplexity
 OF_GATES = ("blend", "moved", "changed")
-TRAINED = (
-    *("loss", "nll_loss", "lr", "gnorm", "clip", "wps", "ups", "wpb", "bsz"),
-    *("padding", "skipped", "loss_scale", "gb_free", "expert_comm_ms"),
-)
 EVERYBODY = "all tokens"
 """The task of a layer that does not know its tokens' tasks."""
 UNITS = {"target": "language", "source": "language", "pair": "pair"}
@@ -49,10 +41,9 @@ class Moments:
     minutes: Values
     epoch: Values
 
-    def at(self, indices: Sequence[int]) -> Moments:
+    def at(self, indices: list[int]) -> Moments:
         """Return the moments at some indices."""
-        chosen = list(indices)
-        return Moments(self.update[chosen], self.minutes[chosen], self.epoch[chosen])
+        return Moments(self.update[indices], self.minutes[indices], self.epoch[indices])
 
 
 @dataclass(frozen=True)
@@ -66,14 +57,14 @@ class Row:
         stderr: standard error of a score; NaN if unknown.
     """
 
-    run: str
     group: str
     metric: str
-    moments: Moments
     value: Values
+    moments: Moments
     task: str = ""
     layer: str = ""
     subset: str = ""
+    run: str = ""
     n: int = 0
     stderr: float = np.nan
 
@@ -89,9 +80,9 @@ class Row:
             return None
         return int(np.nanargmin(self.value if self.metric in FALLING else -self.value))
 
-    def at(self, indices: Sequence[int]) -> Row:
+    def at(self, indices: list[int]) -> Row:
         """Return the row at some of its moments."""
-        return replace(self, moments=self.moments.at(indices), value=self.value[list(indices)])
+        return replace(self, moments=self.moments.at(indices), value=self.value[indices])
 
 
 def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
@@ -111,7 +102,7 @@ class Run:
     Attributes:
         data: see `data_shares`.
         unit: the kind of task: "language", "pair" or "task".
-        sparsified: updates at which a dense model became sparse, and its number of experts.
+        sparsified: updates at which a dense model became sparse.
     """
 
     name: str
@@ -119,7 +110,7 @@ class Run:
     rows: list[Row]
     data: dict[str, float]
     unit: str
-    sparsified: list[tuple[int, int | None]]
+    sparsified: list[int]
 
     def of(self, *groups: str, **wanted: str) -> list[Row]:
         """Return the rows of these groups whose other fields have these values."""
@@ -156,10 +147,7 @@ def run_of(events: list[Event], name: str) -> Run:
         unit = UNITS.get(event.get("task_ids", "target"), "language")
     if chosen_rows(rows, "task"):
         unit = "task"
-    sparsified = []
-    for event in of_kind(events, "sparsified"):
-        experts = int(event["num_experts"]) if "num_experts" in event else None
-        sparsified.append((int(event["update"]), experts))
+    sparsified = [int(event["update"]) for event in of_kind(events, "sparsified")]
     return Run(name, events, rows, data_shares(events), unit, sparsified)
 
 
@@ -209,26 +197,13 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
     return shares
 
 
-class _Table:
-    """Makes rows of one kind of events; moments that are not logged are NaN."""
-
-    def __init__(self, events: Sequence[Event], group: str, update: str = "update") -> None:
-        logged = FIELDS[events[0]["event"]] if events else {}
-        columns = []
-        for name in (update, "minutes", "epoch"):
-            unknown = np.full(len(events), np.nan)
-            columns.append(_column(events, name) if name in logged else unknown)
-        self._group = group
-        self._moments = Moments(*columns)
-        self._subset = str(events[0].get("subset", "")) if events else ""
-
-    def row(
-        self, metric: str, value: Values, task: str = "", layer: str = "", group: str = ""
-    ) -> Row:
-        """Return a row of these events."""
-        return Row(
-            "", group or self._group, metric, self._moments, value, task, layer, self._subset
-        )
+def _maker(events: Sequence[Event], update: str = "update") -> Callable[..., Row]:
+    """Return a function that makes rows of one kind of events; moments that are not logged are NaN."""
+    logged = FIELDS[events[0]["event"]] if events else {}
+    columns = []
+    for name in (update, "minutes", "epoch"):
+        columns.append(_column(events, name) if name in logged else np.full(len(events), np.nan))
+    return partial(Row, moments=Moments(*columns), subset=str(events[0].get("subset", "")) if events else "")
 
 
 def _column(events: Sequence[Event], *path: str) -> Values:
@@ -249,9 +224,9 @@ def _names(events: Iterable[Event], key: str) -> list[str]:
 def _validation(events: Sequence[Event]) -> Iterator[Row]:
     """Yield rows of all, then tiers or groups, then pairs or tasks."""
     chosen = of_first_subset(events, "valid")
-    table = _Table(chosen, ALL)
+    row = _maker(chosen)
     for metric in OF_TEXT:
-        yield table.row(metric, _column(chosen, "all", metric), ALL)
+        yield row(ALL, metric, _column(chosen, "all", metric), task=ALL)
     kinds = (("tiers", "tier"), ("pairs", "pair"), ("groups", "group"), ("tasks", "task"))
     for key, group in kinds:
         names = _names(chosen, key)
@@ -260,7 +235,7 @@ def _validation(events: Sequence[Event]) -> Iterator[Row]:
         for name in names:
             figures: list[Event] = [event.get(key, {}).get(name, {}) for event in chosen]
             for metric in _metrics(figures):
-                yield table.row(metric, _column(figures, metric), name, group=group)
+                yield row(group, metric, _column(figures, metric), task=name)
 
 
 def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -274,9 +249,9 @@ def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _training(events: Sequence[Event]) -> Iterator[Row]:
     chosen = of_kind(events, "train")
-    table = _Table(chosen, "train")
-    for metric in TRAINED:
-        yield table.row(metric, _column(chosen, metric))
+    row = _maker(chosen)
+    for metric in ("loss", "nll_loss", *TRAINED_AMOUNTS):
+        yield row("train", metric, _column(chosen, metric))
 
 
 def _sampling(events: Sequence[Event]) -> Iterator[Row]:
@@ -285,8 +260,8 @@ def _sampling(events: Sequence[Event]) -> Iterator[Row]:
     A pair's back-translated part follows it. Uncertainty sampling's candidates are left out.
     """
     chosen = [event for event in of_kind(events, "sampling") if not event.get("of_candidates")]
-    table = _Table(chosen, "sampling", "updates_before")
-    yield table.row("temperature", _column(chosen, "temperature"))
+    row = _maker(chosen, "updates_before")
+    yield row("sampling", "temperature", _column(chosen, "temperature"))
     probabilities: list[Event] = [event.get("probabilities", {}) for event in chosen]
     first: dict[str, float] = {}
     for event in probabilities:
@@ -296,31 +271,32 @@ def _sampling(events: Sequence[Event]) -> Iterator[Row]:
         synthetic = event.get("synthetic") or synthetic
     for pair in sorted(first, key=lambda pair: (-(first[pair] or 0.0), pair)):
         column = _column(probabilities, pair)
-        yield table.row("probability", column, pair)
+        yield row("sampling", "probability", column, task=pair)
         if synthetic.get(pair):
-            yield table.row("probability", synthetic[pair] * column, f"{pair}, back-translated")
+            part = synthetic[pair] * column
+            yield row("sampling", "probability", part, task=f"{pair}, back-translated")
 
 
 def _selection(events: Sequence[Event]) -> Iterator[Row]:
     """Yield tasks' shares and entropies; a task missing in an event has share 0."""
     chosen = of_kind(events, "selection")
-    table = _Table(chosen, "selection")
+    row = _maker(chosen)
     totals = np.array([max(1, sum(event.get("trained", {}).values())) for event in chosen])
     for task in _names(chosen, "trained"):
         trained = np.nan_to_num(_column(chosen, "trained", task))
-        yield table.row("share", trained / totals, task)
-        yield table.row("entropy", _column(chosen, "relative_entropy", task), task)
-    yield table.row("share_of_data", _column(chosen, "share_of_data"))
+        yield row("selection", "share", trained / totals, task=task)
+        yield row("selection", "entropy", _column(chosen, "relative_entropy", task), task=task)
+    yield row("selection", "share_of_data", _column(chosen, "share_of_data"))
 
 
 def _experts(events: Sequence[Event]) -> Iterator[Row]:
     """Yield experts' tokens by layer and task, in order, where there are tokens."""
     chosen = of_first_subset(events, "experts")
-    table = _Table(chosen, "experts")
+    row = _maker(chosen)
     tasks = dict.fromkeys(task for event in chosen for task in event.get("task_names", ()))
     for layer in _names(chosen, "layers"):
         counts = [_counts(event, layer) for event in chosen]
-        sizes = {len(row) for counts_by_task in counts for row in counts_by_task.values()}
+        sizes = {len(tokens) for counts_by_task in counts for tokens in counts_by_task.values()}
         if len(sizes) > 1:
             rule = f"the same number of experts in {layer} at all updates"
             raise UserError(f"The run log must have {rule}, but has not: {SEVERAL_RUNS}")
@@ -328,7 +304,7 @@ def _experts(events: Sequence[Event]) -> Iterator[Row]:
             if any(task in counts_by_task for counts_by_task in counts):
                 unknown = [np.nan] * max(sizes)
                 rows = [counts_by_task.get(task, unknown) for counts_by_task in counts]
-                yield table.row("tokens", np.array(rows, np.float64), task, layer)
+                yield row("experts", "tokens", np.array(rows, np.float64), task=task, layer=layer)
 
 
 def _counts(event: Event, layer: str) -> dict[str, list[float]]:
@@ -343,16 +319,16 @@ def _counts(event: Event, layer: str) -> dict[str, list[float]]:
 
 def _gates(events: Sequence[Event]) -> Iterator[Row]:
     chosen = of_first_subset(events, "gates")
-    table = _Table(chosen, "gates")
+    row = _maker(chosen)
     for metric in OF_GATES:
         for layer in _names(chosen, "layers"):
-            yield table.row(metric, _column(chosen, "layers", layer, metric), layer=layer)
+            yield row("gates", metric, _column(chosen, "layers", layer, metric), layer=layer)
 
 
 def _sources(events: Sequence[Event]) -> Iterator[Row]:
     """Yield the last validation's weights; these rows' subset is the target task."""
     for event in of_first_subset(events, "sources")[-1:]:
-        table = _Table([{**event, "subset": event.get("target", "")}], "sources")
+        row = _maker([{**event, "subset": event.get("target", "")}])
         names = event.get("sources", ())
         complete = []
         for layer, weights in event.get("layers", {}).items():
@@ -365,10 +341,10 @@ def _sources(events: Sequence[Event]) -> Iterator[Row]:
                 complete.append(weights)
         if complete:
             for name, mean in zip(names, np.mean(complete, axis=0), strict=True):
-                yield table.row("mean weight", np.array([mean]), name)
+                yield row("sources", "mean weight", np.array([mean]), task=name)
         for layer, weights in event.get("layers", {}).items():
             for name, weight in zip(names, weights, strict=True):
-                yield table.row("weight", np.array([weight], np.float64), name, layer)
+                yield row("sources", "weight", np.array([weight], np.float64), task=name, layer=layer)
 
 
 READERS = (

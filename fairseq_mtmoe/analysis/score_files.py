@@ -221,27 +221,11 @@ class Scores:
 
 
 def score_row(
-    group: str,
-    task: str,
-    metric: str,
-    value: float,
-    n: int,
-    error: float | None = None,
-    **more: str,
+    group: str, task: str, metric: str, value: float, n: int, error: float | None = None, **more: str
 ) -> Row:
     """Return a row of one moment."""
     stderr = math.nan if error is None else error
-    return Row(
-        more.pop("run", ""),
-        group,
-        metric,
-        NOW,
-        np.array([float(value)]),
-        task,
-        n=n,
-        stderr=stderr,
-        **more,
-    )
+    return Row(group, metric, np.array([float(value)]), NOW, task, n=n, stderr=stderr, **more)
 
 
 def mean_row(

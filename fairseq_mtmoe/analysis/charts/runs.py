@@ -165,8 +165,7 @@ def _range_without_start(points: Sequence[Point], runs: int) -> tuple[float, flo
 
 def _sparse(run: Run, row: Row, over: str, line: str, panel: str) -> list[Point]:
     """Return a point at the update at which a dense model became sparse."""
-    updates = [update for update, _ in run.sparsified[-1:]]
-    positions = np.array(updates, np.float64)
+    positions = np.array(run.sparsified[-1:], np.float64)
     if over == "minutes":
         positions = np.interp(positions, row.moments.update, row.moments.minutes)
     point = {"y": None, "line": line, "panel": panel, "sparse": "sparse from here"}
