@@ -77,7 +77,8 @@ def compare_evaluations(
     folders: Sequence[Path], out: Path | None, sampling: Sampling, pieces: PieceBleu | None
 ) -> None:
     """Print differences to the first evaluation with their significance; write them to `out`."""
-    from fairseq_mtmoe.analysis.charts import models, save
+    from fairseq_mtmoe.analysis.charts import models
+    from fairseq_mtmoe.analysis.charts.look import save
 
     evaluations = read_evaluations(folders)
     with progress_bar("pairs", transient=True) as progress:

@@ -124,7 +124,7 @@ def write_pictures(
     paths: Sequence[Path], scores: Sequence[Path], states: dict[str, Any], folder: Path
 ) -> None:
     """Write each chart of the page to `folder` (UserError: there is none yet)."""
-    from fairseq_mtmoe.analysis.charts import save
+    from fairseq_mtmoe.analysis.charts.look import save
     from fairseq_mtmoe.analysis.report import page
 
     charts = page.charts_of(page.read_shown(paths, scores), states)

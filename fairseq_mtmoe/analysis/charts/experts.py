@@ -171,6 +171,4 @@ def expert_map(runs: Sequence[Run]) -> Chart | None:
     if not cells:
         return None
     note = "Each expert's share of a row's validation tokens at the last validation."
-    return finished(
-        look.heat(cells, scheme="blues", axis=".1%", step=14), "Who uses which expert", note
-    )
+    return finished(look.heat(cells, alt.Scale(scheme="blues"), ".1%"), "Who uses which expert", note)

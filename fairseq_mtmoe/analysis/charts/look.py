@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import altair as alt
 
@@ -51,7 +51,7 @@ class Panel:
     columns: int = 2
     low: float | None = None
     high: float | None = None
-    sides: Literal["shared", "independent"] = "independent"
+    sides: str = "independent"
 
 
 def finite(value: float) -> float | None:
@@ -87,8 +87,8 @@ def lines(points: Sequence[Point], form: Panel) -> Chart:
     )
     y_scale = _scale("log" if form.log else "linear", form.low, form.high)
     y_axis = alt.Axis(format=form.axis, tickCount=6)
-    tooltip = [
-        alt.Tooltip("line:N", title=" "),
+    tooltip: list[Any] = [
+        "line:N",
         alt.Tooltip("x:Q", title=form.x, format=","),
         alt.Tooltip("y:Q", title=form.y or "value", format=form.axis),
     ]
@@ -105,8 +105,7 @@ def lines(points: Sequence[Point], form: Panel) -> Chart:
         curves.mark_point(opacity=0, size=90),  # shows the tooltip near a line
         data=alt.InlineData([*points]),
     )
-    sized = chart.properties(width=form.width, height=form.height)
-    faceted = panels(sized, form.columns, order_of(points, "panel"))
+    faceted = panels(chart.properties(width=form.width, height=form.height), form.columns, points)
     return faceted.resolve_scale(y=form.sides).resolve_axis(x="independent")
 
 
@@ -121,9 +120,7 @@ def order_of(points: Iterable[Point], field: str) -> list[Any]:
 
 
 def colors(
-    names: Sequence[str],
-    few: Sequence[str] = PALETTE,
-    extent: tuple[float, float] = (0, 0.85),
+    names: Sequence[str], few: Sequence[str] = PALETTE, extent: tuple[float, float] = (0, 0.85)
 ) -> alt.Scale:
     """Return a colour per name: of `few`, or of viridis without its pale end."""
     if len(names) <= len(few):
@@ -134,45 +131,26 @@ def colors(
     return alt.Scale(domain=list(names), scheme=alt.SchemeParams("viridis", extent=ends))
 
 
-def panels(chart: Chart, columns: int, order: Sequence[str]) -> Chart:
+def panels(chart: Chart, columns: int, points: Iterable[Point]) -> Chart:
     """Facet the chart: one panel per `panel` of the points, under its name."""
     header = alt.Header(
         title=None, labelFontSize=11, labelFontWeight="bold", labelAnchor="start", labelPadding=4
     )
-    facet = alt.Facet("panel:N", title=None, sort=list(order), header=header)
+    facet = alt.Facet("panel:N", title=None, sort=order_of(points, "panel"), header=header)
     return chart.facet(facet, columns=columns, spacing=18)
 
 
-def heat(
-    cells: Sequence[Point],
-    *,
-    scheme: Any = "viridis",
-    domain: tuple[float, float] | None = None,
-    middle: float | None = None,
-    axis: str = ".2f",
-    step: int = 26,
-    written: bool = False,
-) -> Chart:
+def heat(cells: Sequence[Point], scale: alt.Scale, axis: str = ".2f", written: bool = False) -> Chart:
     """Draw a heat map of `value` over `column` and `row`, in a panel per `panel`.
 
-    Cells are `step` pixels wide and high. The scheme's middle colour is at `middle`. With
-    `written`, cells show their values in d3's format `axis`.
+    With `written`, cells are larger and show their values in d3's format `axis`.
     """
-    scale = alt.Scale(
-        scheme=scheme,
-        domain=list(domain) if domain else alt.Undefined,
-        domainMid=alt.Undefined if middle is None else middle,
-    )
-    label_axis = alt.Axis(labelAngle=-90, labelOverlap=True)
+    step = 30 if written else 14
     base = alt.Chart().encode(
-        x=alt.X("column:O", title=None, sort=order_of(cells, "column"), axis=label_axis),
-        y=alt.Y("row:O", title=None, sort=order_of(cells, "row")),
+        x=alt.X("column:O", title=None, sort=None, axis=alt.Axis(labelAngle=-90, labelOverlap=True)),
+        y=alt.Y("row:O", title=None, sort=None),
     )
-    tooltip = [
-        alt.Tooltip("row:N", title=" "),
-        alt.Tooltip("column:N", title=" "),
-        alt.Tooltip("value:Q", format=axis),
-    ]
+    tooltip = ["row:N", "column:N", alt.Tooltip("value:Q", format=axis)]
     color = alt.Color("value:Q", title=None, scale=scale, legend=alt.Legend(format=axis))
     layers = [base.mark_rect().encode(color=color, tooltip=tooltip)]
     if written:
@@ -182,8 +160,7 @@ def heat(
     chart = alt.layer(*layers, data=alt.InlineData([*cells])).properties(
         width=step * most(cells, "column"), height=step * most(cells, "row")
     )
-    faceted = panels(chart, 4, order_of(cells, "panel"))
-    return faceted.resolve_scale(x="independent", y="independent")
+    return panels(chart, 4, cells).resolve_scale(x="independent", y="independent")
 
 
 def most(points: Sequence[Point], field: str) -> int:
@@ -200,32 +177,15 @@ def finished(chart: Chart, title: str, *notes: str) -> Chart:
     for note in notes:
         subtitle += textwrap.wrap(note, NOTE_CHARACTERS, break_on_hyphens=False)
     text = alt.TitleParams(
-        title,
-        subtitle=subtitle,
-        anchor="start",
-        fontSize=14,
-        subtitleFontSize=10,
-        subtitleColor=GREY,
-        offset=8,
+        title, subtitle=subtitle, anchor="start", fontSize=14, subtitleFontSize=10, subtitleColor=GREY, offset=8
     )
-    axis = {
-        "domainColor": "#888",
-        "tickColor": "#888",
-        "gridColor": "#e6e6e6",
-        "labelFontSize": 10,
-        "titleFontSize": 11,
-        "titleFontWeight": "normal",
-    }
-    legend = {
-        "symbolLimit": 0,
-        "labelLimit": 420,
-        "labelFontSize": 10,
-        "symbolStrokeWidth": 2,
-        "symbolSize": 260,
-        "columns": 1,
-    }
     styled = chart.properties(title=text, background="white").configure_view(stroke=None)
-    styled = styled.configure_axis(**axis).configure_legend(**legend)
+    styled = styled.configure_axis(
+        domainColor="#888", tickColor="#888", gridColor="#e6e6e6", labelFontSize=10, titleFontSize=11,
+        titleFontWeight="normal",
+    ).configure_legend(
+        symbolLimit=0, labelLimit=420, labelFontSize=10, symbolStrokeWidth=2, symbolSize=260, columns=1
+    )  # fmt: skip
     return styled.configure_line(strokeWidth=1.8)
 
 
@@ -243,17 +203,16 @@ def _spelled(value: Any) -> Any:
     return visible(value) if isinstance(value, str) else value
 
 
-def save(chart: Chart, path: str | Path) -> None:
+def save(chart: Chart, path: Path) -> None:
     """Write a chart as PNG, whole or not at all."""
     import vl_convert
 
-    svg = vl_convert.vegalite_to_svg(spec_of(chart))
-    content = vl_convert.svg_to_png(svg, scale=2.0)
+    content = vl_convert.vegalite_to_png(spec_of(chart), scale=2.0)
     with replacing(path) as partial:
-        Path(partial).write_bytes(content)
+        partial.write_bytes(content)
 
 
 def with_last(name: str, values: Iterable[float], form: Any = number) -> str:
     """Return a line's name with its last finite value."""
-    last = [value for value in values if math.isfinite(value)][-1:]
-    return f"{name} {form(last[0])}" if last else name
+    last = [form(value) for value in values if math.isfinite(value)][-1:]
+    return " ".join([name, *last])

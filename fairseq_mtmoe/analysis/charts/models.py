@@ -100,16 +100,9 @@ def _matrices(panels: Mapping[str, tuple[list[str], Matrix]]) -> Chart:
     limit = max([LEAST_COSINE, *[abs(cell["value"] or 0.0) for cell in cells]])
     for cell in cells:
         cell["dark"] = abs(cell["value"] or 0.0) > 0.7 * limit
-    written = max(len(tasks) for tasks, _ in panels.values()) <= MOST_WRITTEN
     # Orange and purple are safe for every colour vision; in grey the numbers show the sign.
-    return look.heat(
-        cells,
-        scheme="purpleorange",
-        domain=(-limit, limit),
-        middle=0,
-        step=30 if written else 14,
-        written=written,
-    )
+    scale = alt.Scale(scheme="purpleorange", domain=[-limit, limit], domainMid=0)
+    return look.heat(cells, scale, written=look.most(cells, "row") <= MOST_WRITTEN)
 
 
 def plane_of(table_KD: Array) -> tuple[Matrix, tuple[float, float]]:
@@ -143,9 +136,8 @@ def embeddings(states: Mapping[str, Mapping[str, Any]]) -> Chart | None:
     text = base.mark_text(align="left", dx=6, fontSize=10).encode(text="line:N")
     dots = base.mark_point(filled=True, color=look.PALETTE[0])
     chart = alt.layer(dots, text, data=alt.InlineData(points)).properties(width=320, height=320)
-    faceted = look.panels(chart, 3, look.order_of(points, "panel"))
-    separate = faceted.resolve_scale(x="independent", y="independent")
-    return finished(separate, "Task embeddings", EMBEDDINGS_NOTE)
+    faceted = look.panels(chart, 3, points).resolve_scale(x="independent", y="independent")
+    return finished(faceted, "Task embeddings", EMBEDDINGS_NOTE)
 
 
 def differences(comparisons: Sequence[Differences]) -> Chart:
@@ -188,5 +180,5 @@ def differences(comparisons: Sequence[Differences]) -> Chart:
     height = (12 * len(others) + 6) * look.most(points, "row")
     chart = alt.layer(zero, bars, dots, data=alt.InlineData(points))
     sized = chart.properties(width=260, height=height)
-    faceted = look.panels(sized, 3, look.order_of(points, "panel"))
+    faceted = look.panels(sized, 3, points)
     return finished(faceted.resolve_scale(x="independent"), title, DIFFERENCES_NOTE)

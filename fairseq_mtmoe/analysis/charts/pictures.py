@@ -27,29 +27,25 @@ class Picture:
         return [run for run in shown if run.of(*self.groups, **wanted)]
 
 
-def _perplexity_over_minutes(shown: Sequence[Run]) -> Chart | None:
-    return runs.perplexity(shown, "minutes") if _have_minutes(shown) else None
+def _over_minutes(draw: Callable[[Sequence[Run], str], Chart]) -> Callable[[Sequence[Run]], Chart | None]:
+    """Return a chart's form over minutes, for several runs which all log the minutes of validations."""
 
+    def draw_over_minutes(shown: Sequence[Run]) -> Chart | None:
+        for run in shown:
+            for row in run.of("all", "tier", "group", "task"):
+                if np.isnan(row.moments.minutes).all():
+                    return None
+        return draw(shown, "minutes") if len(shown) > 1 else None
 
-def _metrics_over_minutes(shown: Sequence[Run]) -> Chart | None:
-    return runs.metrics(shown, "minutes") if _have_minutes(shown) else None
-
-
-def _have_minutes(shown: Sequence[Run]) -> bool:
-    """Return whether there are several runs, and all log the minutes of validations."""
-    for run in shown:
-        for row in run.of("all", "tier", "group", "task"):
-            if np.isnan(row.moments.minutes).all():
-                return False
-    return len(shown) > 1
+    return draw_over_minutes
 
 
 PICTURES = {
     "perplexity": Picture(runs.perplexity, ("tier", "all"), "ppl"),
-    "perplexity_minutes": Picture(_perplexity_over_minutes, ("tier", "all"), "ppl"),
+    "perplexity_minutes": Picture(_over_minutes(runs.perplexity), ("tier", "all"), "ppl"),
     "pairs": Picture(runs.pairs, ("pair",), "ppl"),
     "metrics": Picture(runs.metrics, ("task",)),
-    "metrics_minutes": Picture(_metrics_over_minutes, ("task",)),
+    "metrics_minutes": Picture(_over_minutes(runs.metrics), ("task",)),
     "training": Picture(runs.training, ("train",)),
     "sampling": Picture(runs.sampling, ("sampling",)),
     "selection": Picture(runs.selection, ("selection",), "share"),

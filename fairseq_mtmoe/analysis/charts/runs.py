@@ -6,23 +6,15 @@ the gates' distance from their start.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import altair as alt
 import numpy as np
 
 from fairseq_mtmoe.analysis.charts import look
-from fairseq_mtmoe.analysis.charts.look import (
-    Chart,
-    Panel,
-    Point,
-    finished,
-    finite,
-    lines,
-    percent,
-    with_last,
-)
+from fairseq_mtmoe.analysis.charts.look import Chart, Panel, Point, finished, finite, lines, percent, with_last
 from fairseq_mtmoe.analysis.routing import entropies, routed_layers
 from fairseq_mtmoe.analysis.rows import ALL, TIERS, Row, Run, Values
 from fairseq_mtmoe.analysis.score_files import SMALL, TITLES
@@ -92,15 +84,8 @@ def sampling(runs: Sequence[Run]) -> Chart:
     parts = []
     if probabilities:
         title = "" if temperatures else x_title
-        height = max(220, 12 * pairs)
-        parts.append(
-            lines(
-                probabilities,
-                replace(
-                    form, x=title, y="sampling probability", log=True, axis="~%", height=height
-                ),
-            )
-        )
+        shown = replace(form, x=title, y="sampling probability", log=True, axis="~%", height=max(220, 12 * pairs))
+        parts.append(lines(probabilities, shown))
     if temperatures:
         parts.append(lines(temperatures, replace(form, x=x_title, y="temperature", height=80)))
     unit = "task" if runs[0].unit == "task" else "language pair"
@@ -121,9 +106,29 @@ def sampling_axis(rows: Sequence[Row]) -> tuple[str, Values]:
     return ("update", updates) if is_within else ("epoch", epochs)
 
 
-def _positions(row: Row, over: str) -> Values:
-    """Return a row's positions on the x axis `over`."""
-    return row.moments.update if over == "updates" else row.moments.minutes
+Titled = Callable[[Run], Iterable[tuple[str, Row]]]
+
+
+def _compared(runs: Sequence[Run], titled: Titled, over: str, form: Any = look.number) -> list[Point]:
+    """Return points of runs' titled rows over updates or minutes.
+
+    A single run has a line per title with its last value, and several runs have a panel per title.
+    """
+    points: list[Point] = []
+    for run in runs:
+        for title, row in titled(run):
+            line, panel = with_last(title, row.value, form), ""
+            if len(runs) > 1:
+                line, panel = run.name, title
+            x, became_sparse = row.moments.update, np.array(run.sparsified[-1:], np.float64)
+            if over == "minutes":
+                x, became_sparse = row.moments.minutes, np.interp(became_sparse, x, row.moments.minutes)
+            points += points_of(row, x, line, panel)
+            for position in became_sparse:
+                if math.isfinite(position):
+                    point = {"x": float(position), "y": None, "line": line, "panel": panel}
+                    points.append({**point, "sparse": "sparse from here"})
+    return points
 
 
 def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
@@ -131,22 +136,20 @@ def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
 
     Several runs have a panel per tier.
     """
-    points: list[Point] = []
-    for group in (*TIERS, ALL):
-        panel = ""
-        if len(runs) > 1:
-            panel = "all pairs" if group == ALL else f"{group}-resource pairs"
-        for run in runs:
-            for row in run.of("tier", "all", metric="ppl", task=group):
-                line = with_last(group, row.value) if len(runs) == 1 else run.name
-                points += points_of(row, _positions(row, over), line, panel)
-                points += _sparse(run, row, over, line, panel)
+    points = _compared(runs, _perplexities, over)
     low, high = _range_without_start(points, len(runs))
     size = (520, 340) if len(runs) == 1 else (360, 230)
     form = Panel(
         over, "perplexity", log=True, axis=",~r", width=size[0], height=size[1], low=low, high=high
     )
     return finished(lines(points, form), f"Validation perplexity over {over}")
+
+
+def _perplexities(run: Run) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of tiers and of all pairs, with titles."""
+    for group in (*TIERS, ALL):
+        for row in run.of("tier", "all", metric="ppl", task=group):
+            yield f"{group} pairs", row
 
 
 def _range_without_start(points: Sequence[Point], runs: int) -> tuple[float, float]:
@@ -163,15 +166,6 @@ def _range_without_start(points: Sequence[Point], runs: int) -> tuple[float, flo
     return (min(values) / 1.03, max(values) * 1.03) if values else (1.0, 10.0)
 
 
-def _sparse(run: Run, row: Row, over: str, line: str, panel: str) -> list[Point]:
-    """Return a point at the update at which a dense model became sparse."""
-    positions = np.array(run.sparsified[-1:], np.float64)
-    if over == "minutes":
-        positions = np.interp(positions, row.moments.update, row.moments.minutes)
-    point = {"y": None, "line": line, "panel": panel, "sparse": "sparse from here"}
-    return [{"x": float(x), **point} for x in positions if math.isfinite(x)]
-
-
 def pairs(runs: Sequence[Run]) -> Chart:
     """Draw the perplexity of each pair, in a panel per run."""
     points: list[Point] = []
@@ -181,14 +175,7 @@ def pairs(runs: Sequence[Run]) -> Chart:
     low, high = _range_without_start(points, len(runs))
     height = max(300, look.LEGEND_LINE * len(look.order_of(points, "line")))
     form = Panel(
-        "updates",
-        "perplexity",
-        log=True,
-        axis=",~r",
-        height=height,
-        low=low,
-        high=high,
-        sides="shared",
+        "updates", "perplexity", log=True, axis=",~r", height=height, low=low, high=high, sides="shared"
     )
     return finished(lines(points, form), "Validation perplexity by pair")
 
@@ -198,18 +185,8 @@ def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
 
     Several runs have a panel per metric.
     """
-    measured: dict[str, list[tuple[Run, Row]]] = {}
-    for run in runs:
-        for title, row in _main_metrics(run):
-            measured.setdefault(title, []).append((run, row))
-    points: list[Point] = []
-    for title, rows in measured.items():
-        for run, row in rows:
-            line, panel = with_last(title, row.value, "{:.1f}".format), ""
-            if len(runs) > 1:
-                line, panel = run.name, title
-            points += points_of(row, _positions(row, over), line, panel)
-    size = (520, max(320, 16 * len(measured))) if len(runs) == 1 else (280, 180)
+    points = _compared(runs, _main_metrics, over, "{:.1f}".format)
+    size = (520, max(320, 16 * len(look.order_of(points, "line")))) if len(runs) == 1 else (280, 180)
     form = Panel(over, "percent", width=size[0], height=size[1], columns=3)
     return finished(lines(points, form), f"Metrics in validation over {over}")
 
@@ -257,9 +234,8 @@ def selection(runs: Sequence[Run]) -> Chart:
                 if math.isfinite(row.figure):
                     panel = f"{run.name}: {percent(row.figure)} of the data"
             for row in run.of("selection", metric=metric):
-                points += points_of(
-                    row, row.moments.update, _named(runs, row, row.task, percent), panel
-                )
+                line = _named(runs, row, row.task, percent)
+                points += points_of(row, row.moments.update, line, panel)
         high = max((point["y"] or 0.0 for point in points), default=0.0) or 1.0
         form = Panel("updates", title, axis="%", width=380, height=240, columns=len(runs))
         parts.append(lines(points, replace(form, low=0.0, high=high, sides="shared")))
@@ -283,16 +259,14 @@ def sources(runs: Sequence[Run]) -> Chart:
     names = look.order_of(bars, "line")
     for bar in bars:
         bar["order"] = names.index(bar["line"])
-    weight_axis = alt.Axis(format="%")
-    base = alt.Chart(alt.InlineData(bars)).mark_bar(stroke="white")
-    chart = base.encode(
+    chart = alt.Chart(alt.InlineData(bars)).mark_bar(stroke="white").encode(
         x=alt.X("x:N", title=None, sort=None, axis=alt.Axis(labelLimit=300)),
-        y=alt.Y("y:Q", title=None, axis=weight_axis, stack="zero"),
+        y=alt.Y("y:Q", title=None, axis=alt.Axis(format="%"), stack="zero"),
         color=alt.Color("line:N", title=None, sort=None, scale=look.colors(names, ())),
         order=alt.Order("order:Q"),
         tooltip=["line:N", alt.Tooltip("y:Q", format=".1%")],
     ).properties(width=alt.Step(26), height=170)
-    panels = look.panels(chart, 1, look.order_of(bars, "panel")).resolve_scale(x="independent")
+    panels = look.panels(chart, 1, bars).resolve_scale(x="independent")
     return finished(panels, "Weights of the sources", SOURCES_NOTE)
 
 
