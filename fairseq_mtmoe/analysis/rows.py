@@ -74,10 +74,8 @@ class Row:
         return float(self.value[-1])
 
     @property
-    def best_index(self) -> int | None:
-        """The first index of the best value; None if no value is known."""
-        if np.isnan(self.value).all():
-            return None
+    def best_index(self) -> int:
+        """The first index of the best value."""
         return int(np.nanargmin(self.value if self.metric in FALLING else -self.value))
 
     def at(self, indices: list[int]) -> Row:

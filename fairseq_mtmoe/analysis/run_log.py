@@ -14,24 +14,14 @@ from typing import Annotated, Any, Required
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import open_in_place, read_bytes
-from fairseq_mtmoe.io.typed import Fault, Rule, Text, fault, mapping
+from fairseq_mtmoe.io.typed import Rule, Text, fault, mapping
 
 FILE_NAME = "mtmoe.jsonl"
 ROOT = Path(__file__).parents[2]
 LARGEST_COUNT = 2**53  # a float holds every whole number up to it
 LARGEST_AMOUNT = 1e30
 TRAINED_AMOUNTS = (
-    "lr",
-    "gnorm",
-    "wps",
-    "ups",
-    "wpb",
-    "bsz",
-    "clip",
-    "loss_scale",
-    "gb_free",
-    "padding",
-    "skipped",
+    *("lr", "gnorm", "wps", "ups", "wpb", "bsz", "clip", "loss_scale", "gb_free", "padding", "skipped"),
     "expert_comm_ms",
 )
 """Fields of the event `train` beside losses, as far as fairseq knows them."""
@@ -144,11 +134,6 @@ FIELDS: dict[str, dict[str, Any]] = {
 _EVENTS = {kind: mapping(fields) for kind, fields in FIELDS.items()}
 
 
-def what_is_wrong(event: Event) -> Fault | None:
-    """Return the first field that breaks `FIELDS`, as half a sentence, or None."""
-    return fault(event, _EVENTS.get(event["event"], Any))
-
-
 class RunLog:
     """Appends events to one file; a resumed run continues the interrupted run's file."""
 
@@ -195,7 +180,7 @@ def read(path: str | Path) -> list[Event]:
         event = _parse(line)
         if event is None:
             continue
-        wrong = what_is_wrong(event)
+        wrong = fault(event, _EVENTS.get(event["event"], Any))
         if wrong is not None:
             raise UserError(
                 f"Line {number} of the run log `{file}` {wrong}; remove this line to read the others."
@@ -203,10 +188,7 @@ def read(path: str | Path) -> list[Event]:
         events.append(event)
     if content and not any(event["event"] in FIELDS for event in events):
         raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
-    started = None
-    for event in events:
-        if event["event"] == "run":
-            started = started or event.get("started")
+    starts = [event["started"] for event in events if event["event"] == "run" and event.get("started")]
     kept: list[Event] = []
     earliest: dict[tuple[str, str], tuple[float, float]] = {}
     for event in reversed(events):
@@ -214,20 +196,15 @@ def read(path: str | Path) -> list[Event]:
         moment = _moment(event)
         if moment < earliest.get(kind, (math.inf, 0.0)):
             earliest[kind] = moment
-            is_start = event["event"] == "run" and started
-            kept.append({**event, "started": started} if is_start else event)
+            is_start = event["event"] == "run" and starts
+            kept.append({**event, "started": starts[0]} if is_start else event)
     return kept[::-1]
 
 
 def _moment(event: Event) -> tuple[float, float]:
     """Return the key that orders events of a kind; 0 where fields are unknown."""
-    moment = event.get("update", event.get("epoch", 0))
-    part = event.get("part", 0)
-    return _count_or_0(moment), _count_or_0(part)
-
-
-def _count_or_0(value: Any) -> float:
-    return float(value) if is_count(value) else 0.0
+    moment, part = event.get("update", event.get("epoch")), event.get("part")
+    return float(moment) if is_count(moment) else 0.0, float(part) if is_count(part) else 0.0
 
 
 def _parse(line: bytes) -> Event | None:
@@ -274,9 +251,8 @@ def provenance() -> dict[str, str | None]:
 
 
 def _git(*arguments: str) -> str | None:
-    command = ["git", "-C", str(ROOT), *arguments]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
     except FileNotFoundError:  # no git on this machine
         return None
     return result.stdout.strip() or None

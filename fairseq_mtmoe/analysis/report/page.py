@@ -77,22 +77,18 @@ def _compare(shown: Shown) -> None:
     """Compare the runs' scores (UserError: they have other test sets)."""
     folders = {name: scores.folders[0] for name, scores in shown.scores.items() if scores.pairs}
     if len(folders) > 1:
-        stamps = [(Path(folder) / JSON_FILE).stat().st_mtime_ns for folder in folders.values()]
-        shown.differences = _differences(tuple(folders.items()), tuple(stamps))
+        stamps = tuple((Path(folder) / JSON_FILE).stat().st_mtime_ns for folder in folders.values())
+        shown.differences = _differences(tuple(folders), tuple(folders.values()), stamps)
     benchmarks = {name: [scores] for name, scores in shown.scores.items() if scores.tasks}
     if len(benchmarks) > 1:
         shown.systems = comparison.systems_of(benchmarks)
 
 
 @lru_cache(maxsize=1)
-def _differences(
-    folders: tuple[tuple[str, str], ...], stamps: tuple[int, ...]
-) -> list[Differences]:
+def _differences(names: tuple[str, ...], folders: tuple[str, ...], stamps: tuple[int, ...]) -> list[Differences]:
     """Return the differences between runs' evaluations, once for the same files."""
-    read = read_evaluations([Path(folder) for _, folder in folders])
-    evaluations = []
-    for (name, _), evaluation in zip(folders, read, strict=True):
-        evaluations.append(replace(evaluation, name=name))
+    read = read_evaluations([*map(Path, folders)])
+    evaluations = [replace(evaluation, name=name) for name, evaluation in zip(names, read, strict=True)]
     return find_differences(evaluations, SAMPLING)
 
 
@@ -138,7 +134,7 @@ def _warnings(shown: Shown) -> list[Part]:
         prefix = f"{run.name}: " if len(shown.runs) > 1 else ""
         if not run.events:
             texts.append(f"{prefix}The run log has no events yet.")
-        texts += [prefix + warned.text for warned in warnings_of(run)]
+        texts += [prefix + text for text in warnings_of(run)]
     return [texts or "No warnings.", *shown.notes]
 
 
@@ -161,13 +157,10 @@ def _setup(runs: Sequence[Run]) -> list[Section]:
     if common:
         table = Table(["setting", "value"], common, texts=2)
         sections.append(Section("Common settings", [table], folded=len(runs) > 1))
-    commands = [
-        (run.name, str(start_of(run)["command"])) for run in runs if start_of(run).get("command")
-    ]
-    if commands:
-        sections.append(
-            Section("Commands", [Table(["run", "command"], commands, texts=2)], folded=True)
-        )
+    commands = [(run.name, str(start_of(run).get("command") or "")) for run in runs]
+    if any(command for _, command in commands):
+        table = Table(["run", "command"], commands, texts=2)
+        sections.append(Section("Commands", [table], folded=True))
     return sections
 
 

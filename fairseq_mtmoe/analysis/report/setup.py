@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_mtmoe.analysis.rows import Row, Run, of_kind
-from fairseq_mtmoe.analysis.run_log import Event, is_plain
+from fairseq_mtmoe.analysis.run_log import Event, is_count, is_plain
 from fairseq_mtmoe.errors import flag
 
 FIRST = ("data", "commit", "hardware", "started", "seed")
@@ -34,27 +34,24 @@ def settings_of(run: Run) -> dict[str, str]:
     sizes = start.get("sizes") or {}
     if sizes:
         settings["training sentences"] = f"{int(sum(sizes.values())):,} in {len(sizes)} sets"
-    options = {**start.get("options", {})}
-    for name, value in start.items():  # options of sampling are beside the others
-        if name not in NOT_OPTIONS and is_plain(value):
-            options[name] = value
-    settings |= {flag(name): value for name, value in sorted(options.items())}
-    versions = sorted(start.get("versions", {}).items())
-    settings |= {f"{name} (version)": version for name, version in versions}
+    # Options of sampling are beside the others.
+    beside = {name: value for name, value in start.items() if name not in NOT_OPTIONS and is_plain(value)}
+    options = {**start.get("options", {}), **beside}
+    settings |= {flag(name): options[name] for name in sorted(options)}
+    versions = start.get("versions", {})
+    settings |= {f"{name} (version)": versions[name] for name in sorted(versions)}
     return {name: _text(value) for name, value in settings.items()}
 
 
 def _text(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+    if is_count(value):
         value = int(value)
     return json.dumps(value, ensure_ascii=False)
 
 
-def compared_settings(
-    runs: Sequence[Run],
-) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
+def compared_settings(runs: Sequence[Run]) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
     """Return settings that differ, with a value per run, and common ones.
 
     With one run, all its settings are common. A value that a run does not have is empty.
@@ -81,24 +78,22 @@ def last_of(events: Sequence[Mapping[str, Any]], name: str) -> Any:
 def progress_of(run: Run) -> dict[str, str]:
     """Return how far a run is, and its best validation, in words."""
     measured = [event for event in run.events if event["event"] in ("train", "valid")]
-    epochs = [int(event["epoch"]) for event in of_kind(run.events, "sampling")]
+    epochs = [event["epoch"] for event in of_kind(run.events, "sampling")]
     updates = max((int(event["update"]) for event in run.events if "update" in event), default=0)
     most = start_of(run).get("options", {}).get("max_update")
-    is_limited = isinstance(most, int | float) and not isinstance(most, bool) and most > 0
     state = "unknown"
-    if is_limited:
+    if isinstance(most, int | float) and most > 0:
         state = "finished" if updates >= most else "not finished"
     row = _judged(run)
-    index = None if row is None else row.best_index
     best, best_update = "", ""
-    if row is not None and index is not None:
-        best = f"{row.value[index]:,.2f} {row.metric}"
-        best_update = f"{row.moments.update[index]:,.0f}"
+    if row is not None:
+        index = row.best_index
+        best, best_update = f"{row.value[index]:,.2f} {row.metric}", f"{row.moments.update[index]:,.0f}"
     return {
         "best validation": best,
         "at update": best_update,
         "updates": f"{updates:,}",
-        "epoch": str(max(epochs)) if epochs else "",
+        "epoch": _counted(max(epochs, default=None)),
         "minutes": _counted(last_of(measured, "minutes")),
         "tokens": _counted(last_of(measured, "tokens")),
         "skipped updates": _counted(last_of(of_kind(run.events, "train"), "skipped")),
@@ -109,10 +104,8 @@ def progress_of(run: Run) -> dict[str, str]:
 def _judged(run: Run) -> Row | None:
     """Return the row by which validations are compared: a benchmark's mean, or perplexity."""
     means = run.of("group", metric="mean")
-    for row in means:
-        if row.task == "all":
-            return row
-    rows = [*means[-1:], *run.of("all", "tier", "pair", "task")]
+    of_all = [row for row in means if row.task == "all"]
+    rows = [*of_all, *means[-1:], *run.of("all", "tier", "pair", "task")]
     return rows[0] if rows else None
 
 

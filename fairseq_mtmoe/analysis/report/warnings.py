@@ -2,19 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from fairseq_mtmoe.analysis.routing import (
-    LAST,
-    LEAST_SHARE,
-    entropies,
-    routed_layers,
-    unmoved,
-    used_experts,
-)
+from fairseq_mtmoe.analysis.routing import LAST, LEAST_SHARE, entropies, routed_layers, unmoved, used_experts
 from fairseq_mtmoe.analysis.rows import EVERYBODY, Row, Run, Values, of_first_subset, of_kind
 
 LEAST_TOKENS = 20
@@ -27,29 +19,20 @@ MANY_SKIPPED = 0.01
 MOST_NAMES = 8
 
 
-@dataclass(frozen=True)
-class Warned:
-    """A rule's finding and advice."""
-
-    kind: str
-    text: str
-
-
-def warnings_of(run: Run) -> list[Warned]:
+def warnings_of(run: Run) -> list[str]:
     """Return the findings of all rules, in the rules' order: the most severe are first."""
-    findings: list[Warned] = []
-    for rule in RULES:
-        findings += [Warned(rule.__name__, text) for text in rule(run)]
-    return findings
+    return [finding for rule in RULES for finding in rule(run)]
 
 
 def loss_not_finite(run: Run) -> Iterator[str]:
     """Warn of a loss of training or validation that is not finite."""
-    validations = []
-    for event in of_first_subset(run.events, "valid"):
-        validations.append({"update": event["update"], **event.get("all", {})})
-    for kind, events in (("training", of_kind(run.events, "train")), ("validation", validations)):
-        updates = [int(event["update"]) for event in events if event.get("loss", 0.0) is None]
+    validations = of_first_subset(run.events, "valid")
+    losses = {
+        "training": [(event["update"], event.get("loss", 0.0)) for event in of_kind(run.events, "train")],
+        "validation": [(event["update"], event.get("all", {}).get("loss", 0.0)) for event in validations],
+    }
+    for kind, logged in losses.items():
+        updates = [int(update) for update, loss in logged if loss is None]
         if not updates:
             continue
         times = f"{len(updates):,} time" + "s" * (len(updates) > 1)
@@ -134,34 +117,25 @@ def language_worse(run: Run) -> Iterator[str]:
         rise = _rise_of(row)
         if rise is None:
             continue
+        best, by, noise = rise
         changes = []
         for other in rows:
             logs = np.log(np.where(other.value > 0, other.value, np.nan))
-            change = float(logs[-LAST:].mean() - logs[rise.best : rise.best + LAST].mean())
+            change = float(logs[-LAST:].mean() - logs[best : best + LAST].mean())
             if other is not row and math.isfinite(change):
                 changes.append(change)
         if changes and median(changes) < 0:
             yield (
-                f"{row.task} got worse: its perplexity rose by {math.expm1(rise.by):.1%} since "
-                f"update {rise.update:,}, over {NOISE_TIMES:g} times the {rise.noise:.1%} by which "
+                f"{row.task} got worse: its perplexity rose by {math.expm1(by):.1%} since update "
+                f"{row.moments.update[best + LAST - 1]:,.0f}, over {NOISE_TIMES:g} times the {noise:.1%} by which "
                 f"means of {LAST} validations vary, while the other pairs' changed by "
                 f"{math.expm1(median(changes)):.1%} in the median. Sample the pair less often (a "
                 "lower temperature, or heating that ends sooner), or stop earlier."
             )
 
 
-@dataclass(frozen=True)
-class _Rise:
-    """A rise of a perplexity's logarithm since the best validations, which begin at `best`."""
-
-    best: int
-    update: int
-    by: float
-    noise: float
-
-
-def _rise_of(row: Row) -> _Rise | None:
-    """Return the rise since the best three validations.
+def _rise_of(row: Row) -> tuple[int, float, float] | None:
+    """Return the index of the best three validations, the rise of the logarithm since, and its noise.
 
     None if noise explains the rise, or if there are too few validations. Noise comes from second
     differences: they cancel a slope and have 6 times its variance. Their median is robust to single
@@ -175,9 +149,7 @@ def _rise_of(row: Row) -> _Rise | None:
     deviation = 1.4826 * float(np.median(np.abs(np.diff(logs, 2)))) / math.sqrt(6)
     noise = deviation * math.sqrt(2 / LAST)
     by = float(means[-1] - means[best])
-    if by <= max(NOISE_TIMES * noise, math.log1p(LEAST_RISE)):
-        return None
-    return _Rise(best, int(row.moments.update[best + LAST - 1]), by, noise)
+    return (best, by, noise) if by > max(NOISE_TIMES * noise, math.log1p(LEAST_RISE)) else None
 
 
 def unmoved_gate(run: Run) -> Iterator[str]:

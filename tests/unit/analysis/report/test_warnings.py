@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.analysis.report.warnings import warnings_of
+from fairseq_mtmoe.analysis.report.warnings import RULES, warnings_of
 from fairseq_mtmoe.analysis.routing import entropies, used_experts
 from fairseq_mtmoe.analysis.rows import run_of
 from tests.helpers.run_logs import Event, events_of_a_run
 
 
 def warnings(events: list[Event]) -> list[str]:
-    return [warned.text for warned in warnings_of(run_of(events, "run"))]
+    return warnings_of(run_of(events, "run"))
 
 
 def kinds(events: list[Event]) -> list[str]:
-    return [warned.kind for warned in warnings_of(run_of(events, "run"))]
+    run = run_of(events, "run")
+    return [rule.__name__ for rule in RULES for _ in rule(run)]
 
 
 def changed(options: dict[str, int], **changes: Callable[[Event], Event]) -> list[Event]:
