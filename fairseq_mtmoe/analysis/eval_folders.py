@@ -8,7 +8,7 @@ in `en-de.comet`.
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -63,9 +63,7 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
             raise UserError(f"The compared folders must differ, but {path} is given twice.")
         scores_by_folder[path] = scores
     evaluations = []
-    for name, (path, scores) in zip(
-        _names([*scores_by_folder]), scores_by_folder.items(), strict=True
-    ):
+    for name, (path, scores) in zip(_names([*scores_by_folder]), scores_by_folder.items(), strict=True):
         if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
             raise UserError(
                 f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; compare "
@@ -148,10 +146,8 @@ def _texts(folder: Path, score: PairScore) -> Texts:
     for path in paths:
         lines = text_lines(path, f"the texts of {pair}")
         if len(lines) != score.sentences or not lines:
-            raise UserError(
-                f"`{path}` must have the {score.sentences} lines that were scored, but has "
-                f"{len(lines)}: evaluate again."
-            )
+            rule = f"the {score.sentences} lines that were scored"
+            raise UserError(f"`{path}` must have {rule}, but has {len(lines)}: evaluate again.")
         texts.append(lines)
     hypotheses, first, *further = texts
     references: list[list[str | None]] = [[*first]]
@@ -170,41 +166,33 @@ def _figures(path: Path, sentences: int) -> list[float]:
     except ValueError:
         figures = []
     if len(figures) != sentences or not all(map(math.isfinite, figures)):
-        raise UserError(
-            f"`{path}` must have a number for each of the {sentences} sentences: evaluate again."
-        )
+        raise UserError(f"`{path}` must have a number for each of the {sentences} sentences: evaluate again.")
     return figures
 
 
 def _what_differs(first: Evaluation, other: Evaluation) -> str:
     """Return why two evaluations cannot be compared; empty if they can."""
     if other.scores.subset != first.scores.subset:
-        return (
-            f"{other.folder} is of {other.scores.subset}, and {first.folder} of "
-            f"{first.scores.subset}"
-        )
+        return f"{other.folder} is of {other.scores.subset}, and {first.folder} of {first.scores.subset}"
     for complete, lacking in ((first, other), (other, first)):
         missing = [pair for pair in complete.texts if pair not in lacking.texts]
         if missing:
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             return f"{lacking.folder} has no {missing[0]}{more}, which {complete.folder} has"
-    kinds = [evaluation.scores.settings.get("references", "text") for evaluation in (first, other)]
-    if kinds[0] != kinds[1]:
-        return f"{other.folder} is of --references {kinds[1]}, and {first.folder} of {kinds[0]}"
+    kind, first_kind = (each.scores.settings.get("references", "text") for each in (other, first))
+    if kind != first_kind:
+        return f"{other.folder} is of --references {kind}, and {first.folder} of {first_kind}"
     for pair in first.texts:
         ours, theirs = _properties(first, pair), _properties(other, pair)
-        for name in [name for name in ours if name in theirs]:
-            if ours[name] != theirs[name]:
-                return (
-                    f"{pair} {name.format(ours[name])} in {first.folder} and {theirs[name]} in "
-                    f"{other.folder}"
-                )
-        line = next(_different_lines(first.texts[pair], other.texts[pair]), None)
-        if line is not None:
-            return (
-                f"{pair} has one reference in line {line} in {first.folder} and another in "
-                f"{other.folder}"
-            )
+        for name, value in ours.items():
+            their_value = theirs.get(name, value)
+            if value != their_value:
+                return f"{pair} {name.format(value)} in {first.folder} and {their_value} in {other.folder}"
+        for lines, their_lines in zip(first.texts[pair].references, other.texts[pair].references, strict=True):
+            differ = [line != their_line for line, their_line in zip(lines, their_lines, strict=True)]
+            if any(differ):
+                where = f"line {differ.index(True) + 1} in {first.folder}"
+                return f"{pair} has one reference in {where} and another in {other.folder}"
     return ""
 
 
@@ -219,11 +207,3 @@ def _properties(evaluation: Evaluation, pair: str) -> dict[str, object]:
     for metric, signature in score.signatures.items():
         properties[f"has {metric} {{}}"] = signature
     return properties
-
-
-def _different_lines(first: Texts, other: Texts) -> Iterator[int]:
-    """Yield the numbers of lines with different references."""
-    for ours, theirs in zip(first.references, other.references, strict=True):
-        for number, (line, other_line) in enumerate(zip(ours, theirs, strict=True), start=1):
-            if line != other_line:
-                yield number

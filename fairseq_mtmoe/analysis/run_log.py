@@ -203,8 +203,9 @@ def read(path: str | Path) -> list[Event]:
 
 def _moment(event: Event) -> tuple[float, float]:
     """Return the key that orders events of a kind; 0 where fields are unknown."""
-    moment, part = event.get("update", event.get("epoch")), event.get("part")
-    return float(moment) if is_count(moment) else 0.0, float(part) if is_count(part) else 0.0
+    keys: list[Any] = [event.get("update", event.get("epoch")), event.get("part")]
+    moment, part = (float(key) if is_count(key) else 0.0 for key in keys)
+    return moment, part
 
 
 def _parse(line: bytes) -> Event | None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Required
 import numpy as np
 
 from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.analysis.rows import ALL, TIERS, Moments, Row, chosen_rows
+from fairseq_mtmoe.analysis.rows import ALL, TIERS, Moments, Row, chosen_rows, of_kind
 from fairseq_mtmoe.analysis.scores import Count, PairScore, score_of
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import UserError
@@ -50,11 +50,10 @@ _SET: Any = mapping(
 )
 
 
-def _have_same_metrics(sets: Mapping[str, Mapping[str, Any]]) -> bool:
-    return len({tuple(record.get("also", ())) for record in sets.values()}) == 1
-
-
-_SAME_METRICS = Rule("sets of data with the same metrics", _have_same_metrics)
+_SAME_METRICS = Rule(
+    "sets of data with the same metrics",
+    lambda sets: len({tuple(record.get("also", ())) for record in sets.values()}) == 1,
+)
 _TASK: Any = mapping(
     {
         "title": Required[Text],
@@ -64,18 +63,11 @@ _TASK: Any = mapping(
         "sets": Required[Annotated[dict[Name, _SET], _SAME_METRICS]],
     }
 )
-_TASKS = Annotated[dict[Name, _TASK], Rule("one task or more", lambda tasks: len(tasks) > 0)]
+_SOME = Rule("one entry or more", bool)
 _PAIRS: Any = mapping(
-    {
-        "settings": _SETTINGS,
-        "pairs": Required[
-            Annotated[
-                dict[Name, dict[str, Any]], Rule("one pair or more", lambda pairs: len(pairs) > 0)
-            ]
-        ],
-    }
+    {"settings": _SETTINGS, "pairs": Required[Annotated[dict[Name, dict[str, Any]], _SOME]]}
 )
-_BENCHMARK: Any = mapping({"settings": _SETTINGS, "tasks": Required[_TASKS]})
+_BENCHMARK: Any = mapping({"settings": _SETTINGS, "tasks": Required[Annotated[dict[Name, _TASK], _SOME]]})
 
 
 @dataclass(frozen=True)
@@ -99,15 +91,11 @@ class Scores:
     folders: tuple[str, ...] = ()
     checkpoints: tuple[str, ...] = ()
 
-    def of(self, *groups: str, **wanted: str) -> list[Row]:
-        """Return the rows of these groups whose other fields have these values."""
-        return chosen_rows(self.rows, *groups, **wanted)
-
     @cached_property
     def main(self) -> dict[str, Row]:
         """BLEU by pair, or the row of the main metric by task."""
         rows: dict[str, Row] = {}
-        for row in self.of("pair", "task", run=""):
+        for row in chosen_rows(self.rows, "pair", "task", run=""):
             rows.setdefault(row.task, row)
         return rows
 
@@ -140,24 +128,21 @@ class Scores:
         rows = []
         for group, members in self.groups.items():
             if self.tasks:
-                rows.append(
-                    mean_row("group", group, "score", [self.main[task] for task in members])
-                )
+                rows.append(mean_row("group", group, "score", [self.main[task] for task in members]))
                 continue
-            figures = [{row.metric: row for row in self.of("pair", task=pair)} for pair in members]
-            for metric in figures[0]:
-                if all(metric in metrics for metrics in figures):
-                    kind = ALL if group == ALL else "tier"
-                    rows.append(
-                        mean_row(kind, group, metric, [metrics[metric] for metrics in figures])
-                    )
+            kind = ALL if group == ALL else "tier"
+            for metric in dict.fromkeys(row.metric for row in chosen_rows(self.rows, "pair")):
+                of_metric = chosen_rows(self.rows, "pair", metric=metric)
+                of_members = [row for row in of_metric if row.task in members]
+                if len(of_members) == len(members):
+                    rows.append(mean_row(kind, group, metric, of_members))
         return rows
 
     @property
     def majority(self) -> dict[str, float]:
         """Score of one label for every example, by task and its main metric, where known."""
         scores = {}
-        for row in self.of("task", run=MAJORITY):
+        for row in chosen_rows(self.rows, "task", run=MAJORITY):
             if row.metric == self.main[row.task].metric:
                 scores[row.task] = row.figure
         return scores
@@ -182,19 +167,15 @@ class Scores:
     @property
     def signatures(self) -> dict[str, str]:
         """The signatures, such as `BLEU …`, with their pairs if not of all pairs."""
-        pairs_by_signature: dict[str, list[str]] = {}
-        for metric in dict.fromkeys(
-            metric for score in self.pairs.values() for metric in score.signatures
-        ):
+        signatures = {}
+        for metric in dict.fromkeys(row.metric for row in self.rows):
+            pairs_by_signature: dict[str, list[str]] = {}
             for pair, score in self.pairs.items():
                 if metric in score.signatures:
-                    signature = f"{metric} {score.signatures[metric]}"
-                    pairs_by_signature.setdefault(signature, []).append(pair)
-        signatures = {}
-        for signature, pairs in pairs_by_signature.items():
-            signatures[signature] = (
-                "" if len(pairs) == len(self.pairs) else f" ({', '.join(pairs)})"
-            )
+                    pairs_by_signature.setdefault(score.signatures[metric], []).append(pair)
+            for signature, pairs in pairs_by_signature.items():
+                is_of_all = len(pairs) == len(self.pairs)
+                signatures[f"{metric} {signature}"] = "" if is_of_all else f" ({', '.join(pairs)})"
         return signatures
 
     def title(self, task: str) -> str:
@@ -204,9 +185,7 @@ class Scores:
     def joined(self, other: Scores) -> Scores:
         """Return the scores of both, which have different tasks."""
         groups: dict[str, list[str]] = {}
-        for name in sorted(
-            {**self.groups, **other.groups}, key=lambda name: name == ALL
-        ):  # it stays last
+        for name in sorted({**self.groups, **other.groups}, key=lambda name: name == ALL):  # it stays last
             groups[name] = [*self.groups.get(name, ()), *other.groups.get(name, ())]
         return replace(
             self,
@@ -248,9 +227,8 @@ def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
 
 def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) -> Scores:
     """Return rows of pairs: low tier first, then by name; pairs without a tier are last."""
-    rank = {tier: index for index, tier in enumerate(TIERS)}
-    ordered = sorted(scores, key=lambda score: (rank.get(score.tier, len(TIERS)), score.pair))
-    groups: dict[str, list[str]] = {tier: [] for tier in TIERS}
+    ranks = [*TIERS, ""]
+    ordered = sorted(scores, key=lambda score: (ranks.index(score.tier), score.pair))
     rows, data = [], {}
     for score in ordered:
         for metric, value in score.figures.items():
@@ -260,12 +238,12 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
             "data": settings.get("data_sha256"),
             "kind of references": settings.get("references"),
         }
-        if score.tier in rank:
-            groups[score.tier].append(score.pair)
-    groups = {name: members for name, members in groups.items() if members}
-    return Scores(
-        rows, {**groups, ALL: list(data)}, data, settings, {score.pair: score for score in ordered}
-    )
+    groups: dict[str, list[str]] = {}
+    for score in ordered:
+        if score.tier:
+            groups.setdefault(score.tier, []).append(score.pair)
+    pairs = {score.pair: score for score in ordered}
+    return Scores(rows, {**groups, ALL: list(pairs)}, data, settings, pairs)
 
 
 def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, Any]) -> Scores:
@@ -305,9 +283,7 @@ def scores_in(content: Any) -> Scores:
     is_of_pairs = isinstance(content, dict) and "pairs" in content
     wrong = fault(content, _PAIRS if is_of_pairs else _BENCHMARK)
     if wrong is not None:
-        raise ValueError(
-            f"no scores of {'mtmoe evaluate' if is_of_pairs else 'a benchmark'}: it {wrong}"
-        )
+        raise ValueError(f"no scores: it {wrong}")
     if is_of_pairs:
         pairs = [score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()]
         return scores_of_pairs(pairs, content["settings"])
@@ -333,13 +309,11 @@ def score_files(path: Path) -> list[Path]:
 def score_file(path: Path) -> Path:
     """Return the file of scores of a folder or run (UserError: none or several)."""
     files = score_files(path)
-    if len(files) == 1:
-        return files[0]
-    if files:
+    if len(files) > 1:
         folders = ", ".join(str(file.parent) for file in files)
-        raise UserError(
-            f"`{path}` must have one folder of scores, but has {len(files)}: choose one of {folders}."
-        )
+        raise UserError(f"`{path}` must have one folder of scores, but has {len(files)}: choose one of {folders}.")
+    if files:
+        return files[0]
     data = shlex.quote(_logged(path, "data") or "DATA")
     raise UserError(
         f"`{path}` must be a folder with {JSON_FILE}, or a run with one below {SCORES}/, but has none: "
@@ -357,11 +331,8 @@ def read_scores(
         scores = scores_in(content)
     except ValueError as error:
         raise UserError(f"`{file}` must hold {rule}, but holds something else.") from error
-    return replace(
-        scores,
-        folders=(str(file.parent),),
-        checkpoints=(str(scores.settings.get("checkpoint", "")),),
-    )
+    checkpoint = str(scores.settings.get("checkpoint", ""))
+    return replace(scores, folders=(str(file.parent),), checkpoints=(checkpoint,))
 
 
 def _logged(folder: Path, name: str) -> Any:
@@ -370,7 +341,5 @@ def _logged(folder: Path, name: str) -> Any:
         events = run_log.read(folder / run_log.FILE_NAME)
     except UserError:
         return None
-    for event in events:
-        if event["event"] == "run":
-            return event.get(name)
-    return None
+    starts = of_kind(events, "run")
+    return starts[0].get(name) if starts else None

@@ -8,16 +8,16 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from sentencepiece import SentencePieceProcessor
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.digest import digest_of
 from fairseq_mtmoe.io.files import read_bytes
-from fairseq_mtmoe.io.typed import Name, Text, between, fault, mapping_of
+from fairseq_mtmoe.io.sentencepieces import load_sentencepiece
+from fairseq_mtmoe.io.typed import Name, Text, between, structured
 
 # Languages that BLEU's default tokeniser cannot split: the tokeniser, and the modules it needs.
 _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -34,8 +34,8 @@ FIELDS = {
 }
 """Fields with the score and the signature of each of sacreBLEU's metrics."""
 OPTIONAL = (
-    *("more_references", "hypotheses_sha256", "spbleu", "spbleu_signature"),
-    *("metrics", "metric_signatures"),
+    *("more_references", "hypotheses_sha256", "spbleu", "spbleu_signature", "metrics"),
+    "metric_signatures",
 )
 """Fields that files leave out where they are empty."""
 Count = Annotated[int, between(0, 10**12)]
@@ -45,6 +45,8 @@ Figure = Annotated[float, between(-1000, 1000)]
 @dataclass(frozen=True)
 class PairScore:
     """Scores of a pair on one test set, from 0 to 100."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 
     pair: Name
     tier: Text  # one of TIERS, or "" if unknown
@@ -97,21 +99,12 @@ class PairScore:
         """The JSON fields except the pair, without optional ones that are empty."""
         fields = asdict(self)
         del fields["pair"]
-        for name in OPTIONAL:
-            if fields[name] in (None, "", {}, 0):
-                del fields[name]
-        return fields
+        return {name: value for name, value in fields.items() if value or name not in OPTIONAL}
 
 
 def score_of(fields: dict[str, Any]) -> PairScore:
-    """Return the score with these fields (ValueError: they are not a score's)."""
-    wrong = fault(fields, mapping_of(PairScore))
-    if wrong is not None:
-        raise ValueError(f"no score of a pair: it {wrong}")
-    further = fields.keys() - PairScore.__dataclass_fields__.keys()
-    if further:
-        raise ValueError(f"no score of a pair: it has more, {min(further)}")
-    return PairScore(**fields)
+    """Return the score with these fields (UserError: they are not a score's)."""
+    return structured(PairScore, fields, "scores of a pair")
 
 
 def bleu_tokenizer(language: str) -> str:
@@ -138,24 +131,16 @@ class PieceBleu:
 
     def __init__(self, path: Path) -> None:
         content = read_bytes(path, "a SentencePiece model")
-        self._model = SentencePieceProcessor()
         try:
-            # The constructor takes an empty file for no file.
-            self._model.load_from_serialized_proto(content)
+            self._model = load_sentencepiece(content)
         except RuntimeError as error:
             raise UserError(f"`{path}` must be a SentencePiece model, but is not one.") from error
         self.name = f"spm-{path.name}-{digest_of(content)[:8]}"
 
     def cut(self, lines: Sequence[str | None]) -> list[Any]:
         """Return sentences as pieces joined by spaces; None stays None."""
-        texts: list[str | None] = []
-        for line in lines:
-            if line is None:
-                texts.append(None)
-                continue
-            # sacreBLEU removes spaces at a line's end before it cuts.
-            texts.append(" ".join(self._model.encode_as_pieces(line.rstrip())))
-        return texts
+        # sacreBLEU removes spaces at a line's end before it cuts.
+        return [line if line is None else " ".join(self._model.encode_as_pieces(line.rstrip())) for line in lines]
 
     def signature(self, bleu: BLEU) -> str:
         """Return the signature of a sacreBLEU metric that has scored cut texts."""
@@ -178,15 +163,10 @@ def score_pair(
     language's T. `more_references` are further lists; "" where a sentence has no further reference.
     """
     if not references:
-        raise UserError(
-            f"The test set of {pair} holds no sentence to score: prepare the data again."
-        )
+        raise UserError(f"The test set of {pair} holds no sentence to score: prepare the data again.")
     if len(hypotheses) != len(references):
-        raise_invalid(
-            f"hypotheses of {pair}",
-            f"{len(references)} sentences, one for each reference",
-            len(hypotheses),
-        )
+        rule = f"{len(references)} sentences, one for each reference"
+        raise_invalid(f"hypotheses of {pair}", rule, len(hypotheses))
     # sacreBLEU accepts None for a missing reference, although its types do not.
     all_references: list[Any] = [list(references)]
     all_references += [[line or None for line in lines] for lines in more_references]
