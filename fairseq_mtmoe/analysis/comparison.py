@@ -16,10 +16,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.tables import Table, bullets, document, with_error
 
 NOTE = "±: standard error of the mean over seeds."
-PAIRED = (
-    "Differences pair runs with the same seed, where seeds are named; ± is the standard error of "
-    "their mean."
-)
+PAIRED = "Differences pair runs with the same seed, where seeds are named; ± is the standard error of their mean."
 
 
 @dataclass(frozen=True)
@@ -61,36 +58,25 @@ class System:
     def spreads(self) -> dict[str, Spread]:
         """Return the spread of each task and each average over the runs."""
         figures = [self.figures(run) for run in self.runs]
-        spreads = {}
-        for name in self.names:
-            spreads[name] = spread([run_figures[name] for run_figures in figures])
-        return spreads
-
-    def by_seed(self) -> dict[int, dict[str, float]]:
-        """Return the figures of runs whose seed is known."""
-        return {run.seed: self.figures(run) for run in self.runs if run.seed is not None}
+        return {name: spread([of_run[name] for of_run in figures]) for name in self.names}
 
     def difference(self, first: System) -> tuple[list[int], dict[str, Spread]]:
         """Return the seeds that pair runs, and this system's differences from the first.
 
         Without common seeds, the spread is that of a difference of independent figures.
         """
-        before, after = first.by_seed(), self.by_seed()
-        seeds = [seed for seed in before if seed in after]
-        differences = {}
-        for name in first.names:
-            if seeds:
-                differences[name] = spread(
-                    [after[seed][name] - before[seed][name] for seed in seeds]
-                )
-                continue
-            mine, theirs = self.spreads()[name], first.spreads()[name]
-            differences[name] = Spread(
-                mine.mean - theirs.mean,
-                math.hypot(mine.deviation, theirs.deviation),
-                math.hypot(mine.standard_error, theirs.standard_error),
-            )
-        return seeds, differences
+        before, after = ({run.seed: system.figures(run) for run in system.runs} for system in (first, self))
+        seeds = [seed for seed in before if seed in after and seed is not None]
+        if seeds:
+            paired = {name: [after[seed][name] - before[seed][name] for seed in seeds] for name in first.names}
+            return seeds, {name: spread(values) for name, values in paired.items()}
+        spreads, differences = self.spreads(), {}
+        for name, theirs in first.spreads().items():
+            mine = spreads[name]
+            deviation = math.hypot(mine.deviation, theirs.deviation)
+            error = math.hypot(mine.standard_error, theirs.standard_error)
+            differences[name] = Spread(mine.mean - theirs.mean, deviation, error)
+        return [], differences
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -111,25 +97,20 @@ def systems_of(runs_by_name: Mapping[str, Sequence[Scores]]) -> list[System]:
         for run in runs:
             wrong = _what_differs(run, first)
             if wrong:
-                raise UserError(
-                    f"Runs must have scores of the same data to be compared, but {run.folders[0]} "
-                    f"({name}) has {wrong} {first.folders[0]}."
-                )
+                which = f"{run.folders[0]} ({name}) has {wrong} {first.folders[0]}"
+                raise UserError(f"Runs must have scores of the same data to be compared, but {which}.")
     averages = tuple(name for name in first.groups if first.pairs or name in TITLES)
     return [System(name, runs, averages) for name, runs in joined.items()]
 
 
 def _expect_different_folders(runs_by_name: Mapping[str, Sequence[Scores]]) -> None:
-    owners: dict[str, str] = {}
+    given = set()
     for name, runs in runs_by_name.items():
         for folder in (folder for run in runs for folder in run.folders):
             path = os.path.realpath(folder)
-            if path in owners:
-                raise UserError(
-                    f"The runs of `{name}` must differ from all other runs, but {folder} is given "
-                    f"twice, for {owners[path]} and for {name}."
-                )
-            owners[path] = name
+            if path in given:
+                raise UserError(f"The runs of `{name}` must differ from all other runs, but {folder} is given twice.")
+            given.add(path)
 
 
 def _joined_by_seed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
@@ -141,12 +122,8 @@ def _joined_by_seed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
         if apart:
             joined[apart[0]] = joined[apart[0]].joined(run)
         elif same_seed and run.seed is not None:
-            other = joined[same_seed[0]]
-            task = next(task for task in run.main if task in other.main)
-            raise UserError(
-                f"The runs of `{name}` must differ in their seeds or in their tasks, but "
-                f"{other.folders[0]} and {run.folders[0]} both have {task} with seed {run.seed}."
-            )
+            both = f"{joined[same_seed[0]].folders[0]} and {run.folders[0]} have seed {run.seed} and common tasks"
+            raise UserError(f"The runs of `{name}` must differ in their seeds or in their tasks, but {both}.")
         else:
             joined.append(run)
     return tuple(sorted(joined, key=lambda run: -1 if run.seed is None else run.seed))
@@ -157,9 +134,9 @@ def _what_differs(run: Scores, first: Scores) -> str:
     if run.subset != first.subset:
         return f"those of {run.subset}, and not of {first.subset} as"
     missing = [f"no {task}" for task in first.main if task not in run.main]
-    further = [task for task in run.main if task not in first.main]
-    if missing or further:
-        return " and ".join([*missing, *further]) + ", other tasks than"
+    others = [*missing, *[task for task in run.main if task not in first.main]]
+    if others:
+        return " and ".join(others) + ", other tasks than"
     for task, properties in first.data.items():
         for name, value in properties.items():
             if run.data[task].get(name) != value:
@@ -193,10 +170,7 @@ def difference_table(systems: Sequence[System]) -> Table | None:
     rows = []
     for system in others:
         seeds, differences = system.difference(first)
-        cells = []
-        for difference in differences.values():
-            sign = "+" if difference.mean >= 0 else ""
-            cells.append(f"{sign}{difference}")
+        cells = [f"{'+' if difference.mean >= 0 else ''}{difference}" for difference in differences.values()]
         paired = _listed(seeds) if seeds else "not paired"
         rows.append([f"{system.name} − {first.name}", paired, *cells])
     return Table(["difference", "seeds", *_titles(first)], rows, texts=2) if rows else None
@@ -223,12 +197,10 @@ def notes(systems: Sequence[System]) -> list[str]:
             lines += [f"{name}, {remark}" for remark in run.remarks]
     for system in systems:
         logged = [run.settings.get("updates") for run in system.runs if len(run.folders) == 1]
-        updates = sorted({int(number) for number in logged if number is not None})
+        updates = sorted({number for number in logged if number is not None})
         if len(updates) > 1:
-            numbers = ", ".join(map(str, updates))
-            lines.append(
-                f"The runs of {system.name} were trained for different numbers of updates: {numbers}."
-            )
+            numbers = f"different numbers of updates: {', '.join(map(str, updates))}"
+            lines.append(f"The runs of {system.name} were trained for {numbers}.")
     return lines
 
 

@@ -68,8 +68,8 @@ def find_differences(
     """
     first, *others = evaluations
     metrics = metrics_of(evaluations)
-    if pieces is None:
-        metrics = [metric for metric in metrics if metric != SPBLEU]
+    if pieces is None and SPBLEU in metrics:
+        metrics.remove(SPBLEU)
     draws: dict[tuple[str, str], dict[str, Draws]] = {}
     for pair in first.texts:
         seed = sampling.seed_of(pair)
@@ -104,9 +104,8 @@ def difference_table(differences: Differences) -> Table:
     for name, comparison in differences.groups.items():
         pairs = counted("pair", len(scores.groups[name]))
         below.append([name, pairs, "", *_cells(differences.metric, comparison)])
-    systems = [differences.first.name, differences.other.name]
-    tests = ["difference", "p bootstrap", "p randomisation"]
-    return Table(["pair", "tier", "sentences", *systems, *tests], rows, below, texts=2)
+    columns = ["pair", "tier", "sentences", differences.first.name, differences.other.name]
+    return Table([*columns, "difference", "p bootstrap", "p randomisation"], rows, below, texts=2)
 
 
 def _cells(metric: str, comparison: Comparison) -> list[str]:
@@ -130,17 +129,12 @@ def notes(differences: Sequence[Differences], sampling: Sampling) -> list[str]:
         f"randomisation ({sampling.trials:,} trials)."
     )
     if pairs * LEVEL >= 1:
-        by_chance += (
-            f" Among {pairs} pairs without a difference, about {pairs * LEVEL:.0f} have "
-            f"p < {LEVEL:g} by chance."
-        )
+        few = f"about {pairs * LEVEL:.0f} have p < {LEVEL:g} by chance"
+        by_chance += f" Among {pairs} pairs without a difference, {few}."
     if any(comparison.difference == 0 for _, comparison in _comparisons(differences)):
         by_chance += " Where the difference is exactly 0, p is 1."
     if any(max(each.first, each.other) < floor for floor, each in _comparisons(differences)):
-        by_chance += (
-            f" Where both systems score below {FLOOR:g}, neither translates: they are not "
-            "compared, and p is 1."
-        )
+        by_chance += f" Where both systems score below {FLOOR:g}, neither translates: they are not compared, and p is 1."
     lines = [
         f"±: half of the 95% confidence interval over {sampling.samples:,} bootstrap resamples of the test sets' "
         "sentences. It does not cover variation between training seeds: for these compare NAME=RUN,….",
@@ -148,14 +142,10 @@ def notes(differences: Sequence[Differences], sampling: Sampling) -> list[str]:
     ]
     if differences[0].first.scores.has_tiers:
         lines.append(TIER_RULE)
-    lines.append(
-        "Tiers and all: sentences are drawn within each pair, and every pair counts the same."
-    )
+    lines.append("Tiers and all: sentences are drawn within each pair, and every pair counts the same.")
     metrics = [compared.metric for compared in differences]
     if SPBLEU in metrics_of(_systems(differences)) and SPBLEU not in metrics:
-        lines.append(
-            f"{SPBLEU} is left out: it needs --spm FILE, the model of mtmoe evaluate --spm."
-        )
+        lines.append(f"{SPBLEU} is left out: it needs --spm FILE, the model of mtmoe evaluate --spm.")
     return lines
 
 
@@ -172,9 +162,7 @@ def to_markdown(
     differences: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]
 ) -> str:
     """Return the tables, notes and settings in Markdown."""
-    tables = []
-    for compared in differences:
-        tables.append(f"## {compared.title}\n\n{difference_table(compared).in_markdown()}")
+    tables = [f"## {compared.title}\n\n{difference_table(compared).in_markdown()}" for compared in differences]
     systems = {}
     for system in _systems(differences):
         systems[system.name] = f"{system.folder}, {system.scores.checkpoints[0]}"
@@ -186,10 +174,7 @@ def to_markdown(
 
 def to_latex(differences: Sequence[Differences]) -> str:
     """Return a `tabular` for each table, below a comment with its title."""
-    tables = []
-    for compared in differences:
-        tables.append(f"% {compared.title}\n{difference_table(compared).in_latex()}")
-    return "\n".join(tables)
+    return "\n".join(f"% {compared.title}\n{difference_table(compared).in_latex()}" for compared in differences)
 
 
 def to_json(
@@ -218,8 +203,7 @@ def to_json(
         by_metric[compared.metric] = {"pairs": pairs, "averages": averages}
     systems = {}
     for system in _systems(differences):
-        checkpoint = system.scores.checkpoints[0]
-        systems[system.name] = {"folder": str(system.folder), "checkpoint": checkpoint}
+        systems[system.name] = {"folder": str(system.folder), "checkpoint": system.scores.checkpoints[0]}
     settings = _settings(differences, sampling, made_by)
     return as_json({"settings": settings, "systems": systems, "differences": written})
 

@@ -5,26 +5,16 @@ from typing import Any
 
 from fairseq_mtmoe.analysis.rows import ALL
 from fairseq_mtmoe.analysis.run_log import as_json
-from fairseq_mtmoe.analysis.score_files import (
-    JSON_FILE,
-    LATEX_FILE,
-    MAJORITY,
-    MARKDOWN_FILE,
-    TITLES,
-    Scores,
-)
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MAJORITY, MARKDOWN_FILE, TITLES, Scores
 from fairseq_mtmoe.analysis.scores import FIELDS
 from fairseq_mtmoe.io.files import write_text
-from fairseq_mtmoe.io.tables import Table, bullets, with_error
+from fairseq_mtmoe.io.tables import Table, bullets, document, with_error
 
 NOTE = (
     "±: standard error over the test examples, not over seeds; from the variance for means over examples, by the "
     "bootstrap for other metrics."
 )
-MAJORITY_NOTE = (
-    "majority: score of the one label for every example that scores best; for accuracy, the "
-    "most frequent label."
-)
+MAJORITY_NOTE = "majority: score of the one label for every example that scores best; for accuracy, the most frequent."
 
 
 def score_table(scores: Scores) -> Table:
@@ -37,14 +27,10 @@ def _pair_table(scores: Scores) -> Table:
     for row in (*scores.rows, *scores.averages):
         figures[row.task, row.metric] = f"{row.figure:.{digits_of(row.metric)}f}"
     metrics = [metric for name, metric in figures if name == ALL]
-    rows = []
-    for pair, score in scores.pairs.items():
-        cells = [figures[pair, metric] for metric in metrics]
-        rows.append([pair, score.tier, f"{score.sentences}", *cells])
-    means = []
-    for group, pairs in scores.groups.items():
-        cells = [figures[group, metric] for metric in metrics]
-        means.append([group, counted("pair", len(pairs)), "", *cells])
+    rows = [[pair, score.tier, f"{score.sentences}"] for pair, score in scores.pairs.items()]
+    means = [[group, counted("pair", len(pairs)), ""] for group, pairs in scores.groups.items()]
+    for cells in (*rows, *means):
+        cells += [figures[cells[0], metric] for metric in metrics]
     return Table(["pair", "tier", "sentences", *metrics], rows, means, texts=2)
 
 
@@ -66,16 +52,14 @@ def _task_table(scores: Scores) -> Table:
     rows = []
     for row in scores.rows:
         main_metric = scores.main[row.task].metric
-        is_only_set = row.group == "set" and len(scores.tasks[row.task]["sets"]) == 1
-        is_set_by_other_metric = row.group == "set" and row.metric != main_metric
-        if row.run == MAJORITY or is_only_set or is_set_by_other_metric:
+        is_only_set = len(scores.tasks[row.task]["sets"]) == 1
+        if row.run == MAJORITY or (row.group == "set" and (is_only_set or row.metric != main_metric)):
             continue
+        cells = ["", row.metric, ""]
         if row.group == "set":
             cells = [f"· {row.subset}", "", f"{row.n:,}"]
         elif row.metric == main_metric:
             cells = [scores.title(row.task), row.metric, f"{row.n:,}"]
-        else:
-            cells = ["", row.metric, ""]
         label = majority.get((row.task, row.subset, row.metric), "")
         rows.append([*cells, with_error(row.figure, row.stderr), label])
     means = []
@@ -132,14 +116,13 @@ def _averages_of_pairs(scores: Scores) -> dict[str, dict[str, Any]]:
 
 def to_markdown(scores: Scores) -> str:
     """Return the table, notes, settings and signatures in Markdown."""
-    lines = [score_table(scores).in_markdown(), ""]
+    parts, lines = [score_table(scores).in_markdown()], bullets(scores.settings)
     if scores.tasks:
-        lines += [*notes(scores), ""]
-    lines += bullets(scores.settings)
-    if scores.pairs:
+        parts.append("\n".join(notes(scores)))
+    else:
         lines += [f"- `{signature}`{pairs}" for signature, pairs in scores.signatures.items()]
         lines += [f"- {remark}" for remark in scores.remarks]
-    return "\n".join(lines) + "\n"
+    return document(parts, lines)
 
 
 def to_latex(scores: Scores) -> str:

@@ -14,7 +14,7 @@ import click
 
 from fairseq_mtmoe.cli._shared import PATH, check_drawing, checkpoint_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import check_writable, output_file
+from fairseq_mtmoe.io.files import check_writable, output_file, write_text
 
 SUFFIXES = (".html", ".htm")
 
@@ -113,11 +113,11 @@ def write_page(
 ) -> None:
     """Write the page of the runs as they are now (UserError: a file is damaged)."""
     from fairseq_mtmoe.analysis.report import page
-    from fairseq_mtmoe.io import pages
+    from fairseq_mtmoe.io.pages import page_of
 
     shown = page.read_shown(paths, scores)
     sections = page.sections_of(shown, states)
-    pages.write_page(out, page.title_of(shown), sections, page.about_this_page(), refresh)
+    write_text(out, page_of(page.title_of(shown), sections, page.about_this_page(), refresh))
 
 
 def write_pictures(

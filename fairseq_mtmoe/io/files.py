@@ -1,6 +1,5 @@
 """Write files completely or not at all; read only regular and valid files."""
 
-import errno
 import json
 import os
 import re
@@ -16,15 +15,6 @@ from typing import Any
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
-
 
 def regular_file(path: str | Path, what: str = "a file") -> Path:
     """Return `path` if it is a regular file (UserError: it is missing, a folder, …).
@@ -33,17 +23,20 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
     """
     path = Path(path)
     try:
-        kind = stat.S_IFMT(os.stat(path).st_mode)
-    except OSError as error:
-        missing = "is a link that leads nowhere" if os.path.islink(path) else "there is none"
-        known = {errno.ELOOP: "is a link that leads in a circle", errno.ENOENT: missing}
-        reason = known.get(error.errno or 0, f"cannot be read: {error.strerror}")
+        mode = os.stat(path).st_mode
+    except FileNotFoundError as error:
+        reason = "it is a link that leads nowhere" if path.is_symlink() else "there is none"
         raise UserError(f"`{path}` must be {what}, but {reason}.") from error
-    except ValueError as error:  # a NUL in the name
-        raise UserError(f"`{path!s}` must be {what}, but is no file name: {error}.") from error
-    if kind != stat.S_IFREG:
-        raise UserError(f"`{path}` must be {what}, but is {_KINDS.get(kind, 'of another kind')} instead.")
+    except (OSError, ValueError) as error:  # a NUL in the name
+        raise UserError(f"`{path}` must be {what}, but cannot be read: {_reason(error)}.") from error
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise UserError(f"`{path}` must be {what}, but is {kind} instead.")
     return path
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
@@ -64,16 +57,10 @@ def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
 
 def read_bytes(path: str | Path, what: str = "a file") -> bytes:
     """Return a file's bytes (UserError: see `regular_file`, or it cannot be read)."""
-    with _readable(path, what):
-        return regular_file(path, what).read_bytes()
-
-
-@contextmanager
-def _readable(path: str | Path, what: str) -> Iterator[None]:
     try:
-        yield
+        return regular_file(path, what).read_bytes()
     except OSError as error:
-        raise UserError(f"`{path}` must be {what}, but cannot be read: {error.strerror or error}.") from error
+        raise UserError(f"`{path}` must be {what}, but cannot be read: {_reason(error)}.") from error
 
 
 def read_text(path: str | Path, what: str = "a text file") -> str:
@@ -116,13 +103,11 @@ def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
 
 def read_json(path: str | Path, what: str = "a JSON file") -> Any:
     """Return a JSON file's value (UserError: see `read_text`, or it is no JSON)."""
+    text = read_text(path, what)
     try:
-        return json.loads(read_text(path, what))
-    except UserError:
-        raise
+        return json.loads(text)
     except (RecursionError, ValueError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {reason}.") from error
+        raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {error}.") from error
 
 
 def open_in_place(path: Path, mode: str, **text: Any) -> Any:
@@ -134,7 +119,7 @@ def open_in_place(path: Path, mode: str, **text: Any) -> Any:
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
-    if os.path.islink(path):
+    if path.is_symlink():
         raise UserError(f"`{path}` must be a file, but is a link, which could lead to another one; remove it.")
     if os.path.lexists(path):
         regular_file(path)
@@ -151,7 +136,7 @@ def check_writable(folder: str | Path) -> None:
             file.write(b"\n")
             file.flush()
     except OSError as error:
-        raise UserError(f"`{folder}` must be a writable folder, but is not: {error.strerror}.") from error
+        raise UserError(f"`{folder}` must be a writable folder, but is not: {_reason(error)}.") from error
     finally:
         for path in missing:
             with suppress(OSError):
@@ -185,19 +170,19 @@ def _partial(target: Path, outcome: str) -> Iterator[Path]:
                 _flush(path.parent)  # or a power cut would lose the folder's name and its files
         left = f"{re.escape(before)}([0-9]+)(\\.[0-9a-f]{{8}})?{re.escape(target.suffix)}"
         with suppress(OSError):
-            _remove_left(target.parent, re.compile(left))
+            _remove_left(target.parent, left)
         yield partial
     except OSError as error:
-        raise UserError(f"`{target}` cannot be written: {error.strerror or error}; {outcome}.") from error
+        raise UserError(f"`{target}` cannot be written: {_reason(error)}; {outcome}.") from error
     finally:
         with suppress(OSError):
             _remove(partial)
 
 
-def _remove_left(folder: Path, pattern: re.Pattern[str]) -> None:
+def _remove_left(folder: Path, pattern: str) -> None:
     """Remove partial files whose process, named in them, no longer runs on this host."""
     for name in os.listdir(folder):
-        found = pattern.fullmatch(name)
+        found = re.fullmatch(pattern, name)
         if found and not _is_running(int(found[1])):
             _remove(folder / name)
 
@@ -225,27 +210,27 @@ def new_folder(path: str | Path, replaceable: Collection[str] | None = None) -> 
     replaceable: names of files that an existing folder may have and lose; None: it must not exist (UserError).
     """
     target = Path(os.path.realpath(path)) if replaceable is not None else Path(path)
-    if os.path.lexists(target):
-        _check_replaceable(target, replaceable)
+    _check_replaceable(target, replaceable)
     with _partial(target, "nothing is left of it") as partial:
         partial.mkdir()
         yield partial
         for file in (*partial.iterdir(), partial):
             _flush(file)
-        if os.path.lexists(target):  # another command may have made it meanwhile
-            _check_replaceable(target, replaceable)
+        _check_replaceable(target, replaceable)  # another command may have made it meanwhile
         _put_in_place(partial, target)
     with suppress(OSError):
         _flush(target.parent)
 
 
 def _check_replaceable(folder: Path, names: Collection[str] | None) -> None:
+    if not os.path.lexists(folder):
+        return
     if names is None or not folder.is_dir():
         raise_invalid("the output folder", "one that does not exist yet", str(folder))
     others = [file.name for file in folder.iterdir() if file.is_dir() or file.name not in names]
     if others:
-        rule = f"one without other files, such as {others[0]}"
-        raise_invalid("the output folder", rule if names else "empty, or given with --overwrite", str(folder))
+        rule = f"one without other files such as {others[0]}, or given with --overwrite"
+        raise_invalid("the output folder", rule, str(folder))
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
@@ -270,7 +255,7 @@ def _is_running(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:  # it is another user's
-        return True
+        pass
     return True
 
 

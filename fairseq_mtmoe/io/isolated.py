@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from fairseq_mtmoe.errors import UserError, first_line
 
@@ -40,7 +40,7 @@ def isolated(function: Callable[..., Result], *arguments: object, memory: int, s
         UserError: as the function does.
         Lost: the process ended without an answer.
     """
-    call = pickle.dumps((memory, seconds)) + pickle.dumps((function, arguments))
+    call = pickle.dumps((memory, seconds, function, arguments))
     done = subprocess.run([sys.executable, "-c", _BEGIN, *sys.path], input=call, stdout=subprocess.PIPE)
     try:
         kind, value = pickle.loads(done.stdout)
@@ -48,8 +48,7 @@ def isolated(function: Callable[..., Result], *arguments: object, memory: int, s
         raise Lost(_ending(done.returncode, seconds)) from error
     if kind is not None:
         raise kind(value)
-    result: Result = value
-    return result
+    return cast(Result, value)
 
 
 def _ending(code: int, seconds: int) -> str:
@@ -67,8 +66,7 @@ def serve() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):  # output and crash traces of libraries
         os.dup2(nowhere, descriptor)
-    memory, seconds = pickle.load(sys.stdin.buffer)
-    function, arguments = pickle.load(sys.stdin.buffer)  # imports the module, before limits apply
+    memory, seconds, function, arguments = pickle.load(sys.stdin.buffer)  # imports the module, before limits apply
     _limit(memory)
     signal.alarm(seconds)  # without a handler it ends this process even inside the library
     answer: tuple[type[Exception] | None, object]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.markup import escape
 from rich.table import Table as ScreenTable
@@ -26,19 +27,16 @@ class Table:
     bold: bool = True  # whether the rows below the line are bold
 
     @property
-    def sides(self) -> list[str]:
+    def sides(self) -> list[Literal["left", "right"]]:
         """The side to which each column is aligned: texts `left`, numbers `right`."""
         indices = range(self.texts) if isinstance(self.texts, int) else self.texts
-        sides = ["right"] * len(self.columns)
-        for index in indices:
-            sides[index] = "left"
-        return sides
+        return ["left" if index in indices else "right" for index in range(len(self.columns))]
 
     def on_screen(self, title: str = "") -> ScreenTable:
         """Return the table for rich's console."""
         table = ScreenTable(title=_shown(title) or None, title_justify="left", title_style="bold")
         for column, side in zip(self.columns, self.sides, strict=True):
-            table.add_column(_shown(column), justify="left" if side == "left" else "right")
+            table.add_column(_shown(column), justify=side)
         for row in self.rows:
             table.add_row(*map(_shown, row))
         table.add_section()
@@ -52,35 +50,23 @@ class Table:
         for row in (self.columns, *self.rows, *self._marked("**", "**")):
             lines.append([str(cell).replace("|", "\\|") for cell in row])
         head, *body = lines
-        text: str = tabulate(
-            body, head, tablefmt="pipe", colalign=self.sides, disable_numparse=True
-        )
-        return text
+        return str(tabulate(body, head, tablefmt="pipe", colalign=self.sides, disable_numparse=True))
 
     def in_latex(self) -> str:
         """Return a `tabular` for `\\usepackage{booktabs}`, with special characters escaped."""
         rows: list[object] = list(self.rows)
         if self.below:
             rows += [SEPARATING_LINE, *self._marked(_BOLD, _END)]
-        text: str = tabulate(
-            rows,
-            self.columns,
-            tablefmt="latex_booktabs",
-            colalign=self.sides,
-            disable_numparse=True,
-        )
+        form = "latex_booktabs"
+        text = str(tabulate(rows, self.columns, tablefmt=form, colalign=self.sides, disable_numparse=True))
         for sign, command in _SIGNS.items():
             text = text.replace(sign, command)
         return text + "\n"
 
     def _marked(self, start: str, end: str) -> list[list[str]]:
-        rows = []
-        for row in self.below:
-            cells = list(row)
-            if self.bold:
-                cells = [f"{start}{cell}{end}" * bool(cell) for cell in row]
-            rows.append(cells)
-        return rows
+        if not self.bold:
+            return [list(row) for row in self.below]
+        return [[cell and f"{start}{cell}{end}" for cell in row] for row in self.below]
 
 
 def markdown_table(

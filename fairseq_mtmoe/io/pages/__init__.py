@@ -1,6 +1,6 @@
 """HTML pages: one file with texts, tables and charts, which needs no server and no network.
 
-`write_page` makes a page of sections. `templates` is for pages of another form. The style of both
+`page_of` makes a page of sections. `templates` is for pages of another form. The style of both
 is `basics.css`.
 """
 
@@ -18,7 +18,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fairseq_mtmoe.errors import visible
-from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.tables import Table
 
 HERE = Path(__file__).parent
@@ -43,42 +42,22 @@ class Section:
     folded: bool = False
 
 
-def write_page(
-    path: str | Path,
-    title: str,
-    sections: Sequence[Section],
-    about: str = "",
-    refresh: float | None = None,
-) -> None:
-    """Write a page of sections; `about` stands below its title.
+def page_of(title: str, sections: Sequence[Section], about: str = "", refresh: float | None = None) -> str:
+    """Return a page of sections; `about` stands below its title.
 
     An open page with `refresh` loads itself again after this number of seconds. Texts and cells are
     data, never markup.
     """
-    write_text(path, page_of(title, sections, about, refresh))
-
-
-def page_of(
-    title: str, sections: Sequence[Section], about: str = "", refresh: float | None = None
-) -> str:
-    """Return the page that `write_page` writes."""
-    look = templates(HERE)
-    shown = []
-    has_charts = False
-    for section in sections:
-        parts = [_kind_of(part) for part in section.parts]
-        has_charts = has_charts or any(kind == "chart" for kind, _ in parts)
-        shown.append((section, parts))
-    style = (HERE / "basics.css").read_text(encoding="utf-8")
+    shown = [(section, [*map(_kind_of, section.parts)]) for section in sections]
+    has_charts = any(kind == "chart" for _, parts in shown for kind, _ in parts)
     scripts = [_vega(), (HERE / "page.js").read_text(encoding="utf-8")] if has_charts else []
-    return look.get_template("page.html.j2").render(
+    return templates(HERE).get_template("page.html.j2").render(
         title=title,
         about=about,
         refresh=refresh,
         sections=shown,
-        style=Markup(style),
-        scripts=[Markup(script) for script in scripts],
-        hashes=[policy_hash(script) for script in scripts],
+        style=Markup((HERE / "basics.css").read_text(encoding="utf-8")),
+        scripts=[*map(Markup, scripts)],
     )
 
 
@@ -95,7 +74,7 @@ def markdown_of(title: str, sections: Sequence[Section], about: str) -> str:
             elif kind == "points":
                 paragraphs.append("\n".join(f"- {_plain(point)}" for point in part))
             elif kind == "table":
-                rows, below = ([list(map(_plain, row)) for row in half] for half in (part.rows, part.below))
+                rows, below = ([[*map(_plain, row)] for row in half] for half in (part.rows, part.below))
                 paragraphs.append(replace(part, rows=rows, below=below).in_markdown())
     return "\n\n".join(paragraphs) + "\n"
 
@@ -139,14 +118,11 @@ def templates(folder: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["n"] = "{:,}".format
-    environment.filters["visible"] = visible
-    environment.filters["coded"] = _coded
-    environment.filters["policy_hash"] = policy_hash
+    environment.filters |= {"n": "{:,}".format, "visible": visible, "coded": _coded, "policy_hash": _policy_hash}
     return environment
 
 
-def policy_hash(text: str) -> str:
+def _policy_hash(text: str) -> str:
     """Return the hash that allows a script or style in a page's content policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 

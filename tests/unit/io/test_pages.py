@@ -5,7 +5,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from fairseq_mtmoe.errors import visible
-from fairseq_mtmoe.io.pages import Section, templates, write_page
+from fairseq_mtmoe.io.pages import Section, page_of, templates
 from fairseq_mtmoe.io.tables import Table
 
 
@@ -21,12 +21,11 @@ def test_templates_escape_values_and_refuse_missing_ones(tmp_path):
 ATTACK = "</script><script>window.owned = 1</script>\u202e\u2028"
 
 
-def test_a_page_shows_texts_points_tables_and_charts_as_they_are(tmp_path):
+def test_a_page_shows_texts_points_tables_and_charts_as_they_are():
     chart = {"mark": "point", "data": {"values": [{"x": ATTACK}]}}
     table = Table(["name", "size"], [[ATTACK, "1"]], [["all", "2"]])
     sections = [Section("First", ["Use `--this`.", [ATTACK, "b"]]), Section("Second", [table, chart], folded=True)]
-    write_page(tmp_path / "page.html", ATTACK, sections, about="Made of `a`.", refresh=30.4)
-    page = lxml.html.fromstring((tmp_path / "page.html").read_text())
+    page = lxml.html.fromstring(page_of(ATTACK, sections, about="Made of `a`.", refresh=30.4))
     assert [one.text_content() for one in page.xpath("//section//h2")] == ["First", "Second"]
     assert page.xpath("//section/p/code/text()") == ["--this"] and len(page.xpath("//section/ul/li")) == 2
     cells = [[cell.text_content() for cell in row] for row in page.xpath("//section//tr")]
@@ -36,9 +35,8 @@ def test_a_page_shows_texts_points_tables_and_charts_as_they_are(tmp_path):
     assert page.xpath("//meta[@http-equiv='refresh']/@content") == ["30"] and page.xpath("//section[2]/details")
 
 
-def test_a_page_without_charts_has_no_script(tmp_path):
-    write_page(tmp_path / "page.html", "Data", [Section("First", ["Text."])])
-    text = (tmp_path / "page.html").read_text()
+def test_a_page_without_charts_has_no_script():
+    text = page_of("Data", [Section("First", ["Text."])])
     assert "<script" not in text and "script-src 'none'" in text and "refresh" not in text
 
 

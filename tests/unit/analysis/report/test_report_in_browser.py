@@ -6,7 +6,7 @@ Runs where Chromium is on PATH (`apt-get install chromium-headless-shell`).
 import pytest
 
 from fairseq_mtmoe.analysis.report.page import read_shown, sections_of
-from fairseq_mtmoe.io.pages import write_page
+from fairseq_mtmoe.io.pages import page_of
 from tests.helpers.browser import NAMES, find_browser, running_browser
 from tests.helpers.reported_runs import write_runs
 
@@ -21,7 +21,7 @@ FIGURES = "[...document.querySelectorAll('figure')].map(figure => figure.querySe
 
 def test_every_chart_is_drawn_and_nothing_is_fetched_or_executed(tmp_path):
     page = tmp_path / "page.html"
-    write_page(page, "Runs", sections_of(read_shown(write_runs(tmp_path, hostile=True)), {}))
+    page.write_text(page_of("Runs", sections_of(read_shown(write_runs(tmp_path, hostile=True)), {})))
     with running_browser(find_browser(), tmp_path / "profile") as browser:
         browser.open(page)
         browser.send("Runtime.evaluate", expression=DRAWN, awaitPromise=True)
