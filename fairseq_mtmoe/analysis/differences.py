@@ -134,7 +134,7 @@ def notes(differences: Sequence[Differences], sampling: Sampling) -> list[str]:
     if any(comparison.difference == 0 for _, comparison in _comparisons(differences)):
         by_chance += " Where the difference is exactly 0, p is 1."
     if any(max(each.first, each.other) < floor for floor, each in _comparisons(differences)):
-        by_chance += f" Where both systems score below {FLOOR:g}, neither translates: they are not compared, and p is 1."
+        by_chance += f" Where both systems score below {FLOOR:g}, neither translates, and p is 1."
     lines = [
         f"±: half of the 95% confidence interval over {sampling.samples:,} bootstrap resamples of the test sets' "
         "sentences. It does not cover variation between training seeds: for these compare NAME=RUN,….",

@@ -19,21 +19,12 @@ MOVED_NOTE = (
 
 def shares(row: Row) -> Values:
     """(M, N) Return each expert's share of the tokens; NaN where none were counted."""
-    shares_MN: Values = row.value / row.value.sum(axis=1, keepdims=True)
-    return shares_MN
-
-
-def shift(before_N: Values, after_N: Values) -> float:
-    """Return the least share of tokens that moved: the total variation distance."""
-    return float(np.abs(before_N - after_N).sum() / 2)
+    return np.asarray(row.value / row.value.sum(axis=1, keepdims=True))
 
 
 def moments(updates: Values) -> list[int]:
     """Return indices of an early, a middle and a late update."""
-    if not len(updates):
-        return []
-    first, last = updates[0], updates[-1]
-    targets = (first, (first + last) / 2, last)
+    targets = np.linspace(updates[0], updates[-1], 3)
     return sorted({int(np.abs(updates - target).argmin()) for target in targets})
 
 
@@ -56,9 +47,7 @@ def shown_tasks(run: Run) -> list[str]:
 def shown_layers(run: Run, runs: int) -> list[str]:
     """Return up to four expert layers, evenly spread; with several runs, the last."""
     layers = expert_layers(run)
-    return (
-        layers[-1:] if runs > 1 else [layers[index] for index in evenly(len(layers), MOST_LAYERS)]
-    )
+    return layers[-1:] if runs > 1 else [layers[index] for index in evenly(len(layers), MOST_LAYERS)]
 
 
 def experts(runs: Sequence[Run]) -> Chart | None:
@@ -76,48 +65,32 @@ def experts(runs: Sequence[Run]) -> Chart | None:
     names = look.order_of((bar for bar in bars if bar["moment"]), "moment")
     highest = max((bar["share"] or 0.0 for bar in bars), default=1.0) or 1.0
     ramp = look.colors(names, look.EARLY_TO_LATE[-min(3, len(names)) :], (0.85, 0))
-    expert_axis = alt.Axis(labelOverlap=True, labelAngle=0)
-    base = alt.Chart().encode(x=alt.X("expert:O", title="expert", axis=expert_axis))
+    base = alt.Chart().encode(x=alt.X("expert:O", title="expert", axis=alt.Axis(labelOverlap=True, labelAngle=0)))
     share_scale = alt.Scale(domain=[0, 1.2 * highest])
-    share_axis = alt.Axis(format="%", tickCount=4)
-    bar_marks = (
-        base.transform_filter("isValid(datum.share)")
-        .mark_bar()
-        .encode(
-            y=alt.Y("share:Q", title=None, axis=share_axis, scale=share_scale),
-            xOffset=alt.XOffset("moment:N", sort=names),
-            color=alt.Color("moment:N", title=None, sort=None, scale=ramp),
-        )
-    )
+    bar_marks = base.transform_filter("isValid(datum.share)").mark_bar().encode(
+        y=alt.Y("share:Q", title=None, axis=alt.Axis(format="%", tickCount=4), scale=share_scale),
+        xOffset=alt.XOffset("moment:N", sort=names),
+        color=alt.Color("moment:N", title=None, sort=None, scale=ramp),
+    )  # fmt: skip
     even = alt.Chart().mark_rule(color=look.GREY, strokeDash=[2, 2]).encode(y="even:Q")
     text = alt.Chart().mark_text(align="right", baseline="top", fontSize=9, y=2)
     label = text.encode(x=alt.value(250), text="moved:N")
-    chart = alt.layer(bar_marks, even, label, data=alt.InlineData(bars)).properties(
-        width=250, height=100
-    )
+    chart = alt.layer(bar_marks, even, label, data=alt.InlineData(bars)).properties(width=250, height=100)
     header = alt.Header(title=None, labelFontWeight="bold", labelFontSize=10)
     grid = chart.facet(
         row=alt.Row("row:N", sort=look.order_of(bars, "row"), header=header),
-        column=alt.Column("column:N", sort=look.order_of(bars, "column"), header=header),
-        spacing=12,
-    )
-    notes = [_counted(runs[0])]
-    if any(bar["moved"] for bar in bars):
-        notes.append(MOVED_NOTE)
+        column=alt.Column("column:N", sort=look.order_of(bars, "column"), header=header), spacing=12,
+    )  # fmt: skip
     resolved = grid.resolve_scale(x="independent", xOffset="independent")
-    return finished(resolved, f"Experts' shares of a {runs[0].unit}'s tokens", *notes)
+    return finished(resolved, f"Experts' shares of a {runs[0].unit}'s tokens", _counted(runs[0]), MOVED_NOTE)
 
 
 def _counted(run: Run) -> str:
     """Return a sentence on the tokens that are counted."""
     subset = run.of("experts")[0].subset
-    where = f" ({subset})" if subset else ""
-    if run.unit == "task":
-        return f"Counted: tokens of the task's validation examples{where} without padding. Dashed: equal shares."
-    return (
-        f"Counted: tokens of the {run.unit}'s validation sentences{where} without padding, of the source in encoder "
-        "layers and of the target in decoder layers. Dashed: equal shares."
-    )
+    side = "" if run.unit == "task" else ", of the source in encoder layers and of the target in decoder layers"
+    counted = f"tokens of the {run.unit}'s validation examples ({subset}) without padding{side}"
+    return f"Counted: {counted}. Dashed: equal shares."
 
 
 def _bars(run: Run, layer: str, task: str, several: bool) -> list[Point]:
@@ -139,18 +112,13 @@ def _bars(run: Run, layer: str, task: str, several: bool) -> list[Point]:
                 continue
             counted.append(shares_N)
             for expert, share in enumerate(shares_N.tolist()):
-                bar = {
-                    "column": column,
-                    "expert": expert,
-                    "share": share,
-                    "moment": name,
-                    "moved": "",
-                }
-                bars.append({**bar, "even": 1 / len(shares_N)})
+                bar = {"column": column, "expert": expert, "share": share, "even": 1 / len(shares_N)}
+                bars.append({**bar, "moment": name, "moved": ""})
     if not bars:
         return [{"column": column, "share": None, "moment": "", "moved": "not logged"}]
     if len(counted) > 1:
-        bars[0]["moved"] = f"{100 * shift(counted[0], counted[-1]):.0f}% of tokens moved"
+        moved = np.abs(counted[0] - counted[-1]).sum() / 2  # the total variation distance
+        bars[0]["moved"] = f"{moved:.0%} of tokens moved"
     return bars
 
 
@@ -165,9 +133,7 @@ def expert_map(runs: Sequence[Run]) -> Chart | None:
             panel = layer if len(runs) == 1 else f"{run.name}, {layer}"
             for row in run.of("experts", layer=layer):
                 for expert, share in enumerate(shares(row)[-1].tolist()):
-                    cells.append(
-                        {"row": row.task, "column": expert, "value": finite(share), "panel": panel}
-                    )
+                    cells.append({"row": row.task, "column": expert, "value": finite(share), "panel": panel})
     if not cells:
         return None
     note = "Each expert's share of a row's validation tokens at the last validation."

@@ -7,6 +7,7 @@ every kind of colour vision.
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,16 +77,21 @@ def lines(points: Sequence[Point], form: Panel) -> Chart:
     A point that is `sparse` becomes a vertical line with this label.
     """
     names = order_of(points, "line")
+    scale = alt.Scale(zero=False, nice=False, padding=5)
+    y_scale = scale.copy()
+    if form.log:
+        y_scale.type = "log"
+    if form.low is not None:
+        y_scale.domain = [form.low, form.high]
     largest = max((point["x"] or 0 for point in points), default=0)
     x_axis = alt.Axis(format="~s" if largest >= 10_000 else ",~f", tickMinStep=1, grid=False)
     legend = alt.Legend(title=None, symbolType="stroke")
     dashes = alt.Scale(domain=names, range=[*DASHES])
     base = alt.Chart().encode(
-        x=alt.X("x:Q", title=form.x, axis=x_axis, scale=_scale("linear")),
+        x=alt.X("x:Q", title=form.x, axis=x_axis, scale=scale),
         color=alt.Color("line:N", scale=colors(names), legend=legend),
         strokeDash=alt.StrokeDash("line:N", legend=legend, scale=dashes),
     )
-    y_scale = _scale("log" if form.log else "linear", form.low, form.high)
     y_axis = alt.Axis(format=form.axis, tickCount=6)
     tooltip: list[Any] = [
         "line:N",
@@ -107,11 +113,6 @@ def lines(points: Sequence[Point], form: Panel) -> Chart:
     )
     faceted = panels(chart.properties(width=form.width, height=form.height), form.columns, points)
     return faceted.resolve_scale(y=form.sides).resolve_axis(x="independent")
-
-
-def _scale(kind: Any, low: float | None = None, high: float | None = None) -> alt.Scale:
-    domain = alt.Undefined if low is None and high is None else [low, high]
-    return alt.Scale(type=kind, zero=False, nice=False, padding=5, domain=domain)
 
 
 def order_of(points: Iterable[Point], field: str) -> list[Any]:
@@ -165,10 +166,8 @@ def heat(cells: Sequence[Point], scale: alt.Scale, axis: str = ".2f", written: b
 
 def most(points: Sequence[Point], field: str) -> int:
     """Return the largest number of distinct values of a field in a panel."""
-    values: dict[str, set[Any]] = {}
-    for point in points:
-        values.setdefault(point["panel"], set()).add(point[field])
-    return max(map(len, values.values()), default=1)
+    values = {(point["panel"], point[field]) for point in points}
+    return max(Counter(panel for panel, _ in values).values())
 
 
 def finished(chart: Chart, title: str, *notes: str) -> Chart:

@@ -40,11 +40,8 @@ def task_gates(state: Mapping[str, Any]) -> dict[str, Array]:
 
 def task_embeddings(state: Mapping[str, Any]) -> Array | None:
     """Return a checkpoint's task embeddings, (K, D); None without them."""
-    for key, weight in state["model"].items():
-        if key.endswith(EMBEDDINGS):
-            embeddings: Array = weight.float().numpy()
-            return embeddings
-    return None
+    found = [weight.float().numpy() for key, weight in state["model"].items() if key.endswith(EMBEDDINGS)]
+    return found[0] if found else None
 
 
 def task_names(state: Mapping[str, Any]) -> list[str]:
@@ -60,10 +57,9 @@ def gate_similarities(weight_TNH: Array) -> Matrix:
     """
     weights = weight_TNH.astype(np.float64)
     rows = (weights - weights.mean(axis=1, keepdims=True)).reshape(len(weights), -1)
-    lengths = np.linalg.norm(rows, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        cosines: Matrix = rows @ rows.T / np.outer(lengths, lengths)
-    return cosines
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows @ rows.T)
 
 
 def gates(states: Mapping[str, Mapping[str, Any]]) -> Chart | None:
@@ -94,9 +90,7 @@ def _matrices(panels: Mapping[str, tuple[list[str], Matrix]]) -> Chart:
     for panel, (tasks, matrix) in panels.items():
         for row, column in np.ndindex(matrix.shape):
             value = look.finite(float(matrix[row, column])) if row != column else None
-            cells.append(
-                {"row": tasks[row], "column": tasks[column], "value": value, "panel": panel}
-            )
+            cells.append({"row": tasks[row], "column": tasks[column], "value": value, "panel": panel})
     limit = max([LEAST_COSINE, *[abs(cell["value"] or 0.0) for cell in cells]])
     for cell in cells:
         cell["dark"] = abs(cell["value"] or 0.0) > 0.7 * limit
@@ -110,8 +104,8 @@ def plane_of(table_KD: Array) -> tuple[Matrix, tuple[float, float]]:
 
     An axis has the sign that makes the coordinate of its furthest embedding positive.
     """
-    centred_KD = table_KD.astype(np.float64) - table_KD.astype(np.float64).mean(axis=0)
-    left_KR, lengths_R, _ = np.linalg.svd(centred_KD, full_matrices=False)
+    table_KD = table_KD.astype(np.float64)
+    left_KR, lengths_R, _ = np.linalg.svd(table_KD - table_KD.mean(axis=0), full_matrices=False)
     points_K2 = np.pad(left_KR * lengths_R, ((0, 0), (0, 2)))[:, :2]
     furthest = np.take_along_axis(points_K2, np.abs(points_K2).argmax(axis=0)[np.newaxis], axis=0)
     variances_R = np.pad(lengths_R**2, (0, 2))
@@ -150,17 +144,9 @@ def differences(comparisons: Sequence[Differences]) -> Chart:
     for compared in comparisons:
         for name, comparison in {**compared.pairs, **compared.groups}.items():
             low, high = comparison.interval
-            points.append(
-                {
-                    "row": name,
-                    "y": comparison.difference,
-                    "low": low,
-                    "high": high,
-                    "line": compared.other.name,
-                    "stands": comparison.is_significant,
-                    "panel": compared.metric,
-                }
-            )
+            point = {"row": name, "y": comparison.difference, "low": low, "high": high}
+            about = {"line": compared.other.name, "panel": compared.metric}
+            points.append({**point, **about, "stands": comparison.is_significant})
     others = look.order_of(points, "line")
     title = f"{others[0] if len(others) == 1 else 'others'} − {comparisons[0].first.name}"
     palette = alt.Scale(range=[*look.PALETTE])
@@ -174,11 +160,10 @@ def differences(comparisons: Sequence[Differences]) -> Chart:
     dots = base.mark_point(size=46, opacity=1).encode(
         x=alt.X("y:Q", title="difference"),
         fill=alt.condition("datum.stands", filled, alt.value("white")),
-        tooltip=["line:N", "row:N", alt.Tooltip("y:Q", format="+.2f", title="difference")],
+        tooltip=["line:N", "row:N", alt.Tooltip("y:Q", format="+.2f")],
     )
     zero = alt.Chart().mark_rule(color=look.GREY).encode(x=alt.datum(0))
     height = (12 * len(others) + 6) * look.most(points, "row")
-    chart = alt.layer(zero, bars, dots, data=alt.InlineData(points))
-    sized = chart.properties(width=260, height=height)
-    faceted = look.panels(sized, 3, points)
+    chart = alt.layer(zero, bars, dots, data=alt.InlineData(points)).properties(width=260, height=height)
+    faceted = look.panels(chart, 3, points)
     return finished(faceted.resolve_scale(x="independent"), title, DIFFERENCES_NOTE)
