@@ -42,9 +42,10 @@ def used_experts(counts_TN: Values) -> NDArray[np.bool_]:
     return is_used_N
 
 
-def unmoved(
-    validations: Sequence[Mapping[str, Mapping[str, float | None]]],
-) -> dict[str, list[str]]:
+Validation = Mapping[str, Mapping[str, float | None]]  # figures of gates by layer
+
+
+def unmoved(validations: Sequence[Validation]) -> dict[str, list[str]]:
     """Return layers whose gates hardly learned in these validations, by reason.
 
     A gate's gradients are proportional to `blend`: while that is near 0, the gate moves by chance.
@@ -62,30 +63,21 @@ def unmoved(
     return layers_by_reason
 
 
-def _largest(
-    validations: Sequence[Mapping[str, Mapping[str, float | None]]], layer: str, name: str
-) -> float:
+def _largest(validations: Sequence[Validation], layer: str, name: str) -> float:
     """Return the largest size of a gate's figure; infinity where one is unknown."""
-    sizes = []
-    for validation in validations:
-        value = validation.get(layer, {}).get(name)
-        sizes.append(math.inf if value is None else abs(value))
-    return max(sizes)
+    values = [validation.get(layer, {}).get(name) for validation in validations]
+    return max(math.inf if value is None else abs(value) for value in values)
 
 
 def fixed_layers(run: Run) -> set[str]:
     """Return the layers with fixed gates, in which each task has an expert for itself."""
-    gates = [
-        str(event.get("options", {}).get("expert_gates")) for event in of_kind(run.events, "run")
-    ]
-    if "fixed" not in ",".join(gates):  # a pattern of gates is a list
+    starts = of_kind(run.events, "run")
+    # A pattern of gates is a list.
+    if not any("fixed" in str(event.get("options", {}).get("expert_gates")) for event in starts):
         return set()
-    layers, choosing = set(), set()
-    for row in run.of("experts"):
-        layers.add(row.layer)
-        if ((row.value > 0).sum(axis=1) > 1).any():
-            choosing.add(row.layer)
-    return layers - choosing
+    rows = run.of("experts")
+    choosing = {row.layer for row in rows if ((row.value > 0).sum(axis=1) > 1).any()}
+    return {row.layer for row in rows} - choosing
 
 
 def routed_layers(run: Run) -> Iterator[tuple[str, Values, list[Values]]]:

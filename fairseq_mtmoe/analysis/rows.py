@@ -26,10 +26,8 @@ TIERS = FROM_LOW
 ALL = "all"
 FALLING = ("loss", "nll_loss", "ppl")
 OF_TEXT = ("ppl", "loss", "bleu", "chrf")  # without `nll_loss`, which is the logarithm of perplexity
-OF_GATES = ("blend", "moved", "changed")
 EVERYBODY = "all tokens"
 """The task of a layer that does not know its tokens' tasks."""
-UNITS = {"target": "language", "source": "language", "pair": "pair"}
 SEVERAL_RUNS = "it is of several runs; each run needs its own folder."
 
 
@@ -85,12 +83,8 @@ class Row:
 
 def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
     """Return the rows of these groups whose other fields have these values."""
-    chosen = []
-    for row in rows:
-        is_wanted = all(getattr(row, name) == value for name, value in wanted.items())
-        if row.group in groups and is_wanted:
-            chosen.append(row)
-    return chosen
+    of_groups = [row for row in rows if row.group in groups]
+    return [row for row in of_groups if all(getattr(row, name) == value for name, value in wanted.items())]
 
 
 @dataclass(frozen=True)
@@ -139,10 +133,10 @@ def run_of(events: list[Event], name: str) -> Run:
         for row in reader(events):
             has_value = row.group in ("sources", "selection") or not np.isnan(row.value).all()
             if len(row.value) and has_value:
-                rows.append(replace(row, run=name))
+                rows.append(row)
     unit = "language"
     for event in of_kind(events, "run"):
-        unit = UNITS.get(event.get("task_ids", "target"), "language")
+        unit = "pair" if event.get("task_ids") == "pair" else "language"
     if chosen_rows(rows, "task"):
         unit = "task"
     sparsified = [int(event["update"]) for event in of_kind(events, "sparsified")]
@@ -186,11 +180,9 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
     shares: dict[str, float] = {}
     for name, size in sizes.items():
         source, _, target = name.partition("-")
-        task = target
+        task = source if task_ids == "source" else target
         if are_tasks or task_ids == "pair":
             task = name
-        elif task_ids == "source":
-            task = source
         shares[task] = shares.get(task, 0.0) + size / total
     return shares
 
@@ -242,7 +234,7 @@ def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
     if "ppl" in metrics:
         return [metric for metric in OF_TEXT if metric in metrics]
     ordered = [metric for metric in metrics if metric not in FALLING]
-    return [*ordered, *["loss"] * ("loss" in metrics)]
+    return [*ordered, "loss"] if "loss" in metrics else ordered
 
 
 def _training(events: Sequence[Event]) -> Iterator[Row]:
@@ -261,9 +253,9 @@ def _sampling(events: Sequence[Event]) -> Iterator[Row]:
     row = _maker(chosen, "updates_before")
     yield row("sampling", "temperature", _column(chosen, "temperature"))
     probabilities: list[Event] = [event.get("probabilities", {}) for event in chosen]
-    first: dict[str, float] = {}
-    for event in probabilities:
-        first = {**event, **first}
+    first: Event = {}
+    for event in reversed(probabilities):
+        first |= event
     synthetic: Event = {}
     for event in reversed(of_kind(events, "run")):
         synthetic = event.get("synthetic") or synthetic
@@ -296,8 +288,7 @@ def _experts(events: Sequence[Event]) -> Iterator[Row]:
         counts = [_counts(event, layer) for event in chosen]
         sizes = {len(tokens) for counts_by_task in counts for tokens in counts_by_task.values()}
         if len(sizes) > 1:
-            rule = f"the same number of experts in {layer} at all updates"
-            raise UserError(f"The run log must have {rule}, but has not: {SEVERAL_RUNS}")
+            raise UserError(f"The run log must have one number of experts in {layer}, but has several: {SEVERAL_RUNS}")
         for task in [*tasks, EVERYBODY]:
             if any(task in counts_by_task for counts_by_task in counts):
                 unknown = [np.nan] * max(sizes)
@@ -318,7 +309,7 @@ def _counts(event: Event, layer: str) -> dict[str, list[float]]:
 def _gates(events: Sequence[Event]) -> Iterator[Row]:
     chosen = of_first_subset(events, "gates")
     row = _maker(chosen)
-    for metric in OF_GATES:
+    for metric in ("blend", "moved", "changed"):
         for layer in _names(chosen, "layers"):
             yield row("gates", metric, _column(chosen, "layers", layer, metric), layer=layer)
 
@@ -327,30 +318,17 @@ def _sources(events: Sequence[Event]) -> Iterator[Row]:
     """Yield the last validation's weights; these rows' subset is the target task."""
     for event in of_first_subset(events, "sources")[-1:]:
         row = _maker([{**event, "subset": event.get("target", "")}])
-        names = event.get("sources", ())
-        complete = []
-        for layer, weights in event.get("layers", {}).items():
+        names, layers = event.get("sources", ()), event.get("layers", {})
+        for layer, weights in layers.items():
             if len(weights) != len(names):
                 rule = f"a weight for each of the {len(names)} sources in {layer}"
-                raise UserError(
-                    f"The run log must have {rule}, but has {len(weights)}: {SEVERAL_RUNS}"
-                )
-            if None not in weights and names:
-                complete.append(weights)
-        if complete:
-            for name, mean in zip(names, np.mean(complete, axis=0), strict=True):
-                yield row("sources", "mean weight", np.array([mean]), task=name)
-        for layer, weights in event.get("layers", {}).items():
+                raise UserError(f"The run log must have {rule}, but has {len(weights)}: {SEVERAL_RUNS}")
+        complete = [weights for weights in layers.values() if None not in weights]
+        for name, mean in zip(names, np.mean(complete, axis=0) if complete else (), strict=False):
+            yield row("sources", "mean weight", np.array([mean]), task=name)
+        for layer, weights in layers.items():
             for name, weight in zip(names, weights, strict=True):
                 yield row("sources", "weight", np.array([weight], np.float64), task=name, layer=layer)
 
 
-READERS = (
-    _validation,
-    _training,
-    _sampling,
-    _selection,
-    _experts,
-    _gates,
-    _sources,
-)
+READERS = (_validation, _training, _sampling, _selection, _experts, _gates, _sources)

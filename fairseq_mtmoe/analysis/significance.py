@@ -103,18 +103,11 @@ def output_of(
     """
     statistics = metric._extract_corpus_statistics(hypotheses, references)
     score = float(metric._aggregate_and_compute(statistics).score)
-    return SystemOutput(
-        score, np.asarray(statistics, np.float64)
-    )  # whole numbers are exact in float64
+    return SystemOutput(score, np.asarray(statistics, np.float64))  # whole numbers are exact in float64
 
 
 def draw(
-    metric: Any,
-    first: SystemOutput,
-    other: SystemOutput,
-    seed: int,
-    samples: int = SAMPLES,
-    trials: int = TRIALS,
+    metric: Any, first: SystemOutput, other: SystemOutput, seed: int, samples: int, trials: int
 ) -> Draws:
     """Run sacreBLEU's two tests on one test set; `seed` is its `SACREBLEU_SEED`."""
 
@@ -137,9 +130,7 @@ def comparison_of(draws: Sequence[Draws], floor: float = -math.inf) -> Compariso
     All have the same number of draws, and each test set counts the same. Two scores below `floor`
     are not tested.
     """
-    scores = np.mean([drawn.scores for drawn in draws], axis=0)
-    resamples = np.mean([drawn.resamples for drawn in draws], axis=0)
-    trials = np.mean([drawn.trials for drawn in draws], axis=0)
+    scores, resamples, trials = (np.mean(values, axis=0) for values in zip(*draws, strict=True))
     first, other = map(float, scores[:, 0])
     ordered = np.sort(resamples[1] - resamples[0])
     left_out = len(ordered) // 40  # its half width is `estimate_ci`'s

@@ -62,10 +62,8 @@ def read_shown(paths: Sequence[Path], score_folders: Sequence[Path] = ()) -> Sho
         if len(files) == 1 or score_folders:
             shown.scores[name] = read_scores(folder)
         elif files:
-            shown.notes.append(
-                f"Scores of `{folder}` are not shown: it has {len(files)} folders of scores, and "
-                "`--scores` names none."
-            )
+            several = f"it has {len(files)} folders of scores, and `--scores` names none"
+            shown.notes.append(f"Scores of `{folder}` are not shown: {several}.")
     try:
         _compare(shown)
     except UserError as error:
@@ -140,9 +138,8 @@ def _warnings(shown: Shown) -> list[Part]:
 
 def _progress(runs: Sequence[Run]) -> Table:
     progress = {run.name: progress_of(run) for run in runs}
-    columns = ["run", *progress[runs[0].name]]
     rows = [[name, *cells.values()] for name, cells in progress.items()]
-    return Table(columns, rows, texts=(0, len(columns) - 1))
+    return Table(["run", *progress[runs[0].name]], rows, texts=(0, len(rows[0]) - 1))
 
 
 def _setup(runs: Sequence[Run]) -> list[Section]:
