@@ -3,6 +3,7 @@
 import gzip
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -183,6 +184,8 @@ def test_every_split_in_the_authors_form(task, tmp_path, write):
         found = read_split(tmp_path, row, name, labelled=not is_test)
         if is_test:
             assert [(example.label, example.key) for example in found] == [(None, "8")], name
+            with refused(Path(sources[0].file).name, "mtmoe predict"):
+                read_split(tmp_path, row, name)
         elif sources[0].part and name != "train":
             assert found == [single(f"so \xe9 {8 + (name == 'test')}. ", label, str(label)) for label in (0, 1)]
         else:
@@ -199,24 +202,12 @@ def test_mrpcs_own_test_data_has_the_numbers_and_order_of_glues(tmp_path, write)
     assert read_split(tmp_path, row, "test", labelled=False) == both
 
 
-@pytest.mark.parametrize(
-    ("task", "content"),
-    [("rte", tsv("index|sentence1|sentence2|label", "0|A|B|-1")), ("multirc", multirc(("C", None))), ("stsb", None)],
-)
-def test_data_without_labels_is_not_scored(tmp_path, write, task, content):
-    path = write(ROWS[task].splits["test"][0].file, content or UNLABELLED[task])
-    with refused(path.name, "mtmoe predict"):
-        read_split(tmp_path, ROWS[task], "test")
-
-
-SQUAD = json.dumps({"version": "1.1", "data": [{"title": "Ann", "paragraphs": [{"context": "Ann ran.", "qas": [
-    {"question": "Who ran?", "id": "1f", "answers": [{"text": "Ann", "answer_start": 0}]}]}]}]})  # fmt: skip
+QUESTION = {"question": "Who ran?", "id": "1f", "answers": [{"text": "Ann", "answer_start": 0}]}
+SQUAD = json.dumps({"data": [{"paragraphs": [{"context": "Ann ran.", "qas": [QUESTION]}]}]})
 TOKENIZER = TextTokenizer(serialized_tokenizer(), 16)
 
 
-@pytest.mark.parametrize(
-    "task", ["stsb", "multirc", "wic", "wsc", "yelp", "imdb", "record", "newsqa", "wnut17", "squad"]
-)
+@pytest.mark.parametrize("task", ["stsb", "multirc", "wsc", "yelp", "record", "newsqa", "wnut17", "squad"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_any_file_becomes_tokens_or_a_sentence(task, tmp_path, write, data):

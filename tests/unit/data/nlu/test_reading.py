@@ -23,28 +23,6 @@ ROWS |= {
 }
 
 
-# The first two as a user writes them.
-TABLE = """
-listed:
-  title: Mine
-  description: Choose.
-  kind: ranking
-  texts: [question]
-  choices: [options]
-  label: right
-  splits: {train: [{file: mine.jsonl, format: jsonl}]}
-tagged:
-  title: Mine
-  description: Label words.
-  kind: word_labels
-  texts: [word]
-  label: label
-  labels: [O, B-x, I-x]
-  metric: entity-f1
-  splits: {train: [{file: a.conll, format: conll, columns: [word, pos, label]}]}
-"""
-
-
 def read(root, task, split="train", **options):
     return read_split(root, ROWS[task], split, **options)
 
@@ -66,12 +44,10 @@ def test_both_forms_of_mrpc_are_the_same(tmp_path, write):
     assert whole["valid"] == [Example((('"C', "D"),), 0, "0")]
 
 
-def test_a_users_ranking_lists_its_candidates(tmp_path, write):
+def test_a_ranking_can_list_its_candidates(tmp_path, write):
     write("mine.jsonl", [{"question": "Q", "options": ["A", "B", "C"], "right": [2, 0, 2]}])
-    row = load_tables([write("table.yaml", TABLE)])["listed"]
-    assert read_split(tmp_path, row, "train") == [
-        Example((("Q", "A"), ("Q", "B"), ("Q", "C")), 0, "0", right=(0, 2), names=("A", "B", "C"))
-    ]
+    candidates = (("Q", "A"), ("Q", "B"), ("Q", "C"))
+    assert read(tmp_path, "listed") == [Example(candidates, 0, "0", right=(0, 2), names=("A", "B", "C"))]
 
 
 def test_ragged_lines_are_counted_and_other_counts_than_the_authors_are_said(tmp_path, write, caplog):
@@ -80,19 +56,6 @@ def test_ragged_lines_are_counted_and_other_counts_than_the_authors_are_said(tmp
     assert read(tmp_path, "qqp") == [Example((("A?", "B?"),), 1, "6")]
     assert "1 examples are left out: another number of fields" in caplog.text
     assert "has 1 examples, but the authors' file has 363846" in caplog.text
-
-
-def test_both_forms_of_snli_are_the_same(tmp_path, write, caplog):
-    numbered = (f"label{n}" for n in range(1, 6))
-    columns = ["gold_label", *"abcd", "sentence1", "sentence2", "captionID", "pairID", *numbered]
-    lines = [["-", *"wxyz", "A", "B", "1.jpg", "1r1n"], ["neutral", *"wxyz", "C", "D", "2.jpg", "2r1n", "neutral"]]
-    table = "".join("\t".join(line + [""] * (14 - len(line))) + "\n" for line in [columns, *lines])
-    write("snli_1.0/snli_1.0_dev.txt", table)
-    found = read(tmp_path, "snli", "valid")
-    assert found == [Example((("C", "D"),), 2, "0")]
-    assert "1 examples are left out: they are marked as unlabelled" in caplog.text
-    write("snli_1.0/snli_1.0_dev.jsonl", [dict(zip(columns, line, strict=False)) for line in lines])
-    assert read(tmp_path, "snli", "valid") == found
 
 
 @pytest.mark.parametrize(
@@ -117,16 +80,6 @@ def test_halves_that_are_drawn_share_no_example_and_lack_none(tmp_path, write):
         halves.append([int(example.candidates[0][1]) for example in read_split(tmp_path, row, "valid")])
     assert sorted(halves[0] + halves[1]) == list(range(21)) and halves[0] != list(range(10))
     assert halves == [sorted(half) for half in halves]
-
-
-def test_a_part_of_files_by_label_is_one_of_each_labels_examples(tmp_path, write):
-    for label in ROWS["imdb"].labels:
-        for n in range(8):
-            write(f"aclImdb/train/{label}/{n}.txt", f"{label} {n}")
-    source = Source("aclImdb/train/{label}/*.txt", format=Format.files_by_label, part=[0.25, 0.75])
-    found = read_split(tmp_path, replace(ROWS["imdb"], splits={"train": [source]}), "train")
-    wanted = [f"{label} {n}" for label in ROWS["imdb"].labels for n in range(2, 6)]
-    assert [example.candidates[0][0] for example in found] == wanted
 
 
 @pytest.mark.parametrize(
@@ -158,10 +111,9 @@ def test_empty_files_are_counted_and_empty_lines_between_records_are_not(tmp_pat
     assert "the line is empty" not in caplog.text
 
 
-@pytest.mark.parametrize("encoding", ["klingon", "hex"])
-def test_an_unknown_encoding_is_refused(encoding, tmp_path, write):
+def test_an_unknown_encoding_is_refused(tmp_path, write):
     write("RTE/train.tsv", RTE)
-    row = replace(ROWS["rte"], splits={"train": [Source("RTE/train.tsv", encoding=encoding)]})
+    row = replace(ROWS["rte"], splits={"train": [Source("RTE/train.tsv", encoding="hex")]})
     with refused("train.tsv"):
         read_split(tmp_path, row, "train")
 
@@ -200,8 +152,7 @@ def test_columns_comments_and_ends_of_sentences(tmp_path, write):
         "\t", "  ", "# SYM O\r", "-DOCSTART- -X- O", "\xa0 X O", "New York\tNNP\tB-x", "#\t#\tO", "end NN O",
     ]  # fmt: skip
     write("a.conll", "\ufeff" + "\n".join(lines))
-    row = load_tables([write("table.yaml", TABLE)])["tagged"]
-    assert read_split(tmp_path, row, "train") == [
+    assert read(tmp_path, "tagged") == [
         sentence(("Ann", 1), ("Lee", 2), ("#", 0)),
         sentence(("#", 0), key="1"),
         sentence(("\xa0", 0), ("New York", 1), ("#", 0), ("end", 0), key="2"),
@@ -233,7 +184,7 @@ ASKED = (("Who ran?", PASSAGE),)
 
 
 def squad(*questions, context=PASSAGE):
-    return {"version": "1.1", "data": [{"title": "Ann", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+    return {"data": [{"paragraphs": [{"context": context, "qas": list(questions)}]}]}
 
 
 def question(**fields):
@@ -244,10 +195,6 @@ def question(**fields):
 def mrqa(**fields):
     asked = {"qid": "5a", "question": "Who ran?", "answers": ["Ann Öz", "Ann"], "detected_answers": []}
     return {"context": PASSAGE, "qas": [{**asked, **fields}]}
-
-
-def without(record, name):
-    return {key: value for key, value in record.items() if key != name}
 
 
 def test_squads_own_file(tmp_path, write):
@@ -269,15 +216,12 @@ def test_questions_without_answers_are_counted(tmp_path, write, caplog):
     assert read(tmp_path, "squad", "valid") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]
 
 
-def record(text="A met B", entities=({"start": 0, "end": 0},), query="@placeholder ran", answers=({"text": "A"},)):
-    asked = {"query": query, "idx": 0, "answers": answers}
-    return {"passage": {"text": text, "entities": entities}, "qas": [asked]}
+def record(entities=({"start": 0, "end": 0},), answers=({"text": "A"},)):
+    asked = {"query": "@placeholder ran", "idx": 0, "answers": answers}
+    return {"passage": {"text": "A met B", "entities": entities}, "qas": [asked]}
 
 
-WORDS = {"sentence1": "A", "sentence2": "B", "start1": 0, "end1": 2, "start2": 0, "end2": 1, "label": True}
-TEXTS = {"premise": "A"}, {"hypothesis": "B"}  # of which the other is none
 LISTED = {"question": "Q", "options": ["A", "B", "C"], "right": [0]}
-PACKED = gzip.compress(json.dumps(mrqa()).encode())
 # Of each file some contents, texts or records, with the line that is wrong, where one is.
 WRONG = {
     "RTE/train.tsv": [
@@ -290,70 +234,46 @@ WRONG = {
     "CB/train.jsonl": [
         ('{"premise": "A"\n', 1),
         ("[1]\n", 1),
-        *(([{"premise": ["A"], "hypothesis": {"text": "B"}, "label": "neutral", **text}], 1) for text in TEXTS),
+        ([{"premise": ["A"], "hypothesis": "B", "label": "neutral"}], 1),
     ],
     "BoolQ/train.jsonl": [("\ufeff", None)],
-    "yelp_review_polarity_csv/train.csv": [('"1","A"\n"3","B"\n', 2), ('"1","A"\n"1","open\n', 2)],
+    "yelp_review_polarity_csv/train.csv": [('"1","A"\n"1","open\n', 2)],
     "STS-B/train.tsv": [("index\tsentence1\tsentence2\tscore\n0\tA\tB\tnan\n", 2)],
-    "MultiRC/train.jsonl": [('{"idx": 0, "passage": "A"}', 1)],
-    "ReCoRD/train.jsonl": [
-        ([record(answers=[])], 1),
-        ([record(entities=[], answers=None)], 1),
-        ([record(), record(entities=[{"start": 0}])], 2),
-        ([record(), record(text=["A"])], 2),
-        ([record(), record(answers=[{"text": "A"}, {"text": ["A"]}])], 2),
+    "ReCoRD/train.jsonl": [([record(), record(entities=[{"start": 0}])], 2), ([record(answers=[])], 1)],
+    "WiC/train.jsonl": [
+        ([{"sentence1": "A", "sentence2": "B", "start1": 0, "end1": 2, "start2": 0, "end2": 1, "label": True}], 1)
     ],
-    "WSC/train.jsonl": [('{"text": "A", "target": {}}', 1)],
-    "WiC/train.jsonl": [([WORDS], 1)],
-    "RottenTomatoes/rt-polarity.{label}": [("", None)],
     "mine.jsonl": [
-        ([{**LISTED, **fields}], 1)
-        for fields in ({"right": [3]}, {"right": []}, {"right": 1}, {"right": None}, {"options": []})
+        ([{**LISTED, **fields}], 1) for fields in ({"right": [3]}, {"right": []}, {"right": 1}, {"options": []})
     ],
     "a.conll": [
-        ("", None),
         ("Ann N B-x\n\nran V\n", 3),
         ("Ann N B-x\n# a comment inside\n", 2),
         ("# one\n\nAnn N B-x\nran V B-y\n", 4),
     ],
-    "b.jsonl": [
-        ([{"word": ["c"], "label": ["O"]}, {"word": words, "label": labels}], 2)
-        for words, labels in ((["a", "b"], ["O"]), ([], []), ("a b", ["O"]), (["a"], None))
-    ],
+    "b.jsonl": [([{"word": ["a", "b"], "label": ["O"]}], 1), ([{"word": [], "label": []}], 1)],
     "SQuAD/train-v1.1.json": [
         ("[]", None),
-        (json.dumps(squad(without(question(), "id"))), None),
         (json.dumps(squad(question(answers=[{"text": "Ann", "answer_start": 16}]))), None),
         (json.dumps(squad(question(), context=None)), None),
     ],
-    "MRQA/train/SQuAD.jsonl": [
-        ("\n\n", None),
-        ([mrqa(), {"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "detected_answers")]}], 2),
-        ([{"header": {}}, mrqa(), mrqa(detected_answers=[{"text": "Ann", "char_spans": [[0]]}])], 3),
-        ([mrqa(), mrqa(detected_answers=[{"text": "won.", "char_spans": [[20, 23]]}])], 2),
-        ([mrqa(), mrqa(answers=["Ann", 7])], 2),
-    ],
-    "MRQA/train/SQuAD.jsonl.gz": [(b"no gzip", None), (PACKED[:-12], None)],
+    "MRQA/train/SQuAD.jsonl": [([mrqa(), mrqa(detected_answers=[{"text": "won.", "char_spans": [[20, 23]]}])], 2)],
+    "MRQA/train/SQuAD.jsonl.gz": [(gzip.compress(json.dumps(mrqa()).encode())[:-12], None)],
 }
 
 
 @pytest.mark.parametrize(("file", "content", "line"), [(file, *row) for file, rows in WRONG.items() for row in rows])
 def test_wrong_files(tmp_path, write, file, content, line):
     row = next(row for row in ROWS.values() if file in [one.file for one in row.splits.get("train", [])])
-    for label in row.labels or [""]:
-        write(file.replace("{label}", label), content)
+    write(file, content)
     with refused(Path(file).name) as caught:
         read_split(tmp_path, row, "train")
-    said = str(caught.value)
-    assert line is None or f", line {line}: " in said
-    if file == "ReCoRD/train.jsonl":
-        assert ("lacks" in said) == (content[-1]["passage"]["entities"] == [{"start": 0}])
+    assert line is None or f", line {line}: " in str(caught.value)
 
 
 def test_missing_files_of_all_tasks_are_named_before_one_is_read(tmp_path, write):
     write("RTE/dev.tsv", "no table")
     rows = [ROWS[name] for name in ("mnli", "rte", "mrpc")]
-    files = r"MNLI/dev_matched.tsv, MNLI/dev_mismatched.tsv, MRPC/dev.tsv or MRPC/msr_paraphrase_train.txt are missing"
-    with pytest.raises(UserError, match=f"MNLI, MRPC, but {files}"):
+    with pytest.raises(UserError, match=r"MNLI, MRPC, but MNLI/dev_matched.tsv, .*, MRPC/dev.tsv or MRPC/msr_para"):
         expect_files(tmp_path, rows, "valid")
     expect_files(tmp_path, rows[1:2], "valid")

@@ -72,18 +72,15 @@ def test_answers_to_questions_are_one_object():
     assert json.loads(written(submission, ["5a", "12"], ["Céline \ud800", ""])) == {"5a": "Céline \ud800", "12": ""}
 
 
-@pytest.mark.parametrize(
-    ("task", "split", "file"),
-    [
+def test_names_of_files():
+    for task, split, file in (
         ("mnli", "valid/mismatched", "MNLI-mm.tsv"),
         ("rotten_tomatoes", "test", "rotten_tomatoes.tsv"),
         ("sick", "test/hard", "sick-hard.tsv"),
         ("newsqa", "valid", "newsqa.json"),
-    ],
-)
-def test_names_of_files(task, split, file):
-    assert submission_of(task, ROWS[task], split).file == file
-    assert file in file_names(ROWS) | {"sick-hard.tsv"}
+    ):
+        assert submission_of(task, ROWS[task], split).file == file
+    assert {"MNLI-mm.tsv", "newsqa.json"} <= file_names(ROWS)
 
 
 def test_what_is_compared():
@@ -94,13 +91,11 @@ def test_what_is_compared():
 @pytest.mark.parametrize(
     ("metric", "answer", "rights", "share"),
     [
-        ("f1", "the October 1973", ["October, 1973"], 1),
         ("f1", "October", ["October 1973"], 2 * 1 * 0.5 / 1.5),
         ("f1", "in in October", ["in October"], 2 * (2 / 3) * 1 / (2 / 3 + 1)),  # each word as often as it is there
         ("f1", "the", ["a"], 0),  # nothing is left of either
         ("f1", "October 1973", ["May", "October", "in October 1973"], 0.8),  # the most alike counts
-        ("em", "The May.", ["may"], 1),
-        ("em", "The May.", ["May 1973"], 0),
+        ("em", "The May.", ["may 1973", "may"], 1),
         ("em", "the", ["a"], 1),  # SQuAD's own rule
     ],
 )

@@ -57,12 +57,8 @@ TAGGED = TAGGED.replace(FILE, "a.conll, format: conll, columns: [word, label]")
 PREDICTED = ROW.replace(TRAIN, "test: [{file: Mine/test.tsv}]\n  head: rte\n  submissions: {test: FORM}")
 WRONG = {
     ROW: [
-        (f"  {TITLE}\n", "", "mine: title"),
         (TITLE, "titel: Mine", "mine: title"),
-        (TITLE, "text_form: {read: '{a}'}", "mine: text_form.reads"),
         (TITLE, f"{TITLE}\n  like: yours", "mine: like"),
-        (TITLE, f"{TITLE}\n  benchmarks: [[a]]", "mine: benchmarks.0"),
-        (KIND, "kind: guessing", "mine: kind"),
         (KIND, f"kind: word_pair\n  words: [{WORD % 2}, {WORD % 0}]", "mine: words"),
         (KIND, "kind: word_pair", "mine: words"),
         (KIND, "kind: regression", "mine: bounds"),
@@ -75,17 +71,13 @@ WRONG = {
         (TEXTS, f"{TEXTS}\n  choices: [b, c]", "mine: choices"),
         (OF_KIND, f"kind: ranking\n  {TEXTS}\n  choices: [b, c]", "mine: choices"),
         ("train: [", "training: [", "mine: splits"),
-        ("{file: Mine/train.tsv}", "{}", "mine: train: file"),
-        (FILE, "train.tsv, format: xml", "mine: train: format"),
         (FILE, "train.tsv, part: [0.5, 0.2]", "mine: train: part"),
         (FILE, "'Mine/{label}.tsv'", "mine: train: file"),
         (f"  splits:\n    {TRAIN}", "", "mine: head"),
         ("  splits:", "  submissions: {test: {file: a.tsv}}\n  splits:", "mine: submissions"),
         ("train: [", "test: [", "mine: head"),
         ("  splits:", "  head: mnli\n  splits:", "mine: head"),
-        (TITLE, f"{TITLE}\n  title: Yours", ""),
-        (ROW, "- a list", ""),
-        (ROW, "mine: !!python/object/apply:os.getcwd []", ""),
+        (ROW, "mine: [a list]", "mine"),
     ],
     SPAN: [
         ("stride: 64", "stride: 0", "mine: stride"),
@@ -115,7 +107,7 @@ WRONG = {
 )
 def test_wrong_tables(write, text, before, after, where):
     assert before in text
-    with refused(f"table.yaml: {where}" if where else "table.yaml"):
+    with refused(f"table.yaml: {where}"):
         load_tables([write("table.yaml", text.replace(before, after))])
 
 
@@ -139,38 +131,30 @@ def test_a_row_begins_as_another_one(write):
     assert list(rows["mine"].submissions) == ["test/mismatched"]
 
 
-def test_what_belongs_to_labels_follows_them_into_another_order(write):
+@pytest.mark.parametrize("name", ["multirc", "copa", "sst2"])
+def test_what_belongs_to_labels_follows_them_into_another_order(name, write):
     """Texts that T5 writes, candidates, and a server's labels."""
-    own = load_tables()
-    rows = load_tables([write("table.yaml", "\n".join(
-        f"{name}: {{like: {name}, labels: ['{second}', '{first}']}}"
-        for name in ("multirc", "copa", "sst2") for first, second in [own[name].labels]
-    ))])  # fmt: skip
-    for name in ("multirc", "copa", "sst2"):
-        (one, two), (row, before) = own[name].labels, (rows[name], own[name])
-        assert row.labels == [two, one] and row.choices == before.choices[::-1]
-        assert row.text_form.writes == before.text_form.writes[::-1]
-        assert [of.labels for of in row.submissions.values()] == [of.labels[::-1] for of in before.submissions.values()]
+    before = load_tables()[name]
+    labels = ", ".join(f"'{label}'" for label in before.labels[::-1])
+    row = load_tables([write("table.yaml", f"{name}: {{like: {name}, labels: [{labels}]}}")])[name]
+    assert row.labels == before.labels[::-1] and row.choices == before.choices[::-1]
+    assert row.text_form.writes == before.text_form.writes[::-1]
+    assert [of.labels for of in row.submissions.values()] == [of.labels[::-1] for of in before.submissions.values()]
 
 
 def test_tables_of_the_papers():
-    """What examples/glue and examples/pemt have otherwise: lengths, and halves that are two."""
+    """GLUE's has other lengths; in PEMT's two parts, each with its own count, make up a set of the package's."""
     own = load_tables()
     rows = load_tables([REPOSITORY / "examples" / "glue" / "paper.yaml"])
     lengths = {name: row.max_positions for name, row in rows.items() if row != own[name]}
     assert lengths == dict.fromkeys(("mnli", "qnli", "multirc"), 512)
-    assert rows["multirc"].texts == ["{passage} {question}", "answer"]  # MT-TaG, appendix A.3.1
     rows = load_tables([REPOSITORY / "examples" / "pemt" / "halves.yaml"])
     for name, row in ((name, row) for name, row in rows.items() if row != own[name]):
-        (first, second), whole = (row.splits["valid"][0], row.splits["test"][0]), own[name].splits
-        if first.file == second.file:
-            assert (first.part, second.part, first.part_seed) == ([0, 0.5], [0.5, 1], second.part_seed)
-            assert first.count + second.count == whole["valid"][0].count
-        else:
-            assert (first.count, second.part) == (1000, []) and row.splits["train"][0].part == [first.part[1], 1]
-            assert round(first.part[1] * whole["train"][0].count) == 1000
-            assert row.splits["train"][0].count + 1000 == whole["train"][0].count
-        assert not row.submissions.keys() & {"valid", "test"} and row.sets("test") == ["test"]
+        valid, test = row.splits["valid"][0], row.splits["test"][0]
+        rest = test if valid.file == test.file else row.splits["train"][0]
+        whole = own[name].splits["valid" if rest is test else "train"][0]
+        assert valid.part[1] == rest.part[0] and valid.part_seed == rest.part_seed, name
+        assert valid.count + rest.count == whole.count, name
 
 
 def test_a_benchmark_stands_for_its_tasks():
@@ -186,10 +170,3 @@ def test_wrong_names(names):
     """Unknown, twice, twice by a benchmark, without training data."""
     with refused("--glue-tasks"):
         chosen_rows(load_tables(), names)
-
-
-def test_the_files_that_the_servers_take():
-    files = [submission.file for row in load_tables().values() for submission in row.submissions.values()]
-    glue = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX"]
-    superglue = ["BoolQ", "CB", "COPA", "MultiRC", "ReCoRD", "WiC", "WSC", "RTE", "AX-b", "AX-g"]
-    assert sorted(files) == sorted([f"{name}.tsv" for name in glue] + [f"{name}.jsonl" for name in superglue])

@@ -39,8 +39,7 @@ WHOLE = json.loads(serialized_tokenizer(BERT))
 NO_TOKENIZERS = {
     "a panic while encoding": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
     "a table of 8 GB": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////w=="}},
-    "no pieces": {"model": {**WHOLE["model"], "vocab": {}}},
-    "no pieces, and no unknown one": {"model": {"type": "BPE", "vocab": {}, "merges": []}},
+    "no pieces": {"model": {"type": "BPE", "vocab": {}, "merges": []}},
 }
 
 
@@ -53,8 +52,6 @@ def test_a_folders_tokenizer_that_crashes_is_refused(changes):
 def test_a_panic_in_the_middle_of_data_is_said():
     with refused("tokenizer.json"), guarded("`tokenizer.json` must give tokens for any text"):
         raise type("PanicException", (BaseException,), {})("it burns")
-    with pytest.raises(KeyboardInterrupt), guarded("x"):
-        raise KeyboardInterrupt
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch):

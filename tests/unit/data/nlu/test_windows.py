@@ -1,6 +1,5 @@
 """Windows of passages: which there are, where the answer stands in each, and the way back to the passage's text."""
 
-import random
 import re
 from dataclasses import replace
 from itertools import combinations_with_replacement, pairwise, product
@@ -11,15 +10,13 @@ from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPEToken
 from tokenizers.processors import RobertaProcessing
 
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
-from fairseq_mtmoe.data.nlu.loader import few_of
 from fairseq_mtmoe.data.nlu.reading import Example, Span
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.data.nlu.windows import Passages, tokenize_windows, window_starts
 from fairseq_mtmoe.task_types import tokens
 from fairseq_mtmoe.task_types.task_type import Predictions
 
-LETTERS = "abcdefghij"
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS, "who", "##b", "##c", "."]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "who", "##b", "##c", "."]
 
 
 def bert(max_length):
@@ -131,14 +128,3 @@ def test_the_best_of_all_windows_is_the_answer():
     passages = Passages(lambda: examples, bert(8))
     assert passages.found(split, windows, spans) == ["d E f", "", "E f"]
     assert passages.rights == [("right 0",), ("right 1",), ("right 2",)]
-
-
-def test_a_share_is_of_questions():
-    draw = random.Random(3)
-    examples = [asked("who", " ".join(draw.choices(LETTERS, k=draw.randint(1, 20))), key=str(n)) for n in range(40)]
-    whole = tokenize_windows(bert(12), examples, 3)
-    few = few_of(whole, 0.25, seed=1, is_regression=False)
-    assert len(few) == 10
-    again = tokenize_windows(bert(12), [examples[int(key)] for key in few.keys_E], 3)
-    for name in ("tokens_T", "starts_S", "row_offsets_E", "segment_start_S", "passages_S2", "offsets_S", "answers_S2"):
-        assert np.array_equal(getattr(few, name), getattr(again, name)), name
