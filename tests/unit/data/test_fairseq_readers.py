@@ -1,7 +1,6 @@
 """Dictionaries, SentencePiece models and lines to translate: fairseq's values, or one sentence."""
 
 import io
-import os
 import sys
 
 import pytest
@@ -12,15 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 from fairseq_mtmoe.data.fairseq_readers import read_lines
 from tests.helpers.damage import damaged, value_or_sentence
+from tests.helpers.piece_models import trained_pieces
 from tests.helpers.refused import refused
 
 GOOD = "die 12\ndas 7\n\u3000 3\nHaus 5\nHaus 6 #fairseq:overwrite\nmadeupword0000 0\n"
-NOUNS = ("file", "folder", "user", "page", "image", "letter", "table", "door", "window", "garden", "river", "house")
-VERBS = ("Open", "Close", "Delete", "Copy", "Move", "Print", "Send", "Read", "Find", "Paint", "Wash", "Count")
-MODEL = train_model([f"{verb} the {noun}" for verb in VERBS for noun in NOUNS], 54, 1.0)
+MODEL = trained_pieces(["Open the file", "Close the folder"] * 20, "unigram", 25)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,7 +30,7 @@ def dictionary_of(folder, content: bytes) -> Dictionary:
     return Dictionary.load(str(folder / "dict.de.txt"))
 
 
-@pytest.mark.parametrize("text", [GOOD, GOOD.replace("\n", "\r\n"), GOOD.replace("\n", "\r"), GOOD[:-1]])
+@pytest.mark.parametrize("text", [GOOD, GOOD.replace("\n", "\r"), GOOD[:-1]])
 def test_a_dictionary_is_what_fairseq_reads(tmp_path, text):
     found = dictionary_of(tmp_path, text.encode())
     known = Dictionary.load(io.StringIO(GOOD))
@@ -45,18 +42,13 @@ def test_a_dictionary_is_what_fairseq_reads(tmp_path, text):
     [
         ("dïe 1\n".encode("latin-1"), None),
         (b"die 1\ndas 2\ndie 3\n", 3),
-        (b"<pad> 1\n", 1),
         (b"die 1\n\ndas 2\n", 2),
-        (b"die #fairseq:overwrite\n", 1),
         (b"", None),
     ],
 )
 def test_a_damaged_dictionary_is_one_sentence(tmp_path, content, line):
     with refused(f"line {line} of {tmp_path}/dict.de.txt" if line else "dict.de.txt"):
         dictionary_of(tmp_path, content)
-    os.mkfifo(tmp_path / "no_file")
-    with refused("no_file"):
-        Dictionary.load(str(tmp_path / "no_file"))
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -76,24 +68,14 @@ def test_a_sentencepiece_model_is_read_or_one_sentence(tmp_path):
     path = tmp_path / "spm.model"
     with refused("spm.model"):
         encoder_of(path)
+    path.write_bytes(MODEL[:100])
+    with refused("spm.model"):
+        encoder_of(path)
     path.write_bytes(MODEL)
     expected = sentencepiece.SentencePieceProcessor(model_proto=MODEL).encode("Open the file", out_type=str)
     assert encoder_of(path).encode("Open the file").split() == expected
-    for content in (b"", MODEL[:100], b"no model at all"):
-        path.write_bytes(content)
-        with refused("spm.model"):
-            encoder_of(path)
     with refused("--sentencepiece-model"):
         SentencepieceBPE(OmegaConf.structured(SentencepieceConfig()))
-
-
-@settings(max_examples=60, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=damaged(MODEL))
-def test_any_sentencepiece_model_is_a_value_or_a_sentence(tmp_path, content):
-    (tmp_path / "spm.model").write_bytes(content)
-    encoder = value_or_sentence(lambda: encoder_of(tmp_path / "spm.model"))
-    if encoder is not None:
-        assert isinstance(encoder.encode("Open the file"), str)
 
 
 def test_lines_are_read_in_groups_and_end_at_line_feeds_alone(tmp_path, monkeypatch):

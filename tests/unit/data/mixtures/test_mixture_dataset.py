@@ -18,10 +18,10 @@ from tests.helpers.refused import refused
 
 
 class Numbers(FairseqDataset):
-    """Examples of three sides: `n` and its double and triple, of as many tokens. Or of one side, `n`."""
+    """Examples of three sides, `n` and its double and triple, of as many tokens."""
 
-    def __init__(self, count, one_sided=False):
-        self.sizes = np.array([n if one_sided else [n, 2 * n, 3 * n] for n in range(1, count + 1)])
+    def __init__(self, count):
+        self.sizes = np.array([[n, 2 * n, 3 * n] for n in range(1, count + 1)])
 
     def __len__(self):
         return len(self.sizes)
@@ -55,21 +55,20 @@ class Loader:
     split, kind, keys, shard_sizes = "train", "task", ("a", "b"), ((9,), (5,))
 
     def load(self, shards=None):
-        return [Numbers(9, one_sided=True), Numbers(5, one_sided=True)]
+        return [Numbers(9), Numbers(5)]
 
 
-def test_examples_of_one_side_are_drawn_ordered_and_batched():
+def test_examples_are_drawn_ordered_and_batched():
     dataset = TrainingMixture(Loader(), SamplingPlan(Loader.shard_sizes, Schedule(), seed=1), (0, 1), by_value)
-    order = dataset.order(max_sizes=8)
-    batches = [dataset.collater([dataset[i] for i in batch]) for batch in dataset.batches(order, 16, None, 1)]
+    order = dataset.order(max_sizes=3 * 8)
+    batches = [dataset.collater([dataset[i] for i in batch]) for batch in dataset.batches(order, 3 * 16, None, 1)]
     assert [batch["value"].tolist() for batch in batches] == [[3, 2, 2, 1, 1], [4, 4, 3], [5, 5], [7, 6], [8]]
     assert [dataset[i][1]["value"] for i in order.too_long] == [9] and order.counts.tolist() == [9, 5]
 
 
-@pytest.mark.parametrize(("limits", "kept"), [(9, 8), ((100, 100, 3), 3)])
-def test_what_is_too_long_on_any_side_is_left_out(limits, kept):
-    fitting, others = mixture().filter_indices_by_size(np.arange(12), limits)
-    assert len(fitting) == kept and sorted([*fitting.tolist(), *others]) == list(range(12))
+def test_what_is_too_long_on_any_side_is_left_out():
+    fitting, others = mixture().filter_indices_by_size(np.arange(12), (100, 100, 3))
+    assert len(fitting) == 3 and sorted([*fitting.tolist(), *others]) == list(range(12))
 
 
 def test_no_example_is_dropped_from_batches_and_one_that_does_not_fit_is_refused():

@@ -36,7 +36,6 @@ def shards(tmp_path_factory):
         (HEATED, 3),
         ({**HEATED, "virtual_epoch_size": 70}, 20),
         ({"sampling_method": "uncertainty", "virtual_epoch_size": 70}, 3),
-        ({"sampling_weights": "{'main:en-aa': 1, 'main:en-bb': 2, 'main:en-cc': 3}"}, 20),
     ],
 )
 def test_resuming_in_the_middle_of_an_epoch_continues_the_same_batches(options, stop, digits, shards):
@@ -59,8 +58,6 @@ def test_workers_get_the_same_sentences_without_the_task(digits):
     assert [*map(content, alone.next_epoch_itr())] == [*map(content, worked.next_epoch_itr())]
     copied = pickle.loads(pickle.dumps(alone.dataset))
     assert copied.loader is None and copied.plan is None
-    first, second = ([data[n] for n in range(0, len(data), 10)] for data in (alone.dataset, copied))
-    assert content(alone.dataset.collater(first)) == content(copied.collater(second))
 
 
 @pytest.mark.parametrize("options", [{}, {"virtual_epoch_size": 90}])

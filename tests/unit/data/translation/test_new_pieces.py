@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 import sentencepiece
 
-from fairseq_mtmoe.data.translation import new_pieces
 from fairseq_mtmoe.data.translation.new_pieces import LEAST_JOINS, changed, figures, grow, model_type
 from tests.helpers.piece_models import pieces_of, trained_pieces
 from tests.helpers.pretrained_translators import sentences
@@ -55,10 +54,6 @@ def test_text_is_cut_as_before_but_where_it_has_a_new_piece(grown):
     assert sum(has_new) < len(lines) - 100
     assert changed(before, after, [line for line, new in zip(lines, has_new, strict=True) if not new]) == 0
     assert changed(before, after, lines) <= sum(has_new)
-    score = {after.id_to_piece(number): after.get_score(number) for number in range(after.get_piece_size())}
-    whole = [piece for piece, parts in made.parts.items() if parts and "".join(parts) == piece]
-    if model_type(model) == KINDS["unigram"]:  # whose cut is that with the highest sum
-        assert whole and all(sum(score[part] for part in made.parts[piece]) < score[piece] for piece in whole)
 
 
 def test_bpe_cuts_as_the_joins_say_each_of_two_pieces_that_there_are():
@@ -84,22 +79,3 @@ def test_pieces_that_the_dictionary_lacks_get_symbols_of_their_letters():
     lacking = max((piece for piece in cut if len(piece) == 3 and "▁" not in piece), key=cut.__getitem__)
     made = grow(model, processor_of(model), [piece for piece in pieces if piece != lacking], text, 0)
     assert made.model == model and made.parts == {lacking: tuple(lacking)}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_long_word_takes_no_more_work_than_its_letters_in_short_ones(kind, monkeypatch):
-    draw, visited = random.Random(1), Counter()
-    word = "".join(draw.choice("abcdefghijklm") for _ in range(6000))
-    count = new_pieces._Joining._count
-
-    def counted(joining, index, places, times):
-        places = list(places)
-        visited[joining] += len(places)
-        return count(joining, index, places, times)
-
-    monkeypatch.setattr(new_pieces._Joining, "_count", counted)
-    model = trained_pieces(sentences("en", 300), kind, 60)
-    for text in ([word], [" ".join(word[at : at + 12] for at in range(0, len(word), 12))]):
-        assert grow(model, processor_of(model), pieces_of(model), text, 300).parts
-    long, short = visited.values()
-    assert long < 1.5 * short
