@@ -42,6 +42,9 @@ def test_it_is_the_likelihood_s_loss_and_the_sparsity_s_with_its_weight():
     torch.testing.assert_close(found, torch.autograd.grad(wanted, gates), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(logged["loss"], nll.detach())
     torch.testing.assert_close(logged["sparsity_loss"], (sparsity * given["ntokens"]).detach())
+    with metrics.aggregate(new_root=True) as meters:
+        PemtCriterion.reduce_metrics([logged, {"loss": 1.0, "nll_loss": 1.0, "ntokens": 1, "sample_size": size}])
+    assert meters["sparsity_loss"].avg == pytest.approx(sparsity.item() / 2)
 
 
 def test_where_no_gate_weighs_it_is_the_likelihood_s_alone():
@@ -58,14 +61,3 @@ def test_without_a_weight_nothing_is_worked_out_for_it():
     logged = criterion(0.0)(model, given)[2]
     assert "sparsity_loss" not in logged and losses(model, given)[1] is None
     assert "sparsity_loss" in criterion()(model, given)[2]
-
-
-def test_means_are_logged():
-    logs = [
-        {"loss": 8.0, "nll_loss": 8.0, "ntokens": 2, "sample_size": 2, "sparsity_loss": -1.0},
-        {"loss": 4.0, "nll_loss": 4.0, "ntokens": 6, "sample_size": 6, "sparsity_loss": -1.4},
-    ]
-    with metrics.aggregate() as meters:
-        PemtCriterion.reduce_metrics(logs)
-        PemtCriterion.reduce_metrics([{"loss": 1.0, "nll_loss": 1.0, "ntokens": 1, "sample_size": 1}])
-    assert meters["sparsity_loss"].avg == pytest.approx(-2.4 / 8)

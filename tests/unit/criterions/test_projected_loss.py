@@ -27,9 +27,10 @@ def reference_loss(features_TH, weight_VH, target_T, smoothing):
     return ProjectedLoss(loss, nll, (log_p_TV.argmax(1) == target_T).sum())
 
 
-def gradients(loss_of, features, weight, target, smoothing, scale=1.0):
+def gradients(loss_of, features, weight, target, smoothing):
+    """The sums, and the gradients of three times the loss."""
     sums = loss_of(features, weight, target, smoothing)
-    return sums, torch.autograd.grad(sums.loss * scale, (features, weight))
+    return sums, torch.autograd.grad(3 * sums.loss, (features, weight))
 
 
 @pytest.fixture(params=[4, 100])
@@ -41,13 +42,15 @@ def rows(request, monkeypatch):
 
 @pytest.mark.parametrize(("smoothing", "tokens"), [(0.0, 11), (0.7, 11), (0.1, 0)])
 @pytest.mark.usefixtures("rows")
-def test_values_and_gradients_are_the_definitions(smoothing, tokens):
+@pytest.mark.parametrize("scale", [1, 1e4])  # whose exponentials overflow
+def test_values_and_gradients_are_the_definitions(smoothing, tokens, scale):
     features, weight, target = inputs(tokens)
-    ours, our_gradients = gradients(projected_loss, features, weight, target, smoothing, scale=3.0)
-    theirs, their_gradients = gradients(reference_loss, features, weight, target, smoothing, scale=3.0)
+    features = (features.detach() * scale).requires_grad_()
+    ours, our_gradients = gradients(projected_loss, features, weight, target, smoothing)
+    theirs, their_gradients = gradients(reference_loss, features, weight, target, smoothing)
     torch.testing.assert_close(ours.loss, theirs.loss)
     torch.testing.assert_close(ours.nll, theirs.nll)
-    torch.testing.assert_close(our_gradients, their_gradients, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(our_gradients, their_gradients, rtol=1e-4, atol=1e-5 * scale)
     assert ours.correct is None
     counted = projected_loss(features, weight, target, smoothing, count_correct=True)
     assert counted.correct == theirs.correct and torch.equal(counted.loss, ours.loss)
@@ -86,16 +89,6 @@ def sums_in_float32():
 def test_half_precision_is_summed_in_float32_where_there_is_such_a_product(rows, sums_in_float32):
     test_half_precision_is_as_near_as_its_rounding()
     assert sums_in_float32 == [torch.bfloat16] * (1 + -(-60 // module.BLOCK_ROWS))  # once to try it
-
-
-def test_extreme_logits_stay_finite():
-    features, weight, target = inputs()
-    huge = (features.detach() * 1e4).requires_grad_()
-    ours, our_gradients = gradients(projected_loss, huge, weight, target, 0.1)
-    theirs, their_gradients = gradients(reference_loss, huge, weight, target, 0.1)
-    assert ours.loss.isfinite()
-    torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-4, atol=0)
-    torch.testing.assert_close(our_gradients, their_gradients, rtol=1e-4, atol=1e-2)
 
 
 def test_only_what_is_trained_gets_a_gradient():

@@ -71,9 +71,9 @@ def made(seed):
     return draw.choice(len(weights), size=int(draw.integers(1, 3000)), p=weights)
 
 
-@pytest.mark.parametrize("case", range(3))
-def test_shares_are_nested_and_of_each_stratum_alike(case):
-    strata, drawn = made(case), []
+@pytest.mark.parametrize("seed", range(3))
+def test_shares_are_nested_and_of_each_stratum_alike(seed):
+    strata, drawn = made(seed), []
     present = np.unique(strata)
     for share in (0.001, 0.1, 0.33, 0.5, 1.0):
         smaller, drawn = drawn, stratified_share(strata, share, seed=1)

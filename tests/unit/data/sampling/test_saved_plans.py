@@ -11,7 +11,6 @@ import torch
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, saved_plan
 from fairseq_mtmoe.data.sampling.schedule import Schedule
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.draws import same, times_drawn
 from tests.helpers.refused import refused
 
@@ -101,15 +100,9 @@ def test_a_duration_that_is_asked_for_counts_and_so_does_one_for_a_heating_that_
 
 
 def test_a_change_is_said_by_the_names_of_the_options():
-    new = plan(Schedule(sampling_weights=(1, 2, 3)), size=20)
-    said = changes(plan(), resumed(plan(), 3, new))
-    assert said == [
-        "sampling_method was temperature and is concat",
-        "heating_coefficient was 3.0 and is 0.0",
-        "heating_epochs was 10 and is None",
-        "sampling_weights was None and is {'en-aa': 1, 'en-bb': 2, 'en-cc': 3}",
-        "virtual_epoch_size was 13 and is 20",
-    ]
+    said = changes(plan(), resumed(plan(), 3, plan(Schedule("temperature", 1.5, sampling_weights=(1, 2, 3)))))
+    weights = "sampling_weights was None and is {'en-aa': 1, 'en-bb': 2, 'en-cc': 3}"
+    assert said == ["heating_coefficient was 3.0 and is 0.0", "heating_epochs was 10 and is None", weights]
 
 
 def test_shards_that_are_left_go_on_with_epochs_of_another_size():
@@ -137,19 +130,11 @@ def test_pairs_whose_data_is_as_it_was_go_on_when_others_changed(has_begun):
     assert again.numbers == [4, 3]
 
 
-DAMAGE = [
-    {"rules": {}},
-    {"shard_sizes": [[40], [9], [0]]},
-    {"numbers": [0, 1]},
-    {"place": {"epoch": 3}},
-    {"rules": saved(plan(), 3)["rules"] | {"sampling_temperature": "hot"}},
-    {"rules": saved(plan(), 3)["rules"] | {"sampling_weights": {"en-xx": 1}}},
-]
-
-
-@pytest.mark.parametrize("changed", DAMAGE)
+@pytest.mark.parametrize(
+    "changed", [{"rules": {}}, {"shard_sizes": [[40], [9], [0]]}, {"numbers": [0, 1]}, {"place": {"epoch": 3}}]
+)
 def test_a_damaged_state_is_one_sentence(changed):
-    with pytest.raises(UserError, match="`--reset-dataloader`"):
+    with refused("--reset-dataloader"):
         restored_plan({**saved(plan(), 3), **changed})
 
 
