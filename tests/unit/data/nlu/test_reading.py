@@ -100,15 +100,14 @@ def test_empty_lines_among_texts_are_counted(tmp_path, write, caplog, source, he
 
 
 def test_empty_files_are_counted_and_empty_lines_between_records_are_not(tmp_path, write, caplog):
-    for name, content in (("neg/1.txt", "a\n\nb\n"), ("neg/2.txt", "\n"), ("pos/1.txt", "c\n")):
-        write(f"aclImdb/test/{name}", content)
-    assert [example.candidates[0][0] for example in read(tmp_path, "imdb", "test")] == ["a b", "c"]
-    assert "neg/2.txt: 1 examples are left out: the file is empty" in caplog.text
-    caplog.clear()
     write("RTE/train.tsv", f"\n{RTE}\n0\tA\tB\tentailment\n\n")
     write("COPA/test.jsonl", '\n{"premise": "A", "question": "effect", "choice1": "B", "choice2": "C"}\n\n')
     assert len(read(tmp_path, "rte")) == len(read(tmp_path, "copa", "test", labelled=False)) == 1
     assert "the line is empty" not in caplog.text
+    for name, content in (("neg/1.txt", "a\n\nb\n"), ("neg/2.txt", "\n"), ("pos/1.txt", "c\n")):
+        write(f"aclImdb/test/{name}", content)
+    assert [example.candidates[0][0] for example in read(tmp_path, "imdb", "test")] == ["a b", "c"]
+    assert "neg/2.txt: 1 examples are left out" in caplog.text
 
 
 def test_an_unknown_encoding_is_refused(tmp_path, write):

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 import pytest
 
 from fairseq_mtmoe.data.nlu import table
-from fairseq_mtmoe.data.nlu.table import Form, Format, Kind, chosen_rows, load_tables
+from fairseq_mtmoe.data.nlu.table import Format, Kind, chosen_rows, load_tables
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.refused import refused
 
@@ -28,12 +28,8 @@ def test_the_packages_rows_are_right():
             assert row.small == (row.splits["train"][0].count <= 10_000), name
 
 
-def test_the_page_explains_every_field_and_its_example_is_right(write):
+def test_the_pages_example_is_right(write):
     page = (REPOSITORY / "docs" / "reference" / "task_table.md").read_text(encoding="utf-8")
-    parts = (table.TaskRow, table.Source, table.Submission, table.TextForm, table.Words)
-    names = [one.name for part in parts for one in fields(part)]
-    assert [name for name in names if f"{name}`" not in page and f"{name}:" not in page] == []
-    assert [name for kinds in (Kind, Format, Form) for name in kinds.__members__ if f"`{name}`" not in page] == []
     assert load_tables([write("page.yaml", page.split("```yaml")[1].split("```")[0])])["reviews"].label == "stars"
 
 
@@ -60,7 +56,6 @@ WRONG = {
         (TITLE, "titel: Mine", "mine: title"),
         (TITLE, f"{TITLE}\n  like: yours", "mine: like"),
         (KIND, f"kind: word_pair\n  words: [{WORD % 2}, {WORD % 0}]", "mine: words"),
-        (KIND, "kind: word_pair", "mine: words"),
         (KIND, "kind: regression", "mine: bounds"),
         (KIND, FINE % 0, "mine: text_form: step"),
         (LABELS, "labels: [yes_]", "mine: labels"),
@@ -89,7 +84,6 @@ WRONG = {
         ("texts: [word]", "texts: [word, pos]", "mine: texts"),
         ("texts: [word]", "texts: [word]\n  text_form: {reads: 'a {a}'}", "mine: text_form"),
         ("kind: word_labels", "kind: classification", "mine: train: format"),
-        ("format: conll", "format: mrqa", "mine: train: format"),
         (", columns: [word, label]", "", "mine: train: columns"),
     ],
     PREDICTED: [
@@ -165,8 +159,8 @@ def test_a_benchmark_stands_for_its_tasks():
     assert counts == {"GLUE": 9, "SuperGLUE": 8, "MRQA": 6, "NER": 1}
 
 
-@pytest.mark.parametrize("names", [["rte", "rtee"], ["rte", "rte"], ["rte", "all"], ["mnli", "ax"]])
+@pytest.mark.parametrize("names", [["rte", "rtee"], ["rte", "all"], ["mnli", "ax"]])
 def test_wrong_names(names):
-    """Unknown, twice, twice by a benchmark, without training data."""
+    """Unknown, twice by a benchmark, without training data."""
     with refused("--glue-tasks"):
         chosen_rows(load_tables(), names)

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
 from fairseq_mtmoe.data.nlu.reading import Example, Span
-from fairseq_mtmoe.data.nlu.tokenizing import WHOLE_TEXT, TextTokenizer, kept_lengths
+from fairseq_mtmoe.data.nlu.tokenizing import WHOLE_TEXT, TextTokenizer
 from tests.helpers.refused import refused
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "##b", "##c"]
@@ -26,12 +26,6 @@ def one_by_one(first, second, room):
     while first + second > room:
         first, second = (first - 1, second) if first > second else (first, second - 1)
     return [first, second]
-
-
-def test_lengths_that_are_kept():
-    cases = np.array(list(itertools.product(range(9), range(9), range(3, 12))))
-    for case, kept in zip(cases.tolist(), kept_lengths(cases[:, :2], cases[:, 2]).tolist(), strict=True):
-        assert kept == one_by_one(*case), case
 
 
 def test_cut_off_words_are_the_whole_text(serialized, caplog):
