@@ -9,9 +9,8 @@ import torch
 from fairseq.data import FairseqDataset
 
 import fairseq_mtmoe
-from fairseq_mtmoe.data.mixtures.dataset import MixtureDataset, batches_of
+from fairseq_mtmoe.data.mixtures.dataset import batches_of
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
-from fairseq_mtmoe.data.sampling.draw import Numbering
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 from tests.helpers.refused import refused
@@ -36,21 +35,6 @@ def by_value(datasets, items):
     return {key: torch.tensor([row[key] for row in rows]) for key in ("id", "value")}
 
 
-def mixture():
-    dataset = MixtureDataset((7, 7, 9), by_value)
-    dataset.choose([Numbers(4), Numbers(6), Numbers(2)], Numbering([4, 6, 2], [3], [1]))
-    return dataset
-
-
-def test_every_row_has_its_own_task_id_and_number():
-    dataset = mixture()
-    batch = dataset.collater([dataset[index] for index in (0, 9, 11, 5, 3)])
-    assert batch["value"].tolist() == [6, 4, 2, 2, 1]
-    assert batch["id"].tolist() == [5, 3, 1, 1, 0]
-    assert batch["task_ids"].tolist() == [7, 7, 9, 7, 7]
-    assert dataset.collater([]) == {}
-
-
 class Loader:
     split, kind, keys, shard_sizes = "train", "task", ("a", "b"), ((9,), (5,))
 
@@ -64,11 +48,6 @@ def test_examples_are_drawn_ordered_and_batched():
     batches = [dataset.collater([dataset[i] for i in batch]) for batch in dataset.batches(order, 3 * 16, None, 1)]
     assert [batch["value"].tolist() for batch in batches] == [[3, 2, 2, 1, 1], [4, 4, 3], [5, 5], [7, 6], [8]]
     assert [dataset[i][1]["value"] for i in order.too_long] == [9] and order.counts.tolist() == [9, 5]
-
-
-def test_what_is_too_long_on_any_side_is_left_out():
-    fitting, others = mixture().filter_indices_by_size(np.arange(12), (100, 100, 3))
-    assert len(fitting) == 3 and sorted([*fitting.tolist(), *others]) == list(range(12))
 
 
 def test_no_example_is_dropped_from_batches_and_one_that_does_not_fit_is_refused():

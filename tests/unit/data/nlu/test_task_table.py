@@ -1,3 +1,4 @@
+import json
 from collections import Counter
 from dataclasses import fields, replace
 
@@ -8,16 +9,18 @@ from fairseq_mtmoe.data.nlu.table import Format, Kind, chosen_rows, load_tables
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.refused import refused
 
-ROW = """
-mine:
-  title: Mine
-  description: Say it.
-  kind: classification
-  texts: [a]
-  labels: [yes_, no_]
-  splits:
-    train: [{file: Mine/train.tsv}]
-"""
+ROW = {"title": "Mine", "description": "Say it.", "kind": "classification", "texts": ["a"], "labels": ["yes_", "no_"],
+       "splits": {"train": [{"file": "Mine/train.tsv"}]}}  # fmt: skip
+
+
+@pytest.fixture
+def load(write):
+    """Return the rows of the package and of a table with these ones, which are dictionaries."""
+
+    def load_rows(**rows):
+        return load_tables([write("table.yaml", json.dumps(rows))])
+
+    return load_rows
 
 
 def test_the_packages_rows_are_right():
@@ -33,90 +36,80 @@ def test_the_pages_example_is_right(write):
     assert load_tables([write("page.yaml", page.split("```yaml")[1].split("```")[0])])["reviews"].label == "stars"
 
 
-def test_a_users_table_adds_and_replaces_rows(write):
-    path = write("table.yaml", ROW + ROW.replace("mine:", "rte:"))
-    rows = load_tables([path])
+def test_a_users_table_adds_and_replaces_rows(load):
+    rows = load(mine=ROW, rte=ROW)
     assert rows["mine"].title == rows["rte"].title == "Mine"
     assert rows["mine"].kind is Kind.classification
     assert rows["mine"].splits["train"][0].format is Format.tsv
     assert rows["cola"].title == "CoLA"
 
 
-TITLE, KIND, TEXTS, LABELS = "title: Mine", "kind: classification", "texts: [a]", "labels: [yes_, no_]"
-OF_KIND, FILE, TRAIN = f"{KIND}\n  {TEXTS}\n  {LABELS}", "Mine/train.tsv", "train: [{file: Mine/train.tsv}]"
-WORD = "{text: %d, start: a, end: b}"
-FINE = "kind: regression\n  bounds: [0, 5]\n  text_form: {reads: '{a}', step: %s}"
-SPAN = ROW.replace(OF_KIND, "kind: span\n  texts: [question, context]\n  metric: f1\n  stride: 64")
-SPAN = SPAN.replace(FILE, "mine.jsonl.gz, format: mrqa")
-TAGGED = ROW.replace(OF_KIND, "kind: word_labels\n  texts: [word]\n  labels: [O, B-x]")
-TAGGED = TAGGED.replace(FILE, "a.conll, format: conll, columns: [word, label]")
-PREDICTED = ROW.replace(TRAIN, "test: [{file: Mine/test.tsv}]\n  head: rte\n  submissions: {test: FORM}")
-WRONG = {
-    ROW: [
-        (TITLE, "titel: Mine", "mine: title"),
-        (TITLE, f"{TITLE}\n  like: yours", "mine: like"),
-        (KIND, f"kind: word_pair\n  words: [{WORD % 2}, {WORD % 0}]", "mine: words"),
-        (KIND, "kind: regression", "mine: bounds"),
-        (KIND, FINE % 0, "mine: text_form: step"),
-        (LABELS, "labels: [yes_]", "mine: labels"),
-        (LABELS, f"{LABELS}\n  text_form: {{reads: nothing}}", "mine: text_form: reads"),
-        (LABELS, f"{LABELS}\n  text_form: {{reads: '{{a}}', writes: [y, y]}}", "mine: text_form: writes"),
-        (LABELS, "labels: [x, y, z]\n  text_form: {reads: '{a}', referent: b}", "mine: text_form: referent"),
-        (TEXTS, "texts: [a, b, c]", "mine: texts"),
-        (TEXTS, f"{TEXTS}\n  choices: [b, c]", "mine: choices"),
-        (OF_KIND, f"kind: ranking\n  {TEXTS}\n  choices: [b, c]", "mine: choices"),
-        ("train: [", "training: [", "mine: splits"),
-        (FILE, "train.tsv, part: [0.5, 0.2]", "mine: train: part"),
-        (FILE, "'Mine/{label}.tsv'", "mine: train: file"),
-        (f"  splits:\n    {TRAIN}", "", "mine: head"),
-        ("  splits:", "  submissions: {test: {file: a.tsv}}\n  splits:", "mine: submissions"),
-        ("train: [", "test: [", "mine: head"),
-        ("  splits:", "  head: mnli\n  splits:", "mine: head"),
-        (ROW, "mine: [a list]", "mine"),
-    ],
-    SPAN: [
-        ("stride: 64", "stride: 0", "mine: stride"),
-        ("[question, context]", "[context]", "mine: texts"),
-        ("format: mrqa", "format: jsonl", "mine: train: format"),
-    ],
-    TAGGED: [
-        ("[O, B-x]", "[B-x, I-x]", "mine: labels"),
-        ("texts: [word]", "texts: [word, pos]", "mine: texts"),
-        ("texts: [word]", "texts: [word]\n  text_form: {reads: 'a {a}'}", "mine: text_form"),
-        ("kind: word_labels", "kind: classification", "mine: train: format"),
-        (", columns: [word, label]", "", "mine: train: columns"),
-    ],
-    PREDICTED: [
-        ("FORM", "{form: jsonl}", "mine: submissions: file"),
-        ("FORM", "{file: ../mine.tsv}", "mine: submissions: file"),
-        ("FORM", "{file: mine.tsv, labels: [a]}", "mine: submissions: labels"),
-        ("FORM", "{file: a.jsonl, form: multirc}", "mine: submissions: form"),
-        ("FORM", "{file: a.conll, form: conll}", "mine: submissions: form"),
-    ],
-}
+def source(**options):
+    return {"splits": {"train": [{"file": "a.tsv", **options}]}}
 
 
-@pytest.mark.parametrize(
-    ("text", "before", "after", "where"), [(text, *change) for text, changes in WRONG.items() for change in changes]
-)
-def test_wrong_tables(write, text, before, after, where):
-    assert before in text
+def submission(**options):
+    return {"splits": {"test": [{"file": "a.tsv"}]}, "head": "rte", "submissions": {"test": options}}
+
+
+SPAN = {"kind": "span", "texts": ["question", "context"], "labels": [], **source(format="mrqa")}
+TAGGED = {"kind": "word_labels", "labels": ["O", "B-x"], **source(format="conll", columns=["a", "label"])}
+WORD = {"text": 0, "start": "b", "end": "c"}
+WRONG = [
+    ({"titel": "Yours"}, "mine: titel"),
+    ({"like": "yours"}, "mine: like"),
+    ({"kind": "word_pair", "words": [WORD, {**WORD, "text": 2}]}, "mine: words"),
+    ({"kind": "regression"}, "mine: bounds"),
+    ({"labels": ["yes_"]}, "mine: labels"),
+    ({"text_form": {"reads": "nothing"}}, "mine: text_form: reads"),
+    ({"text_form": {"reads": "{a}", "writes": ["y", "y"]}}, "mine: text_form: writes"),
+    ({"text_form": {"reads": "{a}", "referent": "b"}, "labels": ["x", "y", "z"]}, "mine: text_form: referent"),
+    ({"text_form": {"reads": "{a}", "step": 0}}, "mine: text_form: step"),
+    ({"texts": ["a", "b", "c"]}, "mine: texts"),
+    ({"choices": ["b", "c"]}, "mine: choices"),
+    ({"kind": "ranking", "labels": [], "choices": ["b", "c"]}, "mine: choices"),
+    ({"splits": {"training": [{"file": "a.tsv"}]}}, "mine: splits"),
+    ({"splits": {}}, "mine: head"),
+    ({"head": "mnli"}, "mine: head"),
+    ({"submissions": {"test": {"file": "a.tsv"}}}, "mine: submissions"),
+    (source(part=[0.5, 0.2]), "mine: train: part"),
+    (source(file="{label}.tsv"), "mine: train: file"),
+    (source(format="conll", columns=["a", "label"]), "mine: train: format"),
+    ({**SPAN, "stride": 0}, "mine: stride"),
+    ({**SPAN, "texts": ["context"]}, "mine: texts"),
+    ({**SPAN, **source(format="jsonl")}, "mine: train: format"),
+    ({**TAGGED, "labels": ["B-x", "I-x"]}, "mine: labels"),
+    ({**TAGGED, "texts": ["a", "b"]}, "mine: texts"),
+    ({**TAGGED, "text_form": {"reads": "{a}"}}, "mine: text_form"),
+    ({**TAGGED, **source(format="conll")}, "mine: train: columns"),
+    (submission(file="../mine.tsv"), "mine: submissions: file"),
+    (submission(file="mine.tsv", labels=["a"]), "mine: submissions: labels"),
+    (submission(file="a.jsonl", form="multirc"), "mine: submissions: form"),
+    (submission(file="a.conll", form="conll"), "mine: submissions: form"),
+]
+
+
+@pytest.mark.parametrize(("changes", "where"), WRONG)
+def test_wrong_rows(load, changes, where):
+    load(mine=ROW)
     with refused(f"table.yaml: {where}"):
-        load_tables([write("table.yaml", text.replace(before, after))])
+        load(mine={**ROW, **changes})
 
 
 def test_texts_mean_what_they_say(write, monkeypatch):
     """No value of the environment, no date, and nothing missing."""
     monkeypatch.setenv("MINE", "secret")
-    text = ROW.replace("title: Mine", "title: 2026-11-24").replace("[yes_, no_]", "['${oc.env:MINE}', '???']")
+    text = "mine: {like: rte, title: 2026-11-24, labels: ['${oc.env:MINE}', '???']}"
     row = load_tables([write("table.yaml", text)])["mine"]
     assert (row.title, row.labels) == ("2026-11-24", ["${oc.env:MINE}", "???"])
 
 
-def test_a_row_begins_as_another_one(write):
+def test_a_row_begins_as_another_one(load):
     own = load_tables()
-    text = "mnli:\n  like: mnli\n  max_positions: 512\nmine:\n  like: mnli\n  splits: {test: [{file: mine.tsv}]}\n"
-    rows = load_tables([write("table.yaml", text)])
+    rows = load(
+        mnli={"like": "mnli", "max_positions": 512},
+        mine={"like": "mnli", "splits": {"test": [{"file": "mine.tsv"}]}},
+    )
     assert rows["mnli"] == replace(own["mnli"], max_positions=512)
     changed = {"splits", "submissions", "max_positions"}  # of the row above in the same file
     names = [field.name for field in fields(own["mnli"])]
@@ -126,11 +119,10 @@ def test_a_row_begins_as_another_one(write):
 
 
 @pytest.mark.parametrize("name", ["multirc", "copa", "sst2"])
-def test_what_belongs_to_labels_follows_them_into_another_order(name, write):
+def test_what_belongs_to_labels_follows_them_into_another_order(name, load):
     """Texts that T5 writes, candidates, and a server's labels."""
     before = load_tables()[name]
-    labels = ", ".join(f"'{label}'" for label in before.labels[::-1])
-    row = load_tables([write("table.yaml", f"{name}: {{like: {name}, labels: [{labels}]}}")])[name]
+    row = load(**{name: {"like": name, "labels": before.labels[::-1]}})[name]
     assert row.labels == before.labels[::-1] and row.choices == before.choices[::-1]
     assert row.text_form.writes == before.text_form.writes[::-1]
     assert [of.labels for of in row.submissions.values()] == [of.labels[::-1] for of in before.submissions.values()]

@@ -56,14 +56,6 @@ def test_blocks_hold_the_sentences_of_their_positions(kind, monkeypatch):
     assert sorted(indices) == sorted(stretch.first * 100 + items) and len(draw) == len(indices)
 
 
-def test_wide_indices_of_wide_stretches():
-    size = 10**12
-    stretches = (Stretch(0, 0, size, size - 40, 40, 7), Stretch(0, 1, size, 0, 30, 8))
-    draw = Draw((0,), Numbering([size], [1], [2]), stretches)
-    for (indices, tasks, sentences), start in zip(draw.blocks(), (0, size), strict=True):
-        assert not tasks.any() and (indices.astype(int) - start).tolist() == sentences.tolist()
-
-
 def made(seed):
     """Strata of one to six labels, some of them rare."""
     draw = np.random.default_rng(seed)
