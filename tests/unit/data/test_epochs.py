@@ -19,9 +19,6 @@ class Sentences(Dataset):
     def __getitem__(self, index):
         return index
 
-    def batch_by_size(self, indices, max_tokens, max_sentences, multiple):
-        return [list(indices[start : start + max_sentences]) for start in range(0, len(indices), max_sentences)]
-
     def batches(self, epoch, count=BATCHES):
         return [[100 * epoch + number, -(100 * epoch + number)] for number in range(count)]
 
@@ -152,39 +149,6 @@ def test_a_state_can_be_of_another_epoch_than_the_iterator_and_unshuffled():
     assert other.first_batch == [100, -100]
     other.load_state_dict(worker.state_dict())
     assert list(other.next_epoch_itr()) == Sentences().batches(3)[4:]
-
-
-def limited(processes, size, **options):
-    """Iterators over batches of up to `size` sentences."""
-    workers = all_ours(processes, count=40, **options)
-    for worker in workers:
-        every = list(itertools.chain.from_iterable(worker.frozen_batches))
-        worker.batches_by = partial(batches_of, every)
-        worker.limits = {"max_tokens": None, "batch_size": size, "required_batch_size_multiple": 1}
-        worker._frozen_batches = tuple(worker.batches_by(worker.limits))
-    return workers
-
-
-def batches_of(sentences, limits):
-    return Sentences().batch_by_size(sentences, None, limits["batch_size"], 1)
-
-
-@pytest.mark.parametrize("options", [{}, {"grouped_shuffling": True}])
-def test_other_limits_and_processes_go_on_with_the_sentences_that_were_not_seen(options):
-    whole = list(itertools.chain.from_iterable(Sentences().batches(1, 40)))
-    seen, state = consume(limited(2, 2, **options), 2)
-    for processes, size, rounds in ((3, 5, 1), (1, 2, 1), (2, 3, None)):
-        workers = limited(processes, size, epoch=state["epoch"], **options)
-        for worker in workers:
-            worker.load_state_dict(state)
-        part, state = consume(workers, rounds)
-        assert sum(len(batch) < size for batch in part) <= 1
-        seen += part
-    sentences = list(itertools.chain.from_iterable(seen))
-    left_out = len(whole) - len(sentences)  # groups that are not complete go
-    assert len(set(sentences)) == len(sentences) and {*sentences} <= {*whole}
-    assert left_out == 0 or (options and left_out < 2 * 3)
-    assert (state["epoch"], state["earlier"]) == (2, [])
 
 
 def test_a_position_behind_the_end_is_refused():

@@ -37,18 +37,12 @@ def test_a_dictionary_is_what_fairseq_reads(tmp_path, text):
     assert found == known and found.symbols == known.symbols and found.count == known.count
 
 
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        ("dïe 1\n".encode("latin-1"), None),
-        (b"die 1\ndas 2\ndie 3\n", 3),
-        (b"die 1\n\ndas 2\n", 2),
-        (b"", None),
-    ],
-)
-def test_a_damaged_dictionary_is_one_sentence(tmp_path, content, line):
-    with refused(f"line {line} of {tmp_path}/dict.de.txt" if line else "dict.de.txt"):
-        dictionary_of(tmp_path, content)
+def test_a_damaged_dictionary_is_one_sentence(tmp_path):
+    for content in (b"", "dïe 1\n".encode("latin-1")):
+        with refused("dict.de.txt"):
+            dictionary_of(tmp_path, content)
+    with refused(f"line 3 of {tmp_path}/dict.de.txt"):
+        dictionary_of(tmp_path, b"die 1\ndas 2\ndie 3\n")
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -18,10 +18,10 @@ def test_it_counts_what_fairseq_wrote(impl, vocab_size, tmp_path):
     assert count_sentences(prefix) == len(indexed_dataset.make_dataset(prefix, impl)) == 4
 
 
-@pytest.mark.parametrize("impl", ["mmap", "cached"])
-def test_an_empty_file_and_an_unknown_type_of_numbers_are_refused(impl, tmp_path):
-    with refused("empty.bin"):
-        count_sentences(write_ids(tmp_path / "empty", [], impl=impl))
+def test_an_empty_file_and_an_unknown_type_of_numbers_are_refused(tmp_path):
+    for impl in ("mmap", "cached"):
+        with refused("empty.bin"):
+            count_sentences(write_ids(tmp_path / "empty", [], impl=impl))
     prefix = write_ids(tmp_path / "x", SENTENCES)
     content = (tmp_path / "x.idx").read_bytes()
     (tmp_path / "x.idx").write_bytes(content[:17] + b"\x63" + content[18:])

@@ -19,6 +19,7 @@ COLUMNS = Source("a.conll", Format.conll, ["word", "pos", "label"])
 ROWS |= {
     "listed": replace(ROWS["record"], **LISTS, splits={"train": [Source("mine.jsonl", Format.jsonl)]}),
     "tagged": replace(ROWS["wnut17"], labels=["O", "B-x", "I-x"], splits={"train": [COLUMNS]}),
+    "hexed": replace(ROWS["rte"], splits={"train": [Source("hexed.tsv", encoding="hex")]}),
     "tags": replace(ROWS["wnut17"], labels=["O", "B-x"], splits={"train": [Source("b.jsonl", Format.jsonl)]}),
 }
 
@@ -108,13 +109,6 @@ def test_empty_files_are_counted_and_empty_lines_between_records_are_not(tmp_pat
         write(f"aclImdb/test/{name}", content)
     assert [example.candidates[0][0] for example in read(tmp_path, "imdb", "test")] == ["a b", "c"]
     assert "neg/2.txt: 1 examples are left out" in caplog.text
-
-
-def test_an_unknown_encoding_is_refused(tmp_path, write):
-    write("RTE/train.tsv", RTE)
-    row = replace(ROWS["rte"], splits={"train": [Source("RTE/train.tsv", encoding="hex")]})
-    with refused("train.tsv"):
-        read_split(tmp_path, row, "train")
 
 
 def test_labels_are_no_patterns_of_file_names(tmp_path, write):
@@ -227,6 +221,7 @@ WRONG = {
         (RTE.replace("sentence2", "sentence1") + "0\tA\tB\tentailment\n", 1),
     ],
     "CB/train.jsonl": [("[1]\n", 1), ([{"premise": ["A"], "hypothesis": "B", "label": "neutral"}], 1)],
+    "hexed.tsv": [(RTE, None)],
     "BoolQ/train.jsonl": [("\ufeff", None)],
     "yelp_review_polarity_csv/train.csv": [('"1","A"\n"1","open\n', 2)],
     "STS-B/train.tsv": [("index\tsentence1\tsentence2\tscore\n0\tA\tB\tnan\n", 2)],

@@ -16,13 +16,7 @@ def lengths_at(draw, lengths, indices):
     return np.array([lengths[task][example] for task, example in located]).reshape(-1, lengths[0].shape[1])
 
 
-@pytest.fixture(params=["large blocks", "small blocks"])
-def blocks(request, monkeypatch):
-    """Short and long epochs."""
-    if request.param != "large blocks":
-        monkeypatch.setattr(drawing, "BLOCK", 64)
-
-
+@pytest.mark.parametrize("block", [drawing.BLOCK, 64])
 @pytest.mark.parametrize(
     ("method", "size", "limits", "sides"),
     [
@@ -32,7 +26,8 @@ def blocks(request, monkeypatch):
         ("concat", 500, None, 3),
     ],
 )
-def test_the_order_is_by_the_length_of_the_first_side_then_of_the_next(method, size, limits, sides, blocks):
+def test_the_order_is_by_the_length_of_the_first_side_then_of_the_next(method, size, limits, sides, block, monkeypatch):
+    monkeypatch.setattr(drawing, "BLOCK", block)
     draw, lengths = second_epoch(SIZES, method, virtual_epoch_size=size), lengths_of(SIZES, sides=sides)
     order = order_by_length(draw, lengths, 3, limits or np.inf)
     drawn = np.concatenate([indices for indices, _, _ in draw.blocks()])

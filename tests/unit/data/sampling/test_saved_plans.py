@@ -68,35 +68,26 @@ def test_the_same_rules_draw_the_same(schedule, size, has_begun):
     assert same(interrupted.draw(12, 660), draws[11])
 
 
-def test_heating_by_update_goes_on_by_update_unless_a_duration_is_given():
-    first = plan(heated(epochs=None, updates=100))
-    first.draw(3, 50)
-    assert first.temperature(3) == pytest.approx(1.5 * np.sqrt(2.5))
-    longer = resumed(first, 4, plan(heated(epochs=20), given_duration=False), update=100)
-    assert changes(restored_plan(saved(first, 4)), longer) == []
-    assert longer.temperature(4) == pytest.approx(3.0)
-    by_epoch = resumed(longer, 5, plan(heated(epochs=10)), update=200)
-    assert by_epoch.temperature(5) == pytest.approx(1.5 * np.sqrt(2.2))
+@pytest.mark.parametrize(
+    ("first", "later", "given", "epoch", "heat"),
+    [
+        (heated(epochs=10), heated(epochs=20), True, 11, 3 * 10 / 20),
+        (heated(epochs=10), heated(epochs=99), False, 11, 3),
+        (heated(epochs=10), heated(epochs=None), False, 9, 3 * 8 / 10),  # the checkpoint alone knows the duration
+        (heated(epochs=None, updates=100), heated(epochs=20), False, 4, 3 * 50 / 100),
+        (heated(epochs=None, updates=100), heated(epochs=10), True, 5, 3 * 4 / 10),
+        (heated(0, 10), heated(1, 40), False, 11, 10 / 40),  # of a heating that only begins
+    ],
+)
+def test_a_heating_goes_on_unless_a_duration_is_given(first, later, given, epoch, heat):
+    new = resumed(plan(first), epoch, plan(later, given_duration=given), update=50)
+    assert new.temperature(epoch) == pytest.approx(1.5 * np.sqrt(1 + heat))
+    new.schedule.check_duration()
 
 
-def test_a_checkpoint_may_know_the_duration_that_options_do_not_say():
-    unknown = plan(heated(epochs=None), given_duration=False)
+def test_a_heating_needs_a_duration():
     with refused("--heating-coefficient", "--heating-epochs", "--heating-updates", "--max-epoch"):
-        unknown.schedule.check_duration()
-    known = resumed(plan(), 4, unknown)
-    known.schedule.check_duration()
-    assert same(known.draw(9), plan().draw(9))
-
-
-def test_a_duration_that_is_asked_for_counts_and_so_does_one_for_a_heating_that_only_begins():
-    first = plan(heated(epochs=10), given_duration=False)
-    asked = resumed(first, 11, plan(heated(epochs=20)))
-    assert asked.temperature(11) == pytest.approx(1.5 * np.sqrt(1 + 3 * 10 / 20))
-    assert changes(restored_plan(saved(first, 11)), asked) == ["heating_epochs was 10 and is 20"]
-    unheated = plan(heated(0, 10), given_duration=False)
-    begins = resumed(unheated, 11, plan(heated(1, 40), given_duration=False))
-    assert begins.temperature(11) == pytest.approx(1.5 * np.sqrt(1.25))
-    assert begins.temperature(41) == pytest.approx(1.5 * np.sqrt(2))
+        heated(epochs=None).check_duration()
 
 
 def test_a_change_is_said_by_the_names_of_the_options():

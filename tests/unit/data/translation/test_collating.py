@@ -21,11 +21,6 @@ def mixed(data, one_collater=True, **options):
     return task, dataset
 
 
-def digits_of(task, tokens):
-    symbols = task.source_dictionary.string(tokens).split()
-    return np.array([int(symbol) for symbol in symbols if symbol.isdigit()])
-
-
 ORDER = [14, 0, 7, 3, 9, 11, 5, 1]
 
 
@@ -40,11 +35,11 @@ ORDER = [14, 0, 7, 3, 9, 11, 5, 1]
 def test_each_row_has_its_own_task(one_collater, options, digits):
     task, dataset = mixed(digits, one_collater, **options)
     batch = dataset.collater([dataset[index] for index in ORDER])
-    for source, target, number in zip(
-        batch["net_input"]["src_tokens"], batch["target"], batch["task_ids"], strict=True
-    ):
-        translate = TRANSLATIONS[TARGETS[number - 10]]  # the translation in a row tells which pair it is of
-        assert translate(digits_of(task, source)).tolist() == digits_of(task, target).tolist()
+    for *sides, number in zip(batch["net_input"]["src_tokens"], batch["target"], batch["task_ids"], strict=True):
+        symbols = (task.source_dictionary.string(tokens).split() for tokens in sides)
+        source, target = (np.array([int(one) for one in side if one.isdigit()]) for side in symbols)
+        # The translation in a row tells which pair it is of.
+        assert TRANSLATIONS[TARGETS[number - 10]](source).tolist() == target.tolist()
     assert sorted(batch["task_ids"].tolist()) == sorted(10 + index // 5 for index in ORDER)
     assert sorted(batch["id"].tolist()) == sorted(index % 5 for index in ORDER)
     lengths = batch["net_input"]["src_lengths"]

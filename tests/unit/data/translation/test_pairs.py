@@ -39,13 +39,6 @@ def test_the_sizes_of_all_shards_and_a_truncated_one_are_known_before_one_is_loa
         loader(shards)
 
 
-def test_data_of_the_reversed_pair_serves_too(digits):
-    found = loader(digits, lang_pairs="aa-en")
-    first = found.load()[0][0]
-    assert found.shard_sizes == [[200]]
-    assert first["source"].tolist()[1:] == first["target"].tolist()  # a copy, behind the language token
-
-
 def test_both_directions_have_their_own_language_tokens_if_they_may_share_files(digits):
     options = {"encoder_langtok": "tgt", "decoder_langtok": True, "lang_pairs": "en-aa,aa-en"}
     alone = [dataset[0]["source"].tolist() for dataset in loader(digits, **options).load()]
@@ -79,14 +72,6 @@ def test_combined_splits_count_together(tmp_path):
     task = digit_task(data, lang_pairs="en-aa")
     assert training_sizes(task.data_manager) == {"en-aa": 130}
     assert task.pair_tiers == tiers_of(str(data), ("en-aa",)) == {"en-aa": "high"}
-
-
-def test_extra_data_is_for_training_only(digits, tmp_path):
-    mined = make_digit_corpus(tmp_path / "mined", train=40, targets="bb")
-    options = {"extra_data": str({"mined": str(mined)}), "extra_lang_pairs": "{'mined': 'en-bb'}"}
-    assert [pair.key for pair in loader(digits, **options).pairs][-1] == "mined:en-bb"
-    assert loader(digits, **options).shard_sizes[-1] == [10]
-    assert len(loader(digits, "valid", **options).pairs) == 3
 
 
 def test_a_pair_without_data_and_sides_of_different_length_are_refused(digits, tmp_path):

@@ -10,7 +10,7 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_mtmoe.data.translation.new_pieces import BPE, model_type
-from fairseq_mtmoe.data.translation.piece_sampling import SIDES, PieceSampling, SampledSide, _Bpe, _Unigram
+from fairseq_mtmoe.data.translation.piece_sampling import SampledSide, _Bpe, _Unigram
 from fairseq_mtmoe.data.translation.vocabulary import Side
 from tests.helpers.piece_models import pieces_of, trained_pieces
 from tests.helpers.refused import refused
@@ -83,11 +83,3 @@ def test_bpe_leaves_out_each_join_with_the_probability():
     bpe, rng = _Bpe(ids, {"a": 0.0, "b": 0.0, "ab": -1.0}, 0.3), random.Random(1)
     assert sum(len(bpe("ab", rng)) == 2 for _ in range(20_000)) / 20_000 == pytest.approx(0.3, abs=0.015)
     assert bpe("axb", rng) == []
-
-
-def test_sides_are_drawn_apart(side):
-    example = {"id": 3, "source": encoded(side, texts(2, 0)[1]), "target": encoded(side, texts(2, 0)[1], CODE)}
-    both = PieceSampling(dict.fromkeys(SIDES, sampled(side, amount=0.5)))(example, 5)
-    one = PieceSampling({"target": sampled(side, amount=0.5)})(example, 5)
-    assert both["id"] == 3 and one["source"] is example["source"] and torch.equal(one["target"], both["target"])
-    assert both["source"].tolist() != both["target"][1:].tolist()
