@@ -37,10 +37,7 @@ def test_the_loss_written_out():
     assert logged["three_loss"].item() == pytest.approx(THREE) and logged["three_sample_size"] == 2
     assert logged["value_loss"].item() == pytest.approx(VALUE) and logged["value_sample_size"] == 2
     assert logged["absent_loss"].item() == 0 and logged["absent_sample_size"] == 0
-
-
-def test_tasks_without_examples_have_gradients_of_0():
-    scale = torch.ones((), requires_grad=True)
+    scale = torch.ones((), requires_grad=True)  # a task without examples has gradients of 0
     losses({"absent": torch.empty(0, 1) * scale}, {"value": TARGET["value"]})[0].backward()
     assert scale.grad == 0
 

@@ -47,17 +47,13 @@ def test_it_is_the_likelihood_s_loss_and_the_sparsity_s_with_its_weight():
     assert meters["sparsity_loss"].avg == pytest.approx(sparsity.item() / 2)
 
 
-def test_where_no_gate_weighs_it_is_the_likelihood_s_alone():
-    """In stage 1, and in validation."""
-    given = sample()
-    for model in (pemt_model(name="aa", pemt_stage="source").train(), target_model(no_prompt=True).eval()):
-        loss, _, logged = criterion()(model, given)
-        torch.testing.assert_close(loss, losses(model, given)[0])
-        assert "sparsity_loss" not in logged
-
-
-def test_without_a_weight_nothing_is_worked_out_for_it():
-    model, given = target_model(no_prompt=True).train(), sample()
-    logged = criterion(0.0)(model, given)[2]
-    assert "sparsity_loss" not in logged and losses(model, given)[1] is None
-    assert "sparsity_loss" in criterion()(model, given)[2]
+def test_without_gates_or_a_weight_it_is_the_likelihood_s_alone():
+    """In stage 1, and in validation; without a weight the model works nothing out for it."""
+    given, target = sample(), target_model(no_prompt=True)
+    for model, weight in ((pemt_model(name="aa", pemt_stage="source"), 0.1), (target.eval(), 0.1), (target, 0.0)):
+        model.train(weight == 0 or model is not target)
+        loss, _, logged = criterion(weight)(model, given)
+        nll, sparsity = losses(model, given)
+        torch.testing.assert_close(loss, nll)
+        assert "sparsity_loss" not in logged and (weight or sparsity is None)
+    assert "sparsity_loss" in criterion()(target, given)[2]

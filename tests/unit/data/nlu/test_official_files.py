@@ -181,16 +181,6 @@ def test_every_split_in_the_authors_form(task, tmp_path, write):
             assert found == examples, name
 
 
-def test_mrpcs_own_test_data_has_the_numbers_and_order_of_glues(tmp_path, write):
-    columns, row = "#1 ID|#2 ID|#1 String|#2 String", ROWS["mrpc"]
-    own = write("MRPC/msr_paraphrase_test.txt", tsv(f"\ufeffQuality|{columns}", "1|11|12|A|B\r", "0|21|22|C|D\r"))
-    write("MRPC/test.tsv", tsv(f"index|{columns}", "0|11|12|A|B", "1|21|22|C|D"))
-    both = read_split(tmp_path, row, "test", labelled=False)
-    assert [example.label for example in read_split(tmp_path, row, "test")] == [1, 0]
-    own.unlink()
-    assert read_split(tmp_path, row, "test", labelled=False) == both
-
-
 QUESTION = {"question": "Who ran?", "id": "1f", "answers": [{"text": "Ann", "answer_start": 0}]}
 SQUAD = json.dumps({"data": [{"paragraphs": [{"context": "Ann ran.", "qas": [QUESTION]}]}]})
 TOKENIZER = TextTokenizer(serialized_tokenizer(), 16)

@@ -111,14 +111,6 @@ def test_empty_files_are_counted_and_empty_lines_between_records_are_not(tmp_pat
     assert "neg/2.txt: 1 examples are left out" in caplog.text
 
 
-def test_labels_are_no_patterns_of_file_names(tmp_path, write):
-    for label in ("a", "[a]", "*"):
-        write(f"{label}.txt", f"is {label}\n")
-    sources = {"train": [Source("{label}.txt", Format.lines_by_label)]}
-    found = read_split(tmp_path, replace(ROWS["imdb"], labels=["[a]", "*"], splits=sources), "train")
-    assert [(example.candidates[0][0], example.label) for example in found] == [("is [a]", 0), ("is *", 1)]
-
-
 def test_an_example_without_a_key_has_its_number(tmp_path, write):
     asked = [
         {"premise": "A", "question": "effect", "choice1": "B", "choice2": "C", **key} for key in ({}, {"idx": None})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_mtmoe.data.translation.pairs import PairLoader
-from fairseq_mtmoe.data.translation.recorded_sizes import read_sizes, with_shards
+from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from tests.helpers.digits import digit_task, make_digit_corpus
 from tests.helpers.refused import refused
 
@@ -50,20 +50,15 @@ def test_what_is_not_recorded_is_counted(data):
     assert loader(data, "shard0", extra, pairs="en-aa").shard_sizes == [[100, 80]]
 
 
-def test_other_data_than_is_recorded_is_refused(data):
-    (data / "shard0" / "sizes.json").write_text(json.dumps({**RECORD, "train": {"en-aa": [90, 60]}}))
+def test_other_data_than_is_recorded_and_a_damaged_record_are_refused(data):
+    path = data / "shard0" / "sizes.json"
+    path.write_text(json.dumps({**RECORD, "train": {"en-aa": [90, 60]}}))
     with refused("shard0"):
         loader(data, pairs="en-aa").load()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [{"shards": "a", "train": {}}, *({"shards": ["shard0"], "train": {"en-aa": n}} for n in ([1, 2], [0]))],
-)
-def test_a_damaged_record_is_one_sentence(content, tmp_path):
-    (tmp_path / "sizes.json").write_text(json.dumps(content))
-    with refused("sizes.json"):
-        read_sizes([str(tmp_path)])
+    for damage in ({"shards": "a"}, *({"train": {"en-aa": sizes}} for sizes in ([1, 2, 3], [0]))):
+        path.write_text(json.dumps(RECORD | damage))
+        with refused("sizes.json"):
+            loader(data)
 
 
 def test_a_directory_stands_for_its_shards_in_their_order(tmp_path, monkeypatch):

@@ -19,9 +19,6 @@ def test_the_file_names_pairs_or_target_languages_and_of_others_the_size_decides
     tiers = load_tiers(tmp_path, SIZES)
     assert (tiers["en-de"], tiers["en-fr"], tiers["en-kk"]) == ("low", "mid", "low")
     assert load_tiers(tmp_path, {"en-de": 0, "en-ro": 0}) == {"en-de": "low"} and load_tiers(tmp_path, {}) == {}
-
-
-def test_a_wrong_file_is_one_sentence(tmp_path):
     (tmp_path / "tiers.json").write_text('{"tiny": ["en-de"]}')
     with refused("tiers.json"):
         load_tiers(tmp_path, SIZES)
