@@ -33,10 +33,10 @@ def roberta(max_length):
     return TextTokenizer(bytewise._tokenizer.to_str(), max_length)
 
 
-def asked(question, passage, *answers, key="k"):
+def asked(question, passage, *answers):
     """With the answers, by their text, wherever they are."""
-    spans = [Span(1, *found.span()) for answer in answers for found in re.finditer(f"{answer}", passage)]
-    return Example(((question, passage),), None, key, tuple(spans), answers=answers)
+    spans = [Span(1, *found.span()) for answer in answers for found in re.finditer(answer, passage)]
+    return Example(((question, passage),), None, "k", tuple(spans), answers=answers)
 
 
 def all_windows(split):
@@ -72,17 +72,21 @@ def test_long_questions_and_answers_are_counted():
     assert (split.num_truncated, split.num_lost) == (1, 1)
 
 
-def test_only_questions_that_were_read_to_their_end_are_scored():
-    """Where a validation ends early, the others are not wrong."""
-    examples = [asked("who", "a b c d e f g", "f g", "b c", key="1"), asked("who", "a b", "b", key="2")]
+def test_the_best_of_a_questions_windows_is_its_answer_if_all_were_read():
+    """Where a validation ends early, questions with other windows are not wrong."""
+    examples = [asked("who", "A b C d E f G", "E f g"), asked("who", "a b", "B"), asked("who", "a b", "b")]
     tokenizer = bert(8)
     split = tokenize_windows(tokenizer, examples, 2)
     split = replace(split, passages=Passages(lambda: examples, tokenizer))
-    right = {0: (9.0, 4, 5), 1: (1.0, 0, 0), 2: (2.0, 4, 5), 3: (5.0, 4, 4)}  # the second example's window is the last
-    for windows, scores in (((0, 1, 2, 3), [1, 1]), ((0, 2, 3), [1]), ((1, 2), [])):
-        values = np.array([right[one] for one in windows]).flatten()
-        read = Predictions(np.array(windows), values, np.arange(0, len(values) + 1, 3))
-        assert tokens.Span().columns("f1", split, read)[0].tolist() == scores
+    # Score, first and last token of each window: the first question has three, and the last one's answer is [CLS].
+    best = np.array([(1.5, 3, 6), (2, 4, 6), (2, 5, 5), (5, 4, 4), (-1, 0, 0)], dtype=float)
+    for windows, texts, scores in (
+        ([4, 2, 1, 3, 0], ["d E f", "b", ""], [2 / 3, 1, 0]),
+        ([0, 2, 3], ["G", "b", ""], [1]),
+    ):
+        read = Predictions(np.array(windows), best[windows].flatten(), np.arange(0, 3 * len(windows) + 1, 3))
+        assert tokens.Span().label_text(split, read, ()) == texts
+        assert tokens.Span().columns("f1", split, read)[0].tolist() == pytest.approx(scores)
 
 
 TEXTS = ["A bC. Dé", "ÀÉ  É", "a\tb\n\nJ", "日 a本b", "É\u0301 e\u0301 f", "I İ i", "a \ud800b c"]
@@ -104,15 +108,3 @@ def test_answers_are_as_the_passage_has_them(tokenizer, text):
     said = np.column_stack([split.answers_S2[:, 1] > 0, split.answers_S2])[order].astype(float)
     found = Passages(lambda: examples, tokenizer).found(split, order, said)
     assert found == [text[start:end] for start, end in words]
-
-
-def test_the_best_of_all_windows_is_the_answer():
-    passage = "A b C d E f G h"
-    examples = [Example((("who", passage),), None, str(n), answers=(f"right {n}",)) for n in range(3)]
-    split = tokenize_windows(bert(8), examples, 2)
-    assert split.num_rows == 9
-    windows = np.array([8, 2, 1, 0, 3])
-    spans = np.array([[5, 3, 4], [1, 3, 3], [2, 4, 6], [1.5, 3, 6], [-1, 0, 0]], dtype=float)
-    passages = Passages(lambda: examples, bert(8))
-    assert passages.found(split, windows, spans) == ["d E f", "", "E f"]
-    assert passages.rights == [("right 0",), ("right 1",), ("right 2",)]

@@ -1,7 +1,6 @@
 """Finding pairs and their shards, sizes of all shards at the start, and one sentence for what is wrong."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,22 +17,17 @@ def loader(data, split="train", combine=False, **options):
     return PairLoader(digit_task(data, **options).data_manager, split, combine)
 
 
-@pytest.fixture
-def shards(tmp_path):
-    """Three shards of different sizes; `cc` is only in the last."""
+def test_the_sizes_of_all_shards_and_a_truncated_one_are_known_before_one_is_loaded(tmp_path):
+    """Of three shards, of which the first lacks `cc` and the second has only `aa`."""
     first = make_digit_corpus(tmp_path / "first", seed=1, train=100, targets="aa,bb")
     second = make_digit_corpus(tmp_path / "second", seed=2, train=60, targets="aa")
     third = make_digit_corpus(tmp_path / "third", seed=3, train=80)
-    for path in (third / "dict.cc.txt", *third.glob("valid.en-cc.*")):
-        shutil.copy(path, first)
-    return ":".join(map(str, (first, second, third)))
-
-
-def test_the_sizes_of_all_shards_and_a_truncated_one_are_known_before_one_is_loaded(shards):
+    shutil.copy(third / "dict.cc.txt", first)
+    shards = f"{first}:{second}:{third}"
     found = loader(shards)
     assert found.shard_sizes == [[100, 60, 80], [25, 20], [8]]
     assert [len(dataset) for dataset in found.load((1, 1, 0))] == [60, 20, 8]
-    path = Path(shards.split(":")[2]) / "train.en-aa.aa.bin"
+    path = third / "train.en-aa.aa.bin"
     path.write_bytes(path.read_bytes()[:100])
     with refused(path.name):
         loader(shards)

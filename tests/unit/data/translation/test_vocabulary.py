@@ -2,7 +2,6 @@
 
 import unicodedata
 
-import pytest
 import sentencepiece
 
 from fairseq_mtmoe.data.translation.vocabulary import Side
@@ -23,11 +22,12 @@ def side(rule: str) -> Side:
     return Side(tuple(pieces_of(model)), model)
 
 
-@pytest.mark.parametrize("line", ODD.values(), ids=ODD.keys())
-def test_a_model_of_prepare_gets_odd_spellings_as_prepare_writes_them(line):
+def test_a_model_of_prepare_gets_odd_spellings_as_prepare_writes_them():
     ours = side("identity")
-    assert not ours.normalises and ours.encode([line, LINE]) == [ours.processor.encode(LINE)] * 2
-    assert ours.processor.encode(line) != ours.processor.encode(LINE)  # by itself it does not know them
+    right = ours.processor.encode(LINE)
+    for line in ODD.values():
+        assert not ours.normalises and ours.encode([line, LINE]) == [right] * 2
+        assert ours.processor.encode(line) != right  # by itself it does not know them
 
 
 def test_a_model_that_normalises_text_itself_gets_it_as_it_is():
