@@ -1,6 +1,5 @@
 """The plan: what an epoch draws, how consecutive ones walk through the data, and that nothing else decides it."""
 
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -75,10 +74,9 @@ def test_an_epochs_size_is_fairseqs_and_stays_while_shares_follow_the_temperatur
     low = [counts(draw)[1] for draw in draws]
     assert low[0] < low[1] < low[2] and abs(int(low[2]) - int(low[3])) <= 1
     # A given size of a pass is the epoch's, unless every sentence is taken.
-    sizes = [[100], [50]]
-    assert len(SamplingPlan(sizes, replace(HEATED, virtual_data_size=333), 1).draw(1)) == 333
-    assert len(SamplingPlan(sizes, Schedule("concat", virtual_data_size=333), 1).draw(1)) == 150
-    assert counts(SamplingPlan(sizes, Schedule(sampling_weights=(0, 1)), 1).draw(1)) == [0, 225]
+    for schedule, size in ((HEATED, 333), (Schedule("concat"), 150)):
+        assert len(SamplingPlan([[100], [50]], replace(schedule, virtual_data_size=333), 1).draw(1)) == size
+    assert counts(SamplingPlan([[100], [50]], Schedule(sampling_weights=(0, 1)), 1).draw(1)) == [0, 225]
 
 
 def test_shards_take_turns_and_ratios_come_from_all_of_them():
@@ -93,12 +91,8 @@ def test_virtual_epochs_pass_through_a_shard_before_the_next():
     plan = SamplingPlan([[60, 30], [30, 15]], Schedule(virtual_epoch_size=25), 1)
     draws = [plan.draw(epoch) for epoch in range(1, 9)]
     assert [draw.shards[0] for draw in draws] == [0, 0, 0, 0, 1, 1, 0, 0]
-
-    def seen(draws):
-        return Counter((task, n) for draw in draws for task, part in enumerate(by_task(draw)) for n in part)
-
-    assert len(seen(draws[:4])) == 90  # 100 draws: the ten that go beyond the pass begin the shard's next one
-    assert max((seen(draws[:4]) + seen(draws[6:])).values()) == 2
+    assert min(map(min, times_drawn(draws[:4], (60, 30)))) == 1  # 100 draws: those beyond the pass begin the next one
+    assert max(map(max, times_drawn(draws[:4] + draws[6:], (60, 30)))) == 2
 
 
 def test_the_cost_does_not_depend_on_the_datas_size():
