@@ -49,8 +49,7 @@ def submission_of(name: str, row: TaskRow, split: str) -> Submission:
     form = {Kind.span: Form.squad, Kind.word_labels: Form.conll}.get(row.kind, Form.tsv)
     suffix = "json" if form is Form.squad else form.name
     plain = Submission("-".join(filter(None, (name, further))) + f".{suffix}", form)
-    found: Submission = row.submissions.get(f"test{slash}{further}", plain)
-    return found
+    return row.submissions.get(f"test{slash}{further}", plain)
 
 
 def file_names(rows: Mapping[str, TaskRow]) -> set[str]:

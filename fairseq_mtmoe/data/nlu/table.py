@@ -5,11 +5,11 @@ The package's rows are in `tasks.yaml`; a user's file in the same form adds or r
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -188,8 +188,8 @@ class TaskRow:
     also: list[str] = field(default_factory=list)
     small: bool = False
     skip_ragged: bool = False
-    splits: dict[str, Any] = field(default_factory=dict)  # lists of `Source`
-    submissions: dict[str, Any] = field(default_factory=dict)  # of `Submission`
+    splits: dict[str, list[Source]] = field(default_factory=dict)
+    submissions: dict[str, Submission] = field(default_factory=dict)
     head: str = ""
 
     @property
@@ -203,6 +203,11 @@ class TaskRow:
 
     def rules(self) -> Iterator[Rule]:
         """Yield the rules for the fields."""
+        wrong = [name for name, sources in self.splits.items() if name.partition("/")[0] not in SPLITS or not sources]
+        yield not wrong, "splits", f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files", wrong
+        sets, others = self.sets("test"), self.submissions.keys() - self.sets("test")
+        rule = f"for sets of the test data ({', '.join(sets) or 'there are none'})"
+        yield not others, "submissions", rule, sorted(others)
         num_texts, is_ranking = len(self.texts), self.kind is Kind.ranking
         yield 1 <= num_texts <= 2, "texts", "one text or two"
         yield from self._rules_of_kind()
@@ -286,62 +291,35 @@ def _row(path: Path, name: str, content: Any, rows: Mapping[str, TaskRow]) -> Ta
         raise_invalid(where, "a name of letters, digits, `_` and `-`", name)
     if not isinstance(content, dict):
         raise_invalid(where, "the fields of a task", content)
-    fields = {key: value for key, value in content.items() if key not in ("splits", "submissions", "like")}
-    if "like" in content:
-        other = _other(where, content, rows)
-        row = structured(TaskRow, _merged(_fields_of(other), fields), where)
-        row.splits, row.submissions = other.splits, other.submissions
-    else:
-        row = structured(TaskRow, fields, where)
-    for split, sources in _mapping(f"{where}: splits", content.get("splits", {})).items():
-        if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
-            rule = f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files"
-            raise_invalid(f"{where}: splits", rule, split)
-        row.splits[split] = [structured(Source, source, f"{where}: {split}") for source in sources]
-    for split, submission in _mapping(f"{where}: submissions", content.get("submissions", {})).items():
-        if split not in row.sets("test"):
-            rule = f"for sets of the test data ({', '.join(row.sets('test')) or 'there are none'})"
-            raise_invalid(f"{where}: submissions", rule, split)
-        row.submissions[split] = structured(Submission, submission, f"{where}: submissions")
+    row = structured(TaskRow, _like(where, content, rows) if "like" in content else content, where)
     _check(where, row)
     return row
 
 
 def _check(where: str, row: TaskRow) -> None:
     """Raise the `UserError` of the first rule that a row or one of its parts breaks."""
+    _expect(where, row, row.rules())
     for split, sources in row.splits.items():
         for source in sources:
             _expect(f"{where}: {split}", source, source.rules(row))
-    _expect(where, row, row.rules())
     if row.text_form is not None:
         _expect(f"{where}: text_form", row.text_form, row.text_form.rules(row))
     for split, submission in row.submissions.items():
         _expect(f"{where}: submissions", submission, submission.rules(row, split))
 
 
-def _mapping(where: str, content: Any) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        raise_invalid(where, "names and their values", content)
-    return content
-
-
-def _other(where: str, content: Mapping[str, Any], rows: Mapping[str, TaskRow]) -> TaskRow:
-    """Return a copy of the row named by `like`, without the submissions of sets with new files."""
-    name, labels, splits = content["like"], content.get("labels"), content.get("splits", {})
+def _like(where: str, content: Mapping[str, Any], rows: Mapping[str, TaskRow]) -> dict[str, Any]:
+    """Return the fields of a row that begins as another one, without the submissions of sets with new files."""
+    name, labels = content["like"], content.get("labels")
     if name not in rows:
         raise_invalid(f"{where}: like", f"a known task ({shortened(rows, str(name))})", name)
-    row = deepcopy(rows[name])
-    for split in splits:
-        row.submissions.pop(split, None)
+    fields = json.loads(json.dumps(asdict(rows[name]), default=lambda choice: choice.name))
+    for replaced in (content.get("splits"), content.get("submissions")):
+        for split in replaced if isinstance(replaced, dict) else ():
+            fields["submissions"].pop(split, None)
     if isinstance(labels, list):
-        _reorder(row, list(map(str, labels)))
-    return row
-
-
-def _fields_of(row: TaskRow) -> dict[str, Any]:
-    """Return a row's fields as in YAML, without its files."""
-    fields = asdict(replace(row, splits={}, submissions={}))
-    return {**fields, "kind": row.kind.name}
+        _reorder(fields, list(map(str, labels)))
+    return _merged(fields, {key: value for key, value in content.items() if key != "like"})
 
 
 def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,13 +334,13 @@ def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def _reorder(row: TaskRow, labels: Sequence[str]) -> None:
+def _reorder(fields: Mapping[str, Any], labels: Sequence[str]) -> None:
     """Put what has an entry for each label of a row into another order of these labels."""
-    if sorted(labels) != sorted(row.labels):
+    if sorted(labels) != sorted(fields["labels"]):
         return
-    order = [row.labels.index(label) for label in labels]
-    writes = [] if row.text_form is None else row.text_form.writes
-    for entries in (writes, row.choices, *(submission.labels for submission in row.submissions.values())):
+    order = [fields["labels"].index(label) for label in labels]
+    form, submissions = fields["text_form"] or {"writes": []}, fields["submissions"].values()
+    for entries in (form["writes"], fields["choices"], *(submission["labels"] for submission in submissions)):
         if len(entries) == len(order):
             entries[:] = [entries[number] for number in order]
 
