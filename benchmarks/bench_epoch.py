@@ -77,7 +77,7 @@ def set_up_ours(pairs: Pairs, total: int, epoch: int) -> Batches:
     loader: Any = SimpleNamespace(keys=keys, kind="pair", split="train", load=lambda shards: list(pairs))
     dataset = TrainingMixture(loader, plan, range(len(pairs)), PairCollate())
     dataset.set_epoch(epoch)
-    return dataset.batches(dataset.order(MAX_SIZES), MAX_TOKENS, None, MULTIPLE)
+    return dataset.epoch_batches(MAX_SIZES, MAX_TOKENS, None, MULTIPLE)[0]
 
 
 def set_up_fairseq(pairs: Pairs, total: int, epoch: int) -> Batches:

@@ -151,7 +151,7 @@ def check_equal(found: dict[str, System], sample: Sample) -> None:
 
 def batches(mixture: TrainingMixture, size: int, tasks: int = 1, seed: int = 1) -> Iterator[Sample]:
     """Batches of so many of the epoch's examples, of so many tasks at least, in a random order."""
-    groups = mixture.batches(mixture.order(), None, size, 8)
+    groups = mixture.epoch_batches(None, None, size, 8)[0]
     for group in np.random.default_rng(seed).permutation(len(groups)):
         sample = mixture.collater([mixture[int(index)] for index in groups[group]])
         if sample["nsentences"] == size and len(sample["target"]) >= tasks:

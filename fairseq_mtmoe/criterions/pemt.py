@@ -36,7 +36,7 @@ class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
 class _SparsityLoss(FairseqCriterion):
     """Mixin that adds the sparsity loss, which the next class takes from the output."""
 
-    def __init__(self, *args: Any, sparsity_weight: float = 0.1, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, sparsity_weight: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sparsity_weight = sparsity_weight
         self._sparsity: Optional[Tensor] = None  # of the current pass
@@ -56,13 +56,6 @@ class _SparsityLoss(FairseqCriterion):
 class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
     """fairseq's loss and the task sparsity loss."""
 
-    def __init__(
-        self, task: Any, sentence_avg: bool, label_smoothing: float, ignore_prefix_size: int = 0,
-        report_accuracy: bool = False, sparsity_weight: float = 0.1,
-    ) -> None:  # fmt: skip
-        fairseqs = (task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        super().__init__(*fairseqs, sparsity_weight=sparsity_weight)
-
     @classmethod
     def build_criterion(cls, cfg: Any, task: Any) -> Any:
         """Build the criterion; tasks with heads get a `PemtMultitaskCriterion`.
@@ -70,7 +63,8 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
         A `UserError` refuses options that are for text output alone.
         """
         if not hasattr(task, "task_types"):
-            return super().build_criterion(cfg, task)
+            fairseqs = (cfg.sentence_avg, cfg.label_smoothing, cfg.ignore_prefix_size, cfg.report_accuracy)
+            return cls(task, *fairseqs, sparsity_weight=cfg.sparsity_weight)
         for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
             if value := getattr(cfg, name):
                 raise_invalid(flag(name), "left out with a task that generates no text", value)

@@ -94,11 +94,8 @@ class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, loss_grad: Tensor, *_: Any) -> Tuple[Optional[Tensor], ...]:
-        return (*(_times(loss_grad, grad) for grad in ctx.saved_tensors), None, None, None, None)
-
-
-def _times(factor: Tensor, grad: Optional[Tensor]) -> Optional[Tensor]:
-    return None if grad is None else grad * factor.to(grad.dtype)
+        scaled = (None if grad is None else grad * loss_grad.to(grad.dtype) for grad in ctx.saved_tensors)
+        return (*scaled, None, None, None, None)
 
 
 def projected_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:

@@ -178,17 +178,18 @@ class Classification(TaskType):
         labels_E, predictions_E = super().columns(metric, split, predictions)
         if metric != "exact-match":
             return labels_E, predictions_E
-        return (right_questions(split.keys_E[predictions.examples_E].tolist(), labels_E != predictions_E),)
+        return (right_questions(split, predictions, labels_E != predictions_E),)
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
         return [labels[number] for number in predictions.values_V.astype(np.int64).tolist()]
 
 
-def right_questions(keys_E: Sequence[str], is_wrong_E: NDArray[np.bool_]) -> Values:
+def right_questions(split: Any, predictions: Predictions, is_wrong_E: NDArray[np.bool_]) -> Values:
     """Return 1 for each question without a wrong answer, else 0.
 
     Keys of one question differ only after the last `/`.
     """
+    keys_E = split.keys_E[predictions.examples_E].tolist()
     questions_E = [key.rpartition("/")[0] or key for key in keys_E]
     _, question_E = np.unique(questions_E, return_inverse=True)
     right_Q: Values = (np.bincount(question_E, is_wrong_E) == 0).astype(np.float64)

@@ -69,7 +69,7 @@ class TextTaskType(Scored):
         if metric == NO_LABEL:
             return (is_none_E.astype(np.float64),)
         if metric == "exact-match":
-            return (right_questions(split.keys_E[predictions.examples_E].tolist(), labels_E != values_E),)
+            return (right_questions(split, predictions, labels_E != values_E),)
         return labels_E, np.where(is_none_E, 1 - labels_E, values_E) if metric == "f1" else values_E
 
     @property

@@ -22,12 +22,6 @@ Batch = dict[str, Any]
 Collate = Callable[[Sequence[FairseqDataset], Sequence[Item]], Batch]
 
 
-def sizes_of(dataset: FairseqDataset) -> np.ndarray:
-    """Return the lengths (n, S) of a dataset's examples; S is 1 if fairseq has one length for each."""
-    sizes = np.asarray(dataset.sizes)
-    return sizes if sizes.ndim > 1 else sizes[:, np.newaxis]
-
-
 def check_fit(longest: int, max_tokens: int | None) -> None:
     """Check that `max_tokens` allows the longest example (UserError: it does not)."""
     if max_tokens is not None and longest > max_tokens:
@@ -88,10 +82,10 @@ class MixtureDataset(FairseqDataset):
     def sizes_of(self, indices: np.ndarray) -> np.ndarray:
         """Return the lengths (V, S) of the examples' sides."""
         tasks, examples = self.numbering.locate_all(indices)
-        sizes = np.empty((len(indices), sizes_of(self.datasets[0]).shape[1]), dtype=np.int64)
+        sizes = np.empty((len(indices), self.datasets[0].sizes.shape[1]), dtype=np.int64)
         for task, dataset in enumerate(self.datasets):
             chosen = tasks == task
-            sizes[chosen] = sizes_of(dataset)[examples[chosen]]
+            sizes[chosen] = dataset.sizes[examples[chosen]]
         return sizes
 
     def num_tokens(self, index: int) -> int:

@@ -9,9 +9,8 @@ import numpy as np
 from fairseq.data import FairseqDataset
 
 from fairseq_mtmoe.data.mixtures.candidates import INDEX, LENGTH, batches_of_ranks, candidate_batch
-from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, batches_of, limits_of, sizes_of
+from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, batches_of, limits_of
 from fairseq_mtmoe.data.sampling.candidates import ranked
-from fairseq_mtmoe.data.sampling.draw import Draw
 from fairseq_mtmoe.data.sampling.order import Order, order_by_length
 from fairseq_mtmoe.data.sampling.permutation import derive_key
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
@@ -110,7 +109,7 @@ class TrainingMixture(MixtureDataset):
     def collater(self, items: Sequence[Item]) -> Batch:
         if items and self.draws_candidates:
             return candidate_batch(self.chosen_batch, items, self.dropout_draws)
-        return with_padding(super().collater(items))
+        return self.chosen_batch(items)
 
     def chosen_batch(self, items: Sequence[Item]) -> Batch:
         """Return the training batch of chosen candidates."""
@@ -122,7 +121,7 @@ class TrainingMixture(MixtureDataset):
         """Return the epoch's batches, part after part, and the examples left out as too long."""
         limits, said = (max_tokens, max_sentences, multiple), f"[{self.loader.split}] epoch {self.epoch} draws"
         if self.draws_candidates:
-            *ranks, too_long = ranked(self.draw, list(map(sizes_of, self.datasets)), limits_of(max_sizes))
+            *ranks, too_long = ranked(self.draw, [dataset.sizes for dataset in self.datasets], limits_of(max_sizes))
             logger.info(f"{said} {len(self)} candidates, as many from each task")
             parts = [batches_of_ranks(*ranks, *limits)]
         else:
@@ -152,8 +151,9 @@ class TrainingMixture(MixtureDataset):
         plan, epoch = self.plan, self.epoch
 
         def cut(part: int | None) -> tuple[Order, list[np.ndarray]]:
-            order = self.order(max_sizes, plan.draw(epoch, part=part), part or 0)
-            return order, self.batches(order, *limits)
+            key, sizes = plan.order_key(epoch, part or 0), [dataset.sizes for dataset in self.datasets]
+            order = order_by_length(plan.draw(epoch, part=part), sizes, key, limits_of(max_sizes))
+            return order, batches_of(order.indices.astype(np.int64), order.longest_V, *limits)
 
         known, size = plan.start_of(epoch).parts, len(self)
         if known:
@@ -170,15 +170,6 @@ class TrainingMixture(MixtureDataset):
         self.draw = plan.draw(epoch)
         self.choose(self.datasets, self.draw.numbering)
         return found
-
-    def order(self, max_sizes: Any = None, draw: Draw | None = None, part: int = 0) -> Order:
-        """Return an epoch's or part's examples up to `max_sizes` by length; equal lengths are shuffled."""
-        key = self.plan.order_key(self.epoch, part)
-        return order_by_length(draw or self.draw, list(map(sizes_of, self.datasets)), key, limits_of(max_sizes))
-
-    def batches(self, order: Order, *limits: Any) -> list[np.ndarray]:
-        """Return the batches of an order's examples; limits as in `batches_of`."""
-        return batches_of(order.indices.astype(np.int64), order.longest_V, *limits)
 
 
 def with_padding(batch: Batch) -> Batch:

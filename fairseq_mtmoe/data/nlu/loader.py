@@ -73,11 +73,6 @@ def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
     return {name: found.get(name, common) for name in tasks}
 
 
-def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) -> TokenizedSplit:
-    """Return a share of a split's examples, stratified by label or by a regression's value."""
-    return _chosen(split, stratified_share(_strata(split.labels_E, is_regression, GROUPS), share, seed))
-
-
 def drawn_examples(labels_E: NDArray[np.float64], count: int, seed: int, is_regression: bool) -> NDArray[np.int64]:
     """Return the numbers of `count` examples, drawn as by `few_of` (UserError: fewer than labels)."""
     strata_E = _strata(labels_E, is_regression, min(GROUPS, count))
@@ -97,11 +92,14 @@ def _strata(labels_E: NDArray[np.float64], is_regression: bool, groups: int) -> 
     return strata_E
 
 
-def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSplit:
-    """Return a split of these examples, with arrays copied, so that the others' tokens are freed."""
-    candidates_E, lengths_S, counts_E = map(np.diff, (split.row_offsets_E, split.starts_S, split.word_starts_E))
+def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) -> TokenizedSplit:
+    """Return a share of a split's examples, stratified by label or by a regression's value.
+
+    Arrays are copied, so that the tokens of the others are freed.
+    """
     kept_E = np.zeros(len(split), dtype=bool)
-    kept_E[examples] = True
+    kept_E[stratified_share(_strata(split.labels_E, is_regression, GROUPS), share, seed)] = True
+    candidates_E, lengths_S, counts_E = map(np.diff, (split.row_offsets_E, split.starts_S, split.word_starts_E))
     kept_S = np.repeat(kept_E, candidates_E)
     has_words = len(counts_E) > 0
     kept_W = np.repeat(kept_E, counts_E) if has_words else np.empty(0, dtype=bool)

@@ -22,11 +22,6 @@ LONGEST_QUESTION = 64  # tokens, as in BERT; also at most half of the room
 AT_FIRST = (0, 0)  # [CLS], for an answer that is not in the window
 
 
-def window_starts(length: int, room: int, stride: int) -> list[int]:
-    """Return the first tokens of a passage's windows, which have `room` tokens each."""
-    return [0, *range(stride, length - room + stride, stride)] if length > room else [0]
-
-
 def longest_question(tokenizer: TextTokenizer) -> int:
     """Return the number of tokens to which questions are truncated."""
     return min(LONGEST_QUESTION, (tokenizer.max_length - tokenizer.pair_marks.size) // 2)
@@ -84,7 +79,8 @@ def _windows(
     room -= len(kept)
     before, between, after = tokenizer.pair_marks.runs
     first = len(before) + len(kept) + len(between)
-    starts = window_starts(len(passage), room, min(stride, max(room // 2, 1)))
+    step = min(stride, max(room // 2, 1))
+    starts = [0, *range(step, len(passage) - room + step, step)] if len(passage) > room else [0]
     parts = [passage[start : start + room] for start in starts]
     answers = []
     for start, part in zip(starts, parts, strict=True):
