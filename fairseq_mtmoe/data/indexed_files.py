@@ -6,6 +6,7 @@ the file, so sizes and ids are checked first.
 
 import os
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,16 +18,13 @@ from fairseq_mtmoe.io.files import read_text, regular_file
 _TYPES: dict[int, type[np.integer]] = {
     1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32, 10: np.uint64,
 }  # fmt: skip
-_MMAP, _CACHED, _HUFFMAN = b"MMIDIDX\0\0", b"TNTIDX\0\0", b"HUFFIDX"
-_FORMATS = {_MMAP: ("mmap",), _CACHED: ("cached", "lazy"), _HUFFMAN: ("huffman",)}
-
-
 @dataclass(frozen=True)
 class _Index:
     sentences: int
     tokens: int
     type: type[np.integer]
     zero: int  # stored number of id 0
+    size: int  # bytes of the index
 
 
 def count_sentences(prefix: str, impl: str | None = None) -> int | None:
@@ -56,28 +54,24 @@ def _read_index(prefix: str, impl: str | None) -> _Index | None:
         return None
     if os.path.lexists(prefix) and not os.path.lexists(f"{prefix}.idx"):
         raise_invalid("--dataset-impl", f"raw, the format of {prefix}", impl)
-    path, data = (
-        regular_file(f"{prefix}.idx", "an index"),
-        regular_file(f"{prefix}.bin", "binarized data"),
-    )
+    path, data = regular_file(f"{prefix}.idx", "an index"), regular_file(f"{prefix}.bin", "binarized data")
     content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
-    magic = next((magic for magic in _FORMATS if content[: len(magic)].tobytes() == magic), None)
-    if magic is None:
+    found = next((magic for magic in _FORMATS if content[: len(magic)].tobytes() == magic), None)
+    if found is None:
         raise _damaged(path)
-    if impl not in (None, *_FORMATS[magic]):
-        raise_invalid(
-            "--dataset-impl", f"{' or '.join(_FORMATS[magic])}, the format of {path}", impl
-        )
-    if magic == _HUFFMAN:
+    impls, read = _FORMATS[found]
+    if impl not in (None, *impls):
+        raise_invalid("--dataset-impl", f"{' or '.join(impls)}, the format of {path}", impl)
+    if read is None:
         return None
     try:
-        index = _read_mmap(content) if magic == _MMAP else _read_cached(content)
+        index = read(content)
     except (struct.error, ValueError, KeyError):  # KeyError: unknown type code
         raise _damaged(path) from None
+    if len(content) < index.size:
+        raise _damaged(path)
     if index.sentences == 0:
-        raise UserError(
-            f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again."
-        )
+        raise UserError(f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again.")
     if data.stat().st_size != index.tokens * np.dtype(index.type).itemsize:
         raise _damaged(data)
     return index
@@ -86,9 +80,8 @@ def _read_index(prefix: str, impl: str | None) -> _Index | None:
 def _read_mmap(content: np.ndarray) -> _Index:
     """Read `magic(9) version(8) type(1) count(8) lengths(4·n) addresses(8·n)`."""
     _, code, count = struct.unpack("<QBQ", content[9:26].tobytes())
-    _check_size(content, 26 + 12 * count)
     lengths = np.frombuffer(content[26 : 26 + 4 * count], np.int32)
-    return _Index(count, int(lengths.sum(dtype=np.int64)), _TYPES[code], 0)
+    return _Index(count, int(lengths.sum(dtype=np.int64)), _TYPES[code], 0, 26 + 12 * count)
 
 
 def _read_cached(content: np.ndarray) -> _Index:
@@ -98,14 +91,16 @@ def _read_cached(content: np.ndarray) -> _Index:
     """
     _, code, _, count, num_lengths = struct.unpack("<QQQQQ", content[8:48].tobytes())
     end = 48 + 16 * (count + 1)
-    _check_size(content, end + 8 * num_lengths)
     (tokens,) = struct.unpack("<Q", content[end - 8 : end].tobytes())
-    return _Index(count, tokens, _TYPES[code], 1)
+    return _Index(count, tokens, _TYPES[code], 1, end + 8 * num_lengths)
 
 
-def _check_size(content: np.ndarray, size: int) -> None:
-    if len(content) < size:
-        raise ValueError("the index is too short")
+# By the beginning of an index: the values of `--dataset-impl`, and the reader; None: a format that is not read here
+_FORMATS: Mapping[bytes, tuple[tuple[str, ...], Callable[[np.ndarray], _Index] | None]] = {
+    b"MMIDIDX\0\0": (("mmap",), _read_mmap),
+    b"TNTIDX\0\0": (("cached", "lazy"), _read_cached),
+    b"HUFFIDX": (("huffman",), None),
+}
 
 
 def _damaged(path: object) -> UserError:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -96,7 +96,6 @@ class TextSplit:
     targets: TokenRuns  # E runs; of examples without labels just an end
     labels_E: NDArray[np.float64]  # as in `Example`; NaN without a label
     keys_E: NDArray[np.str_]
-    num_truncated: int  # texts that were truncated
     read: Callable[[], Sequence[Example]]
 
     @cached_property
@@ -176,34 +175,34 @@ def text_split(
         examples = read_split(root, row, split, labelled, as_text=True)
         return taught(row, examples) if is_taught else examples
 
+    def make() -> dict[str, NDArray[np.generic]]:
+        examples = read()
+        right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
+        sources, cut_sources = tokenizer.pieces.runs([example.reads for example in examples], tokenizer.max_source)
+        targets, cut_targets = tokenizer.pieces.runs(right, tokenizer.max_target)
+        if form_of(row).referent:  # a noun that the pronoun does not refer to gets no target, and no loss
+            sizes_E = targets.lengths_N * np.array([example.label == TRUE for example in examples])
+            targets = targets.chosen(np.arange(len(examples)), sizes_E)
+        return {
+            "sources_T": sources.tokens_T,
+            "source_starts_E": sources.starts_N,
+            "targets_T": targets.tokens_T,
+            "target_starts_E": targets.starts_N,
+            "labels_E": np.array([np.nan if example.label is None else example.label for example in examples]),
+            "keys_E": np.array([example.key for example in examples]),
+            "num_truncated": np.array(cut_sources + cut_targets),
+        }
+
     is_training_set = labelled and split.partition("/")[0] == "train"
     is_taught = is_training_set and not evaluates
     scored = ("evaluates",) if is_training_set and evaluates else ()
     parts = (tokenizer.pieces.fingerprint, tokenizer.max_source, tokenizer.max_target, labelled, *scored)
-    make = partial(_made, row, tokenizer, read)
     arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
     sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (arrays[name] for name in ARRAYS)
     if num_truncated:  # whether tokenized now or before
         cut = f"{num_truncated} texts and answers of {len(labels_E)} examples are truncated"
         logger.warning(f"{name}, {split}: {cut}, to {tokenizer.max_source} and {tokenizer.max_target} tokens")
-    runs = TokenRuns(sources, source_starts), TokenRuns(targets, target_starts)
-    return TextSplit(*runs, labels_E, keys_E, int(num_truncated), read)
-
-
-def _made(
-    row: TaskRow, tokenizer: TextTokenizer, read: Callable[[], Sequence[Example]]
-) -> dict[str, NDArray[np.generic]]:
-    examples = read()
-    right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
-    sources, cut_sources = tokenizer.pieces.runs([example.reads for example in examples], tokenizer.max_source)
-    targets, cut_targets = tokenizer.pieces.runs(right, tokenizer.max_target)
-    if form_of(row).referent:  # a noun that the pronoun does not refer to gets no target, and no loss
-        sizes_E = targets.lengths_N * np.array([example.label == TRUE for example in examples])
-        targets = targets.chosen(np.arange(len(examples)), sizes_E)
-    labels_E = np.array([np.nan if example.label is None else example.label for example in examples])
-    keys_E = np.array([example.key for example in examples])
-    runs = (sources.tokens_T, sources.starts_N, targets.tokens_T, targets.starts_N)
-    return dict(zip(ARRAYS, (*runs, labels_E, keys_E, np.array(cut_sources + cut_targets)), strict=True))
+    return TextSplit(TokenRuns(sources, source_starts), TokenRuns(targets, target_starts), labels_E, keys_E, read)
 
 
 class TextDataset(FairseqDataset):

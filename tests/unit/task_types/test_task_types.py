@@ -134,7 +134,7 @@ def said(row, examples, written):
     """The task type, a split, and texts, each with an end, as a validation gathers them: in any order."""
     labels_E = np.array([example.label for example in examples], dtype=np.float64)
     keys_E = np.array([example.key for example in examples])
-    split = TextSplit(NO_RUNS, NO_RUNS, labels_E, keys_E, 0, lambda: examples)
+    split = TextSplit(NO_RUNS, NO_RUNS, labels_E, keys_E, lambda: examples)
     order = np.arange(len(written))[::-1]
     tokens = [[*PIECES.numbers(written[n]), PIECES.end] for n in order]
     examples_V = np.repeat(order, [len(run) for run in tokens])
