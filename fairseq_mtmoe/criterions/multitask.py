@@ -84,8 +84,8 @@ class MultitaskCriterion(FairseqCriterion):
             uncertainties.append(self.task_types[task].uncertainty(numbers, labels))
         return torch.cat(ids), Uncertainty(*map(torch.cat, zip(*uncertainties, strict=True)))
 
-    @staticmethod
-    def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Log the mean loss per example, over all tasks and of each."""
         keys = [key for key in logging_outputs[0] if key.endswith("sample_size")] if logging_outputs else []
         for key in keys:

@@ -6,7 +6,7 @@ gates, such as in stage 1, nor in validation. The logged `loss` excludes it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
@@ -28,9 +28,7 @@ from fairseq_mtmoe.slots.slot import unwrapped
 class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
     """fairseq's options of the criterion, and the sparsity loss's weight."""
 
-    sparsity_weight: float = option(
-        0.1, "weight of the gates' task sparsity loss, per token or sentence", at_least(0)
-    )
+    sparsity_weight: float = option(0.1, "weight of the gates' task sparsity loss, per token or sentence", at_least(0))
 
 
 class _SparsityLoss(FairseqCriterion):
@@ -50,6 +48,12 @@ class _SparsityLoss(FairseqCriterion):
         if sparsity is None:
             return outcome
         return add_weighted(*outcome, "sparsity_loss", sparsity, self.sparsity_weight)
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
+        """Reduce as the next class does, with the average `sparsity_loss` if there is one."""
+        super().reduce_metrics(logging_outputs)
+        log_weighted(logging_outputs, "sparsity_loss")
 
 
 @register_criterion("pemt", dataclass=PemtCriterionConfig)
@@ -75,12 +79,6 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
         self._sparsity = net_output[1].get(SPARSITY)
         return super().compute_loss(model, net_output, sample, reduce)
 
-    @classmethod
-    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
-        """Reduce as fairseq does, with the average `sparsity_loss` if there is one."""
-        super().reduce_metrics(logging_outputs)
-        log_weighted(logging_outputs, "sparsity_loss")
-
 
 class PemtMultitaskCriterion(_SparsityLoss, MultitaskCriterion):
     """The losses of the tasks' heads and the task sparsity loss."""
@@ -89,8 +87,3 @@ class PemtMultitaskCriterion(_SparsityLoss, MultitaskCriterion):
         outputs: Dict[str, Tensor] = model(**sample["net_input"])
         self._sparsity = outputs.pop(SPARSITY, None)
         return outputs
-
-    @staticmethod
-    def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        MultitaskCriterion.reduce_metrics(logging_outputs)
-        log_weighted(logging_outputs, "sparsity_loss")

@@ -18,6 +18,8 @@ from fairseq_mtmoe.io.files import read_text, regular_file
 _TYPES: dict[int, type[np.integer]] = {
     1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32, 10: np.uint64,
 }  # fmt: skip
+
+
 @dataclass(frozen=True)
 class _Index:
     sentences: int
@@ -104,6 +106,4 @@ _FORMATS: Mapping[bytes, tuple[tuple[str, ...], Callable[[np.ndarray], _Index] |
 
 
 def _damaged(path: object) -> UserError:
-    return UserError(
-        f"`{path}` must be a whole file, but is truncated or damaged; preprocess or copy it again."
-    )
+    return UserError(f"`{path}` must be a whole file, but is truncated or damaged; preprocess or copy it again.")

@@ -17,10 +17,9 @@ logger = logging.getLogger(__name__)
 
 NO_LABEL = "no-label"  # a metric: the fraction of answers that are no label
 NONE = -1  # the value of an answer that is no label
-DETERMINERS = frozenset(  # T5 removes them before it compares referents of pronouns
-    {"a", "an", "each", "every", "few", "her", "his", "many", "much", "my", "our", "some", "that", "the", "their"}
-    | {"these", "this", "those", "which", "whose", "your"}
-)
+# T5 removes them before it compares referents of pronouns.
+_DETERMINERS = "a an each every few her his many much my our some that the their these this those which whose your"
+DETERMINERS = frozenset(_DETERMINERS.split())
 
 
 @dataclass(frozen=True)

@@ -38,16 +38,6 @@ class Candidates:
         return np.array([task for task, _ in self.items])
 
 
-def packed(items: Sequence[Item], count: int) -> Candidates:
-    """Return the candidates of a step, with arrays for tensors."""
-    tensors = {name for _, example in items for name, value in example.items() if isinstance(value, Tensor)}
-    plain = []
-    for task, example in items:
-        arrays = {name: example[name].numpy() for name in tensors & example.keys()}
-        plain.append((task, {**example, **arrays}))
-    return Candidates(tuple(plain), count, frozenset(tensors))
-
-
 def batches_of_ranks(indices: Sequence[np.ndarray], longest: Sequence[np.ndarray], *limits: Any) -> list[np.ndarray]:
     """Return the indices of each step's candidates, task after task; limits as in `batches_of`, for ranks.
 
@@ -73,7 +63,10 @@ def candidate_batch(
     once = [*{(task, example[INDEX]): (task, example) for task, example in items}.values()]
     numbered = [(task, {**example, "id": number}) for number, (task, example) in enumerate(once)]
     by_length = sorted(numbered, key=lambda item: item[1][LENGTH])
-    sample: Batch = {CANDIDATES: packed(once, count)}
+    tensors = {name for _, example in once for name, value in example.items() if isinstance(value, Tensor)}
+    arrays = ({name: example[name].numpy() for name in tensors & example.keys()} for _, example in once)
+    packed = tuple((task, {**example, **each}) for (task, example), each in zip(once, arrays, strict=True))
+    sample: Batch = {CANDIDATES: Candidates(packed, count, frozenset(tensors))}
     if not all(dropout_draws):
         plain = [item for item in by_length if not dropout_draws[item[0]]]
         passes = -(-list(dropout_draws).count(0) // TASKS_AT_ONCE)

@@ -26,11 +26,8 @@ PADDING = "padding"  # key in a training batch: number of padding positions and 
 class TaskLoader(Protocol):
     """Loader of several tasks' data: names in the plan, shard sizes, and one dataset each."""
 
-    @property
-    def split(self) -> str: ...
-
-    @property
-    def keys(self) -> Sequence[str]: ...
+    split: str
+    keys: list[str]
 
     @property
     def shard_sizes(self) -> Sequence[Sequence[int]]: ...
@@ -159,14 +156,14 @@ class TrainingMixture(MixtureDataset):
         if known:
             return [cut(part) for part in range(len(known))]
         if plan.rises_within(epoch):
-            size = plan.part_size(epoch, size, max(1, len(cut(None)[1])) / per_update)
+            size = plan.part_size(epoch, size, len(cut(None)[1]), per_update)
         found: list[tuple[Order, list[np.ndarray]]] = []
         is_last, batches = False, 0
         while not is_last:
             is_last = plan.add_part(epoch, size, batches // per_update)
             found.append(cut(len(found)))
             batches += len(found[-1][1])
-            size = plan.part_size(epoch, plan.parts(epoch)[-1].size, max(1, len(found[-1][1])) / per_update)
+            size = plan.part_size(epoch, plan.parts(epoch)[-1].size, len(found[-1][1]), per_update)
         self.draw = plan.draw(epoch)
         self.choose(self.datasets, self.draw.numbering)
         return found

@@ -249,7 +249,10 @@ def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
 
 def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, TaskRow]:
     """Return the rows with these names, in order; a benchmark's name stands for its tasks."""
-    benchmarks = _benchmarks(rows)
+    benchmarks: dict[str, list[str]] = {}
+    for task, row in rows.items():
+        for benchmark in row.benchmarks:
+            benchmarks.setdefault(benchmark, []).append(task)
     chosen: list[str] = []
     for name in names:
         if name not in rows and name not in benchmarks:
@@ -275,14 +278,6 @@ def _rows_of(path: Path, before: Mapping[str, TaskRow]) -> dict[str, TaskRow]:
     for name, row in rows.items():
         _expect(f"{path}: {name}", row, _rules_of_head(row, {**before, **rows}))
     return rows
-
-
-def _benchmarks(rows: Mapping[str, TaskRow]) -> dict[str, list[str]]:
-    benchmarks: dict[str, list[str]] = {}
-    for task, row in rows.items():
-        for benchmark in row.benchmarks:
-            benchmarks.setdefault(benchmark, []).append(task)
-    return benchmarks
 
 
 def _row(path: Path, name: str, content: Any, rows: Mapping[str, TaskRow]) -> TaskRow:

@@ -7,7 +7,6 @@ every `stride`-th token on. In training, the answer of a window that lacks part 
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
 from unicodedata import combining
 
 import numpy as np
@@ -29,67 +28,55 @@ def longest_question(tokenizer: TextTokenizer) -> int:
 
 def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stride: int | None) -> TokenizedSplit:
     """Tokenize questions with the windows of their passages; None is the default `stride`."""
-    marks, made = tokenizer.pair_marks, list[_Windows]()
+    marks, longest = tokenizer.pair_marks, longest_question(tokenizer)
+    before, between, after = marks.runs
+    runs, offsets, num_windows = list[NDArray[np.int32]](), list[int](), list[int]()
+    passages, answers = list[tuple[int, int]](), list[tuple[int, int]]()
+    num_truncated = num_lost = 0
     for chunk in range(0, len(examples), OFFSETS_CHUNK):
         asked = examples[chunk : chunk + OFFSETS_CHUNK]
         tokens = tokenizer.with_offsets(chain.from_iterable(example.candidates[0] for example in asked))
         for example in asked:
             question, passage = (tokens[text] for text in example.candidates[0])
-            answers = [passage.of_span(span.start, span.end) for span in example.spans]
-            spans = [answer for answer in answers if answer is not None]
-            made.append(_windows(tokenizer, stride or STRIDE, question.ids, passage.ids, spans))
-    runs = [run for windows in made for run in windows.runs]
-    passages_S2 = np.array([passage for windows in made for passage in windows.passages], dtype=np.int32)
-    lengths_S = lengths_of(runs)
+            kept = question.ids[:longest]
+            room = tokenizer.max_length - marks.size - len(kept)
+            starts = _starts(len(passage.ids), room, stride or STRIDE)
+            first = len(before) + len(kept) + len(between)
+            found = [passage.of_span(span.start, span.end) for span in example.spans]
+            spans = [span for span in found if span is not None]
+            for start in starts:
+                part = passage.ids[start : start + room]
+                held = ((a - start, b - start) for a, b in spans if a >= start and b < start + len(part))
+                answers.append(next(((first + a, first + b) for a, b in held), AT_FIRST))
+                runs.append(np.concatenate([before, kept, between, part, after]))
+                passages.append((first, first + len(part)))
+            offsets += starts
+            num_windows.append(len(starts))
+            num_truncated += len(kept) < len(question.ids)
+            num_lost += bool(spans) and set(answers[-len(starts) :]) == {AT_FIRST}
+    passages_S2, lengths_S = np.array(passages, dtype=np.int32), lengths_of(runs)
     return TokenizedSplit(
         tokens_T=np.concatenate(runs),
         starts_S=ends(lengths_S),
         segment_start_S=(passages_S2[:, 0] if marks.tells_second else lengths_S).astype(np.int32),
-        row_offsets_E=ends(lengths_of([windows.runs for windows in made])),
-        labels_E=np.full(len(made), np.nan),
+        row_offsets_E=ends(np.array(num_windows)),
+        labels_E=np.full(len(examples), np.nan),
         is_correct_S=np.empty(0, dtype=np.float32),
         names=Strings.of_texts([]),
-        spans_EW=np.empty((len(made), 0, 2), dtype=np.int32),
+        spans_EW=np.empty((len(examples), 0, 2), dtype=np.int32),
         keys_E=np.array([example.key for example in examples]),
-        num_truncated=sum(windows.is_cut for windows in made),
+        num_truncated=num_truncated,
         passages_S2=passages_S2,
-        offsets_S=np.array([start for windows in made for start in windows.starts], dtype=np.int32),
-        answers_S2=np.array([answer for windows in made for answer in windows.answers], dtype=np.int32),
-        num_lost=sum(windows.is_lost for windows in made),
+        offsets_S=np.array(offsets, dtype=np.int32),
+        answers_S2=np.array(answers, dtype=np.int32),
+        num_lost=num_lost,
     )
 
 
-class _Windows(NamedTuple):
-    """The windows of a question's passage; see `TokenizedSplit`."""
-
-    runs: list[NDArray[np.int32]]
-    passages: list[tuple[int, int]]
-    starts: list[int]
-    answers: list[tuple[int, int]]
-    is_cut: bool  # the question
-    is_lost: bool  # the answer
-
-
-def _windows(
-    tokenizer: TextTokenizer, stride: int, question: NDArray[np.int32], passage: NDArray[np.int32],
-    spans: Sequence[tuple[int, int]],
-) -> _Windows:  # fmt: skip
-    room = tokenizer.max_length - tokenizer.pair_marks.size
-    kept = question[: longest_question(tokenizer)]
-    room -= len(kept)
-    before, between, after = tokenizer.pair_marks.runs
-    first = len(before) + len(kept) + len(between)
+def _starts(length: int, room: int, stride: int) -> list[int]:
+    """Return the first tokens of a passage's windows, which have `room` tokens each."""
     step = min(stride, max(room // 2, 1))
-    starts = [0, *range(step, len(passage) - room + step, step)] if len(passage) > room else [0]
-    parts = [passage[start : start + room] for start in starts]
-    answers = []
-    for start, part in zip(starts, parts, strict=True):
-        held = ((a - start, b - start) for a, b in spans if a >= start and b < start + len(part))
-        answers.append(next(((first + a, first + b) for a, b in held), AT_FIRST))
-    runs = [np.concatenate([before, kept, between, part, after]) for part in parts]
-    passages = [(first, first + len(part)) for part in parts]
-    is_lost = bool(spans) and all(answer == AT_FIRST for answer in answers)
-    return _Windows(runs, passages, starts, answers, len(kept) < len(question), is_lost)
+    return [0, *range(step, length - room + step, step)] if length > room else [0]
 
 
 class Passages:

@@ -33,11 +33,6 @@ def derive_key(*parts: int) -> int:
     return int(state[0])
 
 
-def uniform_number(*parts: int) -> float:
-    """Return a pseudo-random number in [0, 1) that depends only on these integers."""
-    return (derive_key(*parts) >> 11) * 2.0**-53
-
-
 def word_type(size: int) -> type[np.uint32] | type[np.uint64]:
     """Return the type for 0 … size-1: 32 bits if that is enough, else 64."""
     return np.uint32 if size <= 2**32 else np.uint64

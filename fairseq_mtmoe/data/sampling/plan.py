@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
-from fairseq_mtmoe.data.sampling.permutation import derive_key, uniform_number
+from fairseq_mtmoe.data.sampling.permutation import derive_key
 from fairseq_mtmoe.data.sampling.schedule import Schedule, apportion
 
 _COUNTS, _EXAMPLES, _ORDER, _ALTERED = 1, 2, 3, 4  # purposes of pseudo-random numbers
@@ -143,13 +143,13 @@ class SamplingPlan:
     def rises_within(self, epoch: int) -> bool:
         """Return whether an epoch may need further parts."""
         start = self.start_of(epoch)
-        return not start.parts and start.schedule.step_at(start.update) is not None
+        return start.schedule.step_at(start.update) is not None
 
-    def part_size(self, epoch: int, size: int, updates: float) -> int:
-        """Return the number of examples that may share a temperature, if `size` examples take `updates` updates."""
+    def part_size(self, epoch: int, size: int, batches: int, per_update: int) -> int:
+        """Return the number of examples that may share a temperature, if `size` examples make `batches` batches."""
         start = self.start_of(epoch)
         step = start.schedule.step_at(start.update)
-        return size if step is None else max(1, int(size * step / updates))
+        return size if step is None else max(1, int(size * step / (max(1, batches) / per_update)))
 
     def add_part(self, epoch: int, size: int, updates: int) -> bool:
         """Add the epoch's next part, after `updates` updates of the epoch; return whether it is the last.
@@ -224,7 +224,8 @@ class SamplingPlan:
                 continue
             probabilities = start.schedule.probabilities_at(start.epoch, self.sizes, part.update)
             shares = np.array([probabilities[list(group)].sum() for group in self._groups(start.schedule)])
-            offset = uniform_number(self.seed, _COUNTS, start.epoch, *_further(number))
+            # Pseudo-random and uniform in [0, 1).
+            offset = (derive_key(self.seed, _COUNTS, start.epoch, *_further(number)) >> 11) * 2.0**-53
             counts.append(apportion(part.size, shares, offset))
         return counts
 
