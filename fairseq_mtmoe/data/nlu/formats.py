@@ -38,9 +38,9 @@ class Lines:
 
     path: Path
     source: Source
-    label: str | None = None
-    skip_ragged: bool = False
-    skip_unfound: bool = False
+    label: str | None
+    skip_ragged: bool
+    skip_unfound: bool
     left_out: Counter[str] = field(default_factory=Counter)
 
     def wrong(self, number: int, why: str) -> UserError:

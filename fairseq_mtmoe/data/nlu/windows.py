@@ -40,7 +40,8 @@ def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stri
             question, passage = (tokens[text] for text in example.candidates[0])
             kept = question.ids[:longest]
             room = tokenizer.max_length - marks.size - len(kept)
-            starts = _starts(len(passage.ids), room, stride or STRIDE)
+            length, step = len(passage.ids), min(stride or STRIDE, max(room // 2, 1))
+            starts = [0, *range(step, length - room + step, step)] if length > room else [0]
             first = len(before) + len(kept) + len(between)
             found = [passage.of_span(span.start, span.end) for span in example.spans]
             spans = [span for span in found if span is not None]
@@ -71,12 +72,6 @@ def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stri
         answers_S2=np.array(answers, dtype=np.int32),
         num_lost=num_lost,
     )
-
-
-def _starts(length: int, room: int, stride: int) -> list[int]:
-    """Return the first tokens of a passage's windows, which have `room` tokens each."""
-    step = min(stride, max(room // 2, 1))
-    return [0, *range(step, length - room + step, step)] if length > room else [0]
 
 
 class Passages:

@@ -46,25 +46,19 @@ def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
 def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
     """Return the saved plan, at its position (UserError: the state is damaged)."""
     try:
-        return _restored(saved)
+        names, start = saved["names"], saved["place"]
+        plan = SamplingPlan(saved["shard_sizes"], _schedule_of(saved["rules"], names), saved["seed"], names)
+        plan.numbers = list(saved["numbers"])
+        assert len(names) == len(plan.numbers) == len(plan.sizes)
+        schedule, shard_epoch, update = _schedule_of(start["rules"], names), start["shard_epoch"], start["update"]
+        cursors = {tuple(map(tuple, shards)): cursor for shards, cursor in start["cursors"]}
+        parts = tuple(Part(*part) for part in start["parts"])
+        parts = parts or (Part(plan.epoch_size(schedule, shard_epoch), update),)
+        plan.begin_at(EpochStart(start["epoch"], schedule, start["epochs_left"], shard_epoch, update, cursors, parts))
     except (KeyError, TypeError, ValueError, AssertionError, AttributeError, ZeroDivisionError) as error:
         rule = "must be as it was saved, but is damaged: resume from another checkpoint"
         how = "start the data again with `--reset-dataloader`"
         raise UserError(f"The checkpoint's position in the data {rule}, or {how}.") from error
-
-
-def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
-    names, start = saved["names"], saved["place"]
-    plan = SamplingPlan(saved["shard_sizes"], _schedule_of(saved["rules"], names), saved["seed"], names)
-    plan.numbers = list(saved["numbers"])
-    assert len(names) == len(plan.numbers) == len(plan.sizes)
-    epoch_schedule, shard_epoch, update = _schedule_of(start["rules"], names), start["shard_epoch"], start["update"]
-    cursors = {tuple(map(tuple, shards)): cursor for shards, cursor in start["cursors"]}
-    parts = tuple(Part(*part) for part in start["parts"])
-    parts = parts or (Part(plan.epoch_size(epoch_schedule, shard_epoch), update),)
-    plan.begin_at(
-        EpochStart(start["epoch"], epoch_schedule, start["epochs_left"], shard_epoch, update, cursors, parts)
-    )
     return plan
 
 

@@ -44,14 +44,11 @@ def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> 
     return np.diff(bounds, prepend=0)
 
 
-def _are_shares(weights: Sequence[float]) -> bool:
-    return min(weights) >= 0 and 0 < sum(weights) < math.inf
-
-
 Positive = Annotated[float, Rule("a finite number above 0", lambda value: 0 < value < math.inf)]
 NonNegative = Annotated[float, Rule("a finite number of at least 0", lambda value: 0 <= value < math.inf)]
 Count = Annotated[int, at_least(1)]
-Weights = Annotated[tuple[float, ...], Rule("finite numbers of at least 0, with one above 0", _are_shares)]
+_SHARES = Rule("finite numbers of at least 0, with one above 0", lambda of: min(of) >= 0 and 0 < sum(of) < math.inf)
+Weights = Annotated[tuple[float, ...], _SHARES]
 
 
 @dataclass(frozen=True)
@@ -177,10 +174,8 @@ class Schedule:
 
     def epoch_size(self, sizes: Sequence[int], whole_sizes: Sequence[int]) -> int:
         """Return the number of examples in an epoch of these shards."""
-        size, pass_size = self.virtual_epoch_size, self.pass_size(sizes, whole_sizes)
-        if size is None:
-            return pass_size
-        return min(size, pass_size)
+        pass_size = self.pass_size(sizes, whole_sizes)
+        return min(self.virtual_epoch_size or pass_size, pass_size)
 
     def following(self, before: Schedule, given_duration: bool) -> Schedule:
         """Return this schedule for a run resumed from `before`, whose C is kept unless a duration is given."""
