@@ -27,7 +27,6 @@ def criterion(weight):
 
 
 def sample_of(model):
-    """A padded batch."""
     net_input = batch(task_ids=hasattr(model, "task_names"))
     target = net_input["prev_output_tokens"].flip(0)
     return {"net_input": net_input, "target": target, "ntokens": int(target.ne(1).sum())}

@@ -20,7 +20,6 @@ def inputs(tokens=11):
 
 
 def reference_loss(features_TH, weight_VH, target_T, smoothing):
-    """The definition."""
     log_p_TV = torch.log_softmax((features_TH @ weight_VH.t()).float(), 1)
     nll = -log_p_TV.gather(1, target_T.unsqueeze(1)).sum()
     e = smoothing / (len(weight_VH) - 1)
@@ -72,7 +71,6 @@ def test_half_precision_is_as_near_as_its_rounding():
 
 @pytest.mark.skipif("dtype_out" not in torch.ops.aten.addmm.overloads(), reason="torch has no addmm(out_dtype=)")
 def test_half_precision_is_summed_in_float32_where_there_is_such_a_product(rows, monkeypatch):
-    """GPUs have it."""
     calls = []
 
     def addmm(total, left, right, out_dtype, *, beta=1, alpha=1, out):

@@ -127,7 +127,6 @@ def test_updates_of_another_size_end_with_the_epoch(processes, freq, skip):
 
 @pytest.mark.parametrize(("processes", "freq", "left_out"), [(1, 1, 0), (2, 1, 0), (4, 2, 0), (3, 1, 2), (1, 3, 2)])
 def test_only_an_incomplete_last_update_is_left_out(processes, freq, left_out):
-    """fairseq's own iterator always leaves out the last batch of each process."""
     shares = []
     for worker in all_ours(processes, count=8, skip_remainder_batch=True, update_freq=[freq]):
         updates = list(iterators.GroupedIterator(worker.next_epoch_itr(), freq, skip_remainder_batch=True))

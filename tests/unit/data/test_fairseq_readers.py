@@ -83,15 +83,12 @@ def test_lines_are_read_in_groups_and_end_at_line_feeds_alone(tmp_path, monkeypa
 
 
 def test_lines_that_cannot_be_read_are_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"eins\nzw\xffei\n"), "utf-8"))
-    lines = read_lines("-", 1)
+    (tmp_path / "text").write_bytes(b"eins\nzw\xffei\n")
+    lines = read_lines(str(tmp_path / "text"), 1)
     assert next(lines) == ["eins"]
-    with refused():
-        next(lines)
-    (tmp_path / "text").write_bytes(b"\xc3")
     with refused("text"):
-        list(read_lines(str(tmp_path / "text"), 1))
+        next(lines)
     monkeypatch.setattr(sys, "stdin", None)  # as with `<&-`
-    for path in (tmp_path, tmp_path / "none", "-"):
+    for path in (tmp_path / "none", "-"):
         with refused("--input"):
             list(read_lines(str(path), 1))

@@ -21,7 +21,6 @@ def test_no_example_is_dropped_from_batches_and_one_that_does_not_fit_is_refused
 
 @pytest.mark.parametrize("room", ["data/mixtures", "data/sampling", "tasks/_multitask"])
 def test_what_tasks_of_all_kinds_share_knows_nothing_of_languages(room):
-    """But that translation's tasks are language pairs, which the explanations give as an example."""
     for file in (Path(fairseq_mtmoe.__file__).parent / room).glob("*.py"):
         code = re.sub(r'""".*?"""|#[^\n]*', "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
         assert not re.findall(r"(?<![a-z])(?:langs?|languages?|pairs?|sources?|targets?|tiers?)(?![a-z])", code), file

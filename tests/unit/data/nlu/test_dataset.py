@@ -67,8 +67,6 @@ def test_rankings_of_different_numbers_of_candidates():
     alone, three, unknown = batch["target"]["one"].tolist()
     assert (alone[0], three) == (1, [1, 0, 1]) and np.isnan([*alone[1:], *unknown]).all()
     assert batch["target"]["one"].dtype == torch.float64
-    names = dataset(open_ranking).split.names
-    assert [names[number] for number in range(len(names))] == [*"bcdbbc"]
 
 
 def word_pairs(draw, count):
@@ -93,7 +91,6 @@ def questions(draw, count):
 
 @pytest.mark.parametrize("make", [word_pairs, rankings, questions])
 def test_what_is_kept_is_as_if_it_was_tokenized_alone(make):
-    """Of questions a share is kept with all of their windows."""
     examples = make(np.random.default_rng(5), 200)
     tokenize = partial(tokenize_windows, TOKENIZER, stride=3) if make is questions else TOKENIZER.tokenize
     few = few_of(tokenize(examples), 0.1, seed=1, is_regression=False)

@@ -15,8 +15,6 @@ ROW = {"title": "Mine", "description": "Say it.", "kind": "classification", "tex
 
 @pytest.fixture
 def load(write):
-    """Return the rows of the package and of a table with these ones, which are dictionaries."""
-
     def load_rows(**rows):
         return load_tables([write("table.yaml", json.dumps(rows))])
 
@@ -97,7 +95,6 @@ def test_wrong_rows(load, changes, where):
 
 
 def test_texts_mean_what_they_say(write, monkeypatch):
-    """No value of the environment, no date, and nothing missing."""
     monkeypatch.setenv("MINE", "secret")
     text = "mine: {like: rte, title: 2026-11-24, labels: ['${oc.env:MINE}', '???']}"
     row = load_tables([write("table.yaml", text)])["mine"]
@@ -120,7 +117,6 @@ def test_a_row_begins_as_another_one(load):
 
 @pytest.mark.parametrize("name", ["multirc", "copa", "sst2"])
 def test_what_belongs_to_labels_follows_them_into_another_order(name, load):
-    """Texts that T5 writes, candidates, and a server's labels."""
     before = load_tables()[name]
     row = load(**{name: {"like": name, "labels": before.labels[::-1]}})[name]
     assert row.labels == before.labels[::-1] and row.choices == before.choices[::-1]

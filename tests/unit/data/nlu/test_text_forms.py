@@ -30,16 +30,11 @@ FORMS = {
 
 
 def test_what_t5_reads_and_writes():
-    """The row's own form of a record whose fields are A, B, … in this order; every row has one but labels of words."""
     assert [name for name, row in ROWS.items() if row.text_form is None] == ["wnut17"]
     for name, (fields, reads, writes) in FORMS.items():
         record = dict(zip(fields.split("|"), "ABCD", strict=False))
         assert ROWS[name].text_form.reads.format(**record) == reads, name
         assert text_split.label_texts(ROWS[name]) == writes, name
-
-
-def read(tmp_path, name):
-    return read_split(tmp_path, ROWS[name], "valid", as_text=True)
 
 
 RECORD = {"idx": 3, "passage": {
@@ -50,7 +45,7 @@ RECORD = {"idx": 3, "passage": {
 
 def test_record_is_trained_once_for_each_right_entity(tmp_path, write):
     write("ReCoRD/val.jsonl", [RECORD])
-    examples = read(tmp_path, "record")
+    examples = read_split(tmp_path, ROWS["record"], "valid", as_text=True)
     reads = "record query: @placeholder ran. entities: Ann, Bea passage: Ann met Bea."
     assert [example.reads for example in examples] == [reads, reads.replace("@placeholder ran", "It was @placeholder")]
     assert [answer_texts_of(ROWS["record"], example) for example in examples] == [["Ann", "Bea"], ["Bea"]]
@@ -65,7 +60,7 @@ def wsc(number, noun, label):
 
 def test_wsc_writes_the_noun_and_learns_from_right_ones_alone(tmp_path, write):
     write("WSC/val.jsonl", [wsc(0, "Ann", True), wsc(2, "Bea", False)])
-    examples = read(tmp_path, "wsc")
+    examples = split_of(tmp_path, "wsc").examples
     assert {example.reads for example in examples} == {"wsc: Ann saw Bea and *she* waved."}
     assert [(example.referent, example.label) for example in examples] == [("Ann", 1), ("Bea", 0)]
     assert taught(ROWS["wsc"], examples) == examples[:1]

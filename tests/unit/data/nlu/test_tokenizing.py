@@ -36,7 +36,6 @@ def test_cut_off_words_are_the_whole_text(serialized, caplog):
 
 
 def test_any_split_is_that_of_one_example_after_the_other(serialized, monkeypatch):
-    """Texts alone and in pairs, rankings, shared texts, empty ones, and long ones, in chunks."""
     monkeypatch.setattr("fairseq_mtmoe.data.nlu.tokenizing.CHUNK", 7)
     draw, tokenizer = random.Random(1), TextTokenizer(serialized, 9)
 

@@ -73,7 +73,6 @@ def test_long_questions_and_answers_are_counted():
 
 
 def test_the_best_of_a_questions_windows_is_its_answer_if_all_were_read():
-    """Where a validation ends early, questions with other windows are not wrong."""
     examples = [asked("who", "A b C d E f G", "E f g"), asked("who", "a b", "B"), asked("who", "a b", "b")]
     tokenizer = bert(8)
     split = tokenize_windows(tokenizer, examples, 2)

@@ -77,7 +77,6 @@ def test_shares_are_nested_and_of_each_stratum_alike(seed):
         assert found.min() >= 1 and np.abs(found - wanted).max() < max(len(present), 2)
 
 
-def test_what_a_seed_draws_stays():
-    """Studies say that all their runs have the same examples, also those that a later version makes."""
+def test_what_a_seed_draws_stays_also_in_later_versions():
     assert stratified_share(np.arange(100) % 3, 0.1, seed=1).tolist() == [21, 44, 49, 52, 77, 78, 87, 90, 91, 95]
     assert stratified_share(made(3), 0.1, seed=1).tolist() != stratified_share(made(3), 0.1, seed=2).tolist()

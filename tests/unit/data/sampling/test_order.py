@@ -50,7 +50,6 @@ def test_another_key_changes_the_order_of_equal_lengths_only():
 
 
 def test_the_order_is_frozen():
-    """Another order would change the batches of runs that are resumed after an update of the package."""
     draw, lengths = second_epoch((9, 4)), lengths_of((9, 4), 3)
     frozen = [13, 7, 4, 2, 6, 0, 12, 20, 16, 8, 15, 1, 14, 11, 3]
     assert order_by_length(draw, lengths, 42).indices.tolist() == frozen

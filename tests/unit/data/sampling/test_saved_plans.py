@@ -26,14 +26,12 @@ def plan(schedule=None, size=13, sizes=None, names=None, **options):
 
 
 def saved(old, epoch):
-    """A state that went through a file."""
     torch.save(saved_plan(old, epoch), file := io.BytesIO())
     file.seek(0)
     return torch.load(file, weights_only=True)
 
 
 def resumed(old, epoch, new, has_begun=False, update=0):
-    """The plan `new` in the place of `old` at an epoch."""
     before = restored_plan(saved(old, epoch))
     assert new.follow(before, has_begun, update)
     return new

@@ -14,7 +14,6 @@ TARGETS = list(TRANSLATIONS)
 
 
 def mixed(data, one_collater=True, **options):
-    """Five sentences of each pair."""
     task = digit_task(data, **options)
     dataset = MixtureDataset((10, 11, 12), PairCollate(one_collater))
     dataset.choose(PairLoader(task.data_manager, "train").load(), Numbering([5, 5, 5], [3], [1]))
