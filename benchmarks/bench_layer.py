@@ -16,9 +16,8 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler says when it star
 
 import click
 import torch
-from layer_checks import check_bound, check_in_place
 from layer_costs import peak_memory
-from layer_systems import BOUNDS, DENSE, GATES, Sizes, own_systems, peer_systems
+from layer_systems import BOUNDS, DENSE, GATES, Sizes, check_bound, check_in_place, own_systems, peer_systems
 from measure import Report, benchmark
 from timing import Floor, Ratio, interleaved
 

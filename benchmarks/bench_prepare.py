@@ -31,7 +31,6 @@ from timing import Floor
 LANGS = ("en", "de")
 SPLITS = ("train", "valid", "test")
 OURS, THEIRS = "mtmoe prepare corpora", "spm_encode, then fairseq-preprocess"
-ENCODED, BINARIZED = "… of which spm_encode", "… of which fairseq-preprocess"
 FLOOR, SMALL_FLOOR = Floor(3.0, at_most=False), Floor(0.5, at_most=False)  # Starting takes time.
 MEMORY_FLOOR = Floor(2048)
 WORKERS = 2  # processes, ours and theirs
@@ -121,24 +120,21 @@ def memory_of(process: psutil.Process) -> float:
         return 0.0
 
 
-def encode(raw: Path, model: Path, out: Path) -> None:
-    """Encode all files as fairseq's `scripts/spm_encode.py` does, both sides at once."""
-    out.mkdir()
+def encode_and_binarize(raw: Path, shard: Path, out: Path) -> None:
+    """Encode all files as fairseq's `scripts/spm_encode.py` does, both sides at once, and binarize them."""
+    encoded = out.with_name("encoded")
+    encoded.mkdir()
     for split in SPLITS:
         processes = []
         for lang in LANGS:
-            name = f"{split}.en-de.{lang}"
-            command = [sys.executable, "-c", SPM_ENCODE, str(model), str(raw / name), str(out / name)]
-            processes.append(subprocess.Popen(command))
+            files = [shard / "spm.model", *(folder / f"{split}.en-de.{lang}" for folder in (raw, encoded))]
+            processes.append(subprocess.Popen([sys.executable, "-c", SPM_ENCODE, *map(str, files)]))
         statuses = [process.wait() for process in processes]
         assert not any(statuses), "SentencePiece failed"
-
-
-def preprocess(encoded: Path, out: Path, dictionary: Path) -> None:
     prefixes = [word for split in SPLITS for word in (f"--{split}pref", encoded / f"{split}.en-de")]
     run(
         "fairseq-preprocess", "--source-lang", "en", "--target-lang", "de", *prefixes, "--destdir", out,
-        "--srcdict", dictionary, "--joined-dictionary", "--workers", WORKERS, **ENVIRONMENT,
+        "--srcdict", shard / "dict.en.txt", "--joined-dictionary", "--workers", WORKERS, **ENVIRONMENT,
     )  # fmt: skip
 
 
@@ -149,16 +145,6 @@ def check_ids(ours: Path, theirs: Path) -> None:
         assert len(mine) == len(other), f"{ours} and {theirs} must have as many test sentences in {lang}"
         for index in range(len(mine)):
             assert torch.equal(mine[index], other[index]), f"{lang}: test sentence {index} differs"
-
-
-def measure_peer(place: Path, shard: Path) -> dict[str, Run]:
-    """Run the peer with our model and dictionary, and compare the ids."""
-    encoded, theirs = place / "encoded", place / "theirs"
-    model, dictionary = shard / "spm.model", shard / "dict.en.txt"
-    first = measured(lambda: encode(place / "raw", model, encoded))
-    second = measured(lambda: preprocess(encoded, theirs, dictionary))
-    check_ids(shard, theirs)
-    return {THEIRS: (first[0] + second[0], max(first[1], second[1])), ENCODED: first, BINARIZED: second}
 
 
 @benchmark("prepare", "From raw text to shards", "20,000 pairs.", repetitions=0)
@@ -173,7 +159,9 @@ def main(report: Report, small: bool, pairs: int, alone: bool) -> None:
         command = ("mtmoe", "prepare", "corpora", raw, ours, "--recipe", raw / "recipe.yaml", "--workers", WORKERS)
         runs = {OURS: measured(lambda: run(*command, **ENVIRONMENT))}
         if not alone:
-            runs |= measure_peer(Path(name), ours / "shard0" if (ours / "shard0").exists() else ours)
+            shard, theirs = ours / "shard0" if (ours / "shard0").exists() else ours, Path(name, "theirs")
+            runs[THEIRS] = measured(lambda: encode_and_binarize(raw, shard, theirs))
+            check_ids(shard, theirs)
     rows = [[system, pairs / seconds, seconds, peak] for system, (seconds, peak) in runs.items()]
     columns = ["", "pairs/s", "seconds", "peak MB"]
     report.table(f"{pairs:,} made-up pairs, {WORKERS} workers", columns, rows)

@@ -14,7 +14,6 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -140,19 +139,17 @@ def build_systems(plan: Plan) -> dict[str, System]:
     }
 
 
-def values_of_updates(
-    processes: list[Steps], kind: str, system: str, value: Callable[[list[Step]], float]
-) -> list[float]:
-    """Return a value of each update, whose steps of all processes `value` gets."""
-    return [value(list(update)) for update in zip(*(steps[kind, system] for steps in processes), strict=True)]
+def updates_of(processes: list[Steps], kind: str, system: str) -> list[tuple[Step, ...]]:
+    """Return the steps of all processes in each update."""
+    return list(zip(*(steps[kind, system] for steps in processes), strict=True))
 
 
-def speed(update: list[Step]) -> float:
+def speed(update: tuple[Step, ...]) -> float:
     """Return the target tokens per second of all processes together, as long as the slowest needs."""
     return sum(step.tokens for step in update) / max(step.seconds for step in update)
 
 
-def exchange_share(update: list[Step]) -> float:
+def exchange_share(update: tuple[Step, ...]) -> float:
     """Return the percentage of an update in which tokens are exchanged."""
     return 100 * fmean(step.exchange for step in update) / max(step.seconds for step in update)
 
@@ -167,16 +164,16 @@ def show(report: Report, measured: dict[int, list[Steps]], floors: dict[int, flo
     """Show tokens per second, compared with one process and with stock fairseq, and the exchange of tokens."""
     speeds, exchanges = [], []
     for kind in (WEAK, STRONG):
-        alone = median(values_of_updates(measured[1], kind, SPARSE, speed))
+        alone = median(map(speed, updates_of(measured[1], kind, SPARSE)))
         for num_processes, processes in measured.items():
-            sparse, stock = (values_of_updates(processes, kind, name, speed) for name in (SPARSE, STOCK))
+            sparse, stock = (list(map(speed, updates_of(processes, kind, name))) for name in (SPARSE, STOCK))
             name = f"{kind}, {num_processes}"
             speeds.append([name, spread(sparse), spread(stock), median(sparse) / alone, Ratio.of(sparse, stock)])
             if kind == WEAK:
                 floor = Floor(floors[num_processes], at_most=False)
                 report.ratio(f"tokens/s over stock fairseq's, {num_processes} processes", sparse, stock, floor)
             if num_processes > 1:
-                shares = values_of_updates(processes, kind, SPARSE, exchange_share)
+                shares = list(map(exchange_share, updates_of(processes, kind, SPARSE)))
                 sent = median(step.num_bytes for step in processes[0][kind, SPARSE])
                 exchanges.append([name, spread(shares), sent / 1e6])
     first = "batches, processes"

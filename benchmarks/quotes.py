@@ -9,20 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+import described
 from contrasts import BETTER, FEW_RUNS, NONE, NONE_WIDE, ONE_SEED, WORSE, Difference
-from described import (
-    UPDATES_TO,
-    Described,
-    Lines,
-    compare,
-    is_relative,
-    lines_of,
-    percent,
-    shown,
-    studies,
-    with_holm,
-    word_of,
-)
+from described import UPDATES_TO, Described, Lines
 from omegaconf import MISSING, OmegaConf
 from study_figures import PARAMETERS, PERPLEXITY, RESULTS, ROOT, STEP
 from study_plan import Contrast, read_table
@@ -77,13 +66,13 @@ def verdict(difference: Difference, metric: str, paper: float | None, is_named: 
         paper: the paper's difference, as it is shown: in percent of a perplexity.
         is_named: whether the study named the contrast; others have no word of their own.
     """
-    word = word_of(difference, metric)
+    word = described.word_of(difference, metric)
     if math.isnan(difference.half_width):
         return word
     if paper is None:
         return word if is_named else POST_HOC
     is_shown = is_named and word in (BETTER, WORSE)
-    scale = percent if is_relative(metric) else float
+    scale = described.percent if described.is_relative(metric) else float
     if is_shown and (difference.mean > 0) != (paper > 0):
         return DISAGREES
     if not scale(difference.low) <= paper <= scale(difference.high):
@@ -107,24 +96,24 @@ def named(study: Described, lines: Lines) -> dict[Key, Difference | None]:
     Pages do not change these two families, whatever they quote.
     """
     keys = [(one.metric or study.metric, one.row, one.control, one.group) for one in study.contrasts if not one.primary]
-    of_study = dict(zip(keys, with_holm([_alone(study, lines, key) for key in keys]), strict=True))
+    of_study = dict(zip(keys, described.with_holm([_alone(study, lines, key) for key in keys]), strict=True))
     for metric in (study.metric, *study.also):
         primary = [one for one in study.compared(metric) if one.primary]
         of_study |= {(metric, one.row, one.control, one.group): None for one in primary}
-        compared = compare(lines, primary, metric, study.strata)
+        compared = described.compare(lines, primary, metric, study.strata)
         of_study |= {(metric, one.row, one.control, one.group): difference for one, difference in compared}
     return of_study
 
 
 def _alone(study: Described, lines: Lines, key: Key) -> Difference | None:
     metric, *contrast = key
-    return next((found for _, found in compare(lines, [Contrast(*contrast)], metric, study.strata)), None)
+    return next((found for _, found in described.compare(lines, [Contrast(*contrast)], metric, study.strata)), None)
 
 
 def told(quoted: Sequence[Quoted]) -> list[Told]:
     """What the table has for each quoted figure."""
-    lines, known = read_table(RESULTS), studies()
-    of_studies = {name: lines_of(name, lines) for name in {one.study for one in quoted}}
+    lines, known = read_table(RESULTS), described.studies()
+    of_studies = {name: described.lines_of(name, lines) for name in {one.study for one in quoted}}
     families = {name: named(known[name], of_study) for name, of_study in of_studies.items()}
     return [text_of(one, known[one.study], of_studies[one.study], families[one.study]) for one in quoted]
 
@@ -151,7 +140,7 @@ def text_of(quoted: Quoted, study: Described, lines: Lines, family: dict[Key, Di
     if quoted.by_seed:
         seeds = [f"{row[seed] - control[seed]:+.1f}" for seed in sorted(row.keys() & control.keys())]
         return quoted, f"{', '.join(seeds[:-1])} and {seeds[-1]} (p {difference.paired:.2g})", ""
-    return quoted, shown(difference, metric), verdict(difference, metric, quoted.paper, key in family)
+    return quoted, described.shown(difference, metric), verdict(difference, metric, quoted.paper, key in family)
 
 
 def _mean(metric: str, of_row: dict[int, float]) -> str:

@@ -26,23 +26,9 @@ from statistics import fmean
 
 import click
 import sentences
+import study_figures
 import study_plan
-from study_figures import (
-    ENTRY,
-    FINISHED,
-    NO_SEED,
-    PERPLEXITY,
-    RESULTS,
-    ROOT,
-    SCORE,
-    figures_of,
-    gate_figures,
-    means_of_tasks,
-    perplexities,
-    rated_row,
-    task_scores,
-    write_results,
-)
+from study_figures import ENTRY, FINISHED, NO_SEED, PERPLEXITY, RESULTS, ROOT, SCORE
 from study_plan import STUDIES, Study, read_table
 from timing import git, processor
 
@@ -84,7 +70,7 @@ def run(
     rates_of = {study.rows[row].rate for row in chosen}
     for row in filter(rates_of.__contains__, study.rates.rows):
         for rate in study.rates.values:
-            if (rated_row(row, rate), NO_SEED, "") not in known:
+            if (study_figures.rated_row(row, rate), NO_SEED, "") not in known:
                 all_runs.run(row, study.rates.seed, next(iter(study.runs_of(row, 0))), rate)
     planned = []
     for seed in map(int, seeds.split(",")) if seeds else study.seeds:
@@ -140,7 +126,7 @@ class Runs:
             self._evaluate(row, run, path, score)
         named: dict[str, object] = {"row": row, "seed": seed, "task": task}
         if rate:
-            named = {"row": rated_row(row, rate), "seed": int(NO_SEED)}
+            named = {"row": study_figures.rated_row(row, rate), "seed": int(NO_SEED)}
         facts = {**made_by(), "options": options, **named, "update": updates}
         write_text(run / FINISHED, json.dumps(facts, indent=1) + "\n")
         _say(f"{run.name}: finished")
@@ -176,11 +162,14 @@ class Runs:
                  and line["update"] == str(study.rates.updates)}  # fmt: skip
 
         def loss_after_sweep(rate: str) -> float:
-            name, run = rated_row(row, rate), self.folder / f"rate_{rate}-{row}"
-            if study.tasks:
-                return -(known[name] if name in known else fmean(float(one["value"]) for one in task_scores("", run)))
-            value = known[name] if name in known else perplexities(run)["all"].value[-1]
-            return math.inf if math.isnan(value) else value
+            name, run = study_figures.rated_row(row, rate), self.folder / f"rate_{rate}-{row}"
+            if name in known:
+                value = known[name]
+            elif study.tasks:
+                value = fmean(float(one["value"]) for one in study_figures.task_scores("", run))
+            else:
+                value = study_figures.perplexities(run)["all"].value[-1]
+            return math.inf if math.isnan(value) else -value if study.tasks else value
 
         return min(study.rates.values, key=loss_after_sweep)
 
@@ -253,13 +242,16 @@ def record(name: str, runs: Path, results: Path) -> None:
     found: list[dict[str, str]] = []
     for finished in sorted((runs / name).glob(f"*/{FINISHED}")):
         run = finished.parent
-        found += [*task_scores(name, run), *gate_figures(name, run)] if study.tasks else figures_of(name, run)
+        if study.tasks:
+            found += [*study_figures.task_scores(name, run), *study_figures.gate_figures(name, run)]
+        else:
+            found += study_figures.figures_of(name, run)
         folders = {folder.name.removeprefix("scores").removeprefix("-"): folder for folder in run.glob("scores*")}
         sentences.keep(folders, results.parent / "sentences" / name / f"{run.name}.npz")
     new = [line for line in found if _key(line) not in are_known]
     of_study = [line for line in known if line["study"] == name]
-    new += [line for line in means_of_tasks(study, [*of_study, *new]) if _key(line) not in are_known]
-    write_results(results, [*known, *new])
+    new += [line for line in study_figures.means_of_tasks(study, [*of_study, *new]) if _key(line) not in are_known]
+    study_figures.write_results(results, [*known, *new])
     _say(f"{results}: {len(new)} figures more")
 
 

@@ -14,32 +14,11 @@ from statistics import fmean
 import altair as alt
 import click
 import contrasts
+import described
 from contrasts import Difference, Values
-from described import (
-    SENTENCES,
-    Described,
-    Lines,
-    compare,
-    is_relative,
-    lines_of,
-    over_sentences,
-    percent,
-    scaled,
-    shown,
-    studies,
-    word_of,
-)
+from described import SENTENCES, Described, Lines
 from quotes import Panel, load_pages, misquoted
-from study_figures import (
-    MULTIPLICATIONS,
-    NO_SEED,
-    OF_GATES,
-    PARAMETERS,
-    PERPLEXITY,
-    RESULTS,
-    SCORE,
-    STEP,
-)
+from study_figures import MULTIPLICATIONS, NO_SEED, OF_GATES, PARAMETERS, PERPLEXITY, RESULTS, SCORE, STEP
 from study_plan import Contrast, Entry, read_table
 
 from fairseq_mtmoe.errors import UserError
@@ -85,7 +64,7 @@ def page(name: str, study: Described, lines: Lines) -> str:
         if not tables:
             continue
         parts += [f"## {TITLES.get(metric, metric.capitalize())}", *tables]
-        compared = compare(lines, study.compared(metric), metric, study.strata)
+        compared = described.compare(lines, study.compared(metric), metric, study.strata)
         if compared:
             parts += [_contrast_table(study, compared, metric)]
     parts += _over_sentences(study.contrasts, SENTENCES / name)
@@ -136,19 +115,20 @@ def _mean(row: str, values: Values, metric: str, strata: Sequence[str] | None = 
         return DASH
     half = math.nan
     if strata is not None and len(of_row) > 1:
-        alike = contrasts.of_stratum(scaled(values, metric), strata, row)
+        alike = contrasts.of_stratum(described.scaled(values, metric), strata, row)
         half = contrasts.pooled_error(alike).half_width(1 / len(of_row))
+    mean = f"{fmean(of_row.values()):.1f}"
     if math.isnan(half):
-        return f"{fmean(of_row.values()):.1f}"
-    return f"{fmean(of_row.values()):.1f} ±" + (f"{percent(half):.1f}%" if is_relative(metric) else f"{half:.1f}")
+        return mean
+    return f"{mean} ±{described.percent(half):.1f}%" if described.is_relative(metric) else f"{mean} ±{half:.1f}"
 
 
 def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Difference]], metric: str) -> str:
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for one, found in compared:
         p = "" if math.isnan(found.p) else f", {_probability(found.p)}{' after Holm' if one.primary else ''}"
-        word = f": {word_of(found, metric)}" if one.primary and not math.isnan(found.half_width) else ""
-        cells.setdefault((one.row, one.control), {})[one.group] = f"{shown(found, metric)}{word}{p}"
+        word = f": {described.word_of(found, metric)}" if one.primary and not math.isnan(found.half_width) else ""
+        cells.setdefault((one.row, one.control), {})[one.group] = f"{described.shown(found, metric)}{word}{p}"
     columns = list(dict.fromkeys(one.group for one, _ in compared))
     rows = [[study.rows.get(row, row), study.rows.get(control, control), *(of.get(group, "") for group in columns)]
             for (row, control), of in cells.items()]  # fmt: skip
@@ -161,7 +141,7 @@ def _over_sentences(asked: Sequence[Contrast], folder: Path) -> list[str]:
     for contrast in asked:
         if contrast.group != "all" or contrast.metric not in ("", "bleu"):
             continue
-        intervals = over_sentences(folder, contrast.row, contrast.control)
+        intervals = described.over_sentences(folder, contrast.row, contrast.control)
         for name, (mean, low, high) in intervals.items():
             cell = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
             rows.append([contrast.row, contrast.control, name or "test", cell])
@@ -251,10 +231,10 @@ def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[s
 
 def points_of(panel: Panel, lines: Sequence[dict[str, str]], study: Described) -> list[dict[str, str | float]]:
     """A point for each contrast and group of a panel that has runs; `low` and `high` are missing without interval."""
-    scale = percent if is_relative(panel.metric) else float
+    scale = described.percent if described.is_relative(panel.metric) else float
     asked = [Contrast(row, control, group) for group in panel.groups for row, control in panel.controls.items()]
     points: list[dict[str, str | float]] = []
-    for one, found in compare(lines_of(panel.study, lines), asked, panel.metric, study.strata):
+    for one, found in described.compare(described.lines_of(panel.study, lines), asked, panel.metric, study.strata):
         ends = {} if math.isnan(found.half_width) else {"low": scale(found.low), "high": scale(found.high)}
         name = f"{study.rows[one.row]} compared with {study.rows[one.control]}"
         points.append({"row": name, "group": one.group, "mean": scale(found.mean), **ends})
@@ -264,7 +244,7 @@ def points_of(panel: Panel, lines: Sequence[dict[str, str]], study: Described) -
 def _panel(
     panel: Panel, points: list[dict[str, str | float]], names: list[str], is_first: bool
 ) -> alt.LayerChart:  # fmt: skip
-    unit = "%" if is_relative(panel.metric) else TITLES.get(panel.metric, panel.metric)
+    unit = "%" if described.is_relative(panel.metric) else TITLES.get(panel.metric, panel.metric)
     base = alt.Chart(alt.InlineData(points)).encode(
         y=alt.Y("row:N", title=None, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=500, labels=is_first)),
         yOffset=alt.YOffset("group:N", sort=panel.groups),
@@ -292,9 +272,9 @@ def main() -> None:
 @main.command()
 def write() -> None:
     """Write the page of every study that has figures, and the picture of captions."""
-    lines, known = read_table(RESULTS), studies()
+    lines, known = read_table(RESULTS), described.studies()
     for name, study in known.items():
-        of_study = lines_of(name, lines)
+        of_study = described.lines_of(name, lines)
         if of_study.lines:
             write_text(RESULTS.with_name(f"{name}.md"), page(name, study, of_study))
     draw(load_pages().picture, lines, known, PICTURE)

@@ -12,8 +12,7 @@ from functools import partial
 from statistics import median
 
 import torch
-from layer_checks import check_in_place
-from layer_systems import BOUNDS, DENSE, GATES, Sizes, own_systems
+from layer_systems import BOUNDS, DENSE, GATES, Sizes, check_in_place, own_systems
 from timing import Floor, interleaved
 
 from gpu_check.rows import Check, Row, Setting, measured, ratio

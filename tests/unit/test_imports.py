@@ -171,4 +171,4 @@ def test_the_gpu_check_needs_torch_alone():
     folder = PACKAGE.parent / "benchmarks"
     modules = [f"gpu_check.{name}" for name in ("__main__", "run_part", "layer", "assignment", "processes")]
     found = packages_beside_torch(", ".join(modules), str(folder))
-    assert found == {"fairseq_mtmoe", "gpu_check", "timing", "layer_checks", "layer_systems", "assignment_scores"}
+    assert found == {"fairseq_mtmoe", "gpu_check", "timing", "layer_systems", "assignment_scores"}

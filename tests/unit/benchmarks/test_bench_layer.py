@@ -1,6 +1,5 @@
 """The layer benchmark: its checks see what is wrong, its bound and memory are what they say."""
 
-import layer_checks
 import layer_costs
 import layer_systems
 import pytest
@@ -45,17 +44,17 @@ def test_peers_count_by_the_experts_of_a_token(inputs):
 
 def test_checks_pass_what_is_right_and_see_wrong_outputs(systems):
     for gate in layer_systems.GATES:
-        layer_checks.check_in_place(systems[gate])
+        layer_systems.check_in_place(systems[gate])
         right = systems[gate].call
         systems[gate].call = lambda x_TH, right=right: 1.01 * right(x_TH)
         with pytest.raises(AssertionError):
-            layer_checks.check_in_place(systems[gate])
+            layer_systems.check_in_place(systems[gate])
     for bound in layer_systems.BOUNDS:
-        layer_checks.check_bound(systems[bound], 4)
+        layer_systems.check_bound(systems[bound], 4)
         right = systems[bound].module.forward
         systems[bound].module.forward = lambda x_TH, right=right: right(x_TH.flip(0))
         with pytest.raises(AssertionError):
-            layer_checks.check_bound(systems[bound], 4)
+            layer_systems.check_bound(systems[bound], 4)
 
 
 def test_the_peak_leaves_kept_gradients_out():
