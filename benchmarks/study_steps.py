@@ -17,15 +17,7 @@ import study_plan
 import torch
 from fairseq import optim, tasks
 from study import check_committed, made_by
-from study_figures import (
-    MULTIPLICATIONS,
-    NO_SEED,
-    PARAMETERS,
-    RESULTS,
-    STEP,
-    lines_of_run,
-    write_results,
-)
+from study_figures import MULTIPLICATIONS, NO_SEED, PARAMETERS, RESULTS, STEP, lines_of_run, write_results
 from study_plan import STUDIES, Study, read_table
 from timing import Ratio, interleaved
 from wmt15_models import training_config
