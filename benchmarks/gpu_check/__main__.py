@@ -8,17 +8,17 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import astuple
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 from timing import surroundings, where_and_how
 
-from gpu_check.rows import FAILED, FLOORS_ARE_FOR, SKIPPED, Row
+from gpu_check.rows import FAILED, FLOORS_ARE_FOR, SKIPPED, Row, Setting
+from gpu_check.run_part import run_part
 
 PACKAGE = "gpu_check"
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,29 +44,30 @@ def main(arguments: list[str] | None = None) -> int:
         problem = f"needs a GPU, but torch {torch.__version__} of {sys.executable} finds none"
         print(f"`make gpu-check` {problem}; GPU_PYTHON=… names another Python.", file=sys.stderr)
         return 1
+    sys.path.insert(0, str(ROOT))  # the parts' processes inherit it
+    setting = Setting("cpu", toy=True) if options.toy else Setting("cuda", toy=False)
     folder = Path(options.folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    rows = {part: run(part, options.toy, folder / f"{part}.json") for part in options.part or PARTS}
+    rows = {part: run(part, setting, folder / f"{part}.json") for part in options.part or PARTS}
     page = (folder if options.toy else ROOT / "benchmarks" / "results") / "gpu.md"
     page.write_text(markdown(rows), encoding="utf-8")
     print(f"{summary(rows)}; the table is in {page}.")
     return int(any(row.outcome == FAILED for part in rows.values() for row in part))
 
 
-def run(part: str, is_toy: bool, file: Path) -> list[Row]:
+def run(part: str, setting: Setting, file: Path) -> list[Row]:
     """Run a part in a process; a process that dies or does not end in time costs the rest of its checks."""
     minutes, needs = PARTS[part]
     lacking = [package for package in needs if importlib.util.find_spec(package) is None]
     if lacking:
         return [Row(part, SKIPPED, note=f"because {' and '.join(lacking)} cannot be imported here")]
     file.unlink(missing_ok=True)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
-    sizes = "toy" if is_toy else "full"
-    command = [sys.executable, "-m", "gpu_check.run_part", f"{PACKAGE}.{part}", sizes, str(file)]
-    try:
-        done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=60 * minutes)
-        problem = f"its process ended with status {done.returncode}" if done.returncode else None
-    except subprocess.TimeoutExpired:
+    process = get_context("spawn").Process(target=run_part, args=(f"{PACKAGE}.{part}", setting, file))
+    process.start()
+    process.join(60 * minutes)
+    problem = f"its process ended with status {process.exitcode}" if process.exitcode else None
+    if process.is_alive():
+        process.kill()
         problem = f"it did not end within {minutes} minutes"
     rows = [Row(**row) for row in json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
     if problem:

@@ -1,14 +1,10 @@
-"""The process that runs one part: `python -m gpu_check.run_part MODULE SIZES FILE`.
-
-It writes the rows to the file after each check. Tracebacks go to standard error.
-"""
+"""What the process of one part does."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
 import json
-import sys
 import traceback
 from pathlib import Path
 
@@ -27,15 +23,10 @@ def rows_of(check: Check) -> list[Row]:
         return [Row(check.name, FAILED, note=f"{type(error).__name__}: {message[:300]}")]
 
 
-def main(module: str, sizes: str, file: str) -> None:
-    setting = Setting("cpu", toy=True) if sizes == "toy" else Setting("cuda", toy=False)
-    checks = importlib.import_module(module).checks(setting)
+def run_part(module: str, setting: Setting, file: Path) -> None:
+    """Write the rows of a part to a file, after each check. Tracebacks go to standard error."""
     rows: list[Row] = []
-    for check in checks:
+    for check in importlib.import_module(module).checks(setting):
         rows += rows_of(check)
         content = [dataclasses.asdict(row) for row in rows]
-        Path(file).write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        file.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")

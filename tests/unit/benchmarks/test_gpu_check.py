@@ -62,7 +62,7 @@ def checks(setting):
 def test_a_process_that_dies_costs_the_rest_of_its_part(tmp_path, monkeypatch, capsys):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "made_up.py").write_text(MADE_UP)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(main, "PACKAGE", "parts")
     monkeypatch.setattr(main, "PARTS", {"made_up": (1, ()), "lacking": (1, ("no_such",))})
     assert main.main(["--toy", "--folder", str(tmp_path / "run")]) == 1
