@@ -200,7 +200,7 @@ class _ByWriting(_ByHeads):
 
     def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
         """(E, …) Return a batch's predictions."""
-        written: Tensor = self.task.write(self.model, sample)
+        written: Tensor = self.task.predictions(self.model, sample, {})
         return written
 
     def scored(self, row: TaskRow) -> Scored:
