@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import count
@@ -116,8 +116,7 @@ def peak_memory(name: str, total: int) -> float:
 def compare(report: Report, total: int, repetitions: int) -> None:
     """Compare time and memory of both systems on `total` sentence pairs."""
     pairs = make_pairs(total)
-    epochs = {name: count(1) for name in SYSTEMS}
-    works = {name: partial(set_up_next, name, pairs, total, epochs[name]) for name in SYSTEMS}
+    works = {name: partial(next, epochs(name, pairs, total)) for name in SYSTEMS}
     seconds = interleaved(works, repetitions, warmups=1)
     memory = {}
     for name in SYSTEMS:
@@ -133,8 +132,10 @@ def compare(report: Report, total: int, repetitions: int) -> None:
     report.figure(f"{title}: memory, ours / fairseq", memory["ours"] / memory["fairseq"], Floor(memory_floor))
 
 
-def set_up_next(name: str, pairs: Pairs, total: int, epochs: count[int]) -> None:
-    SYSTEMS[name](pairs, total, next(epochs))
+def epochs(name: str, pairs: Pairs, total: int) -> Iterator[Batches]:
+    """Yield the batches of one epoch after the other."""
+    for epoch in count(1):
+        yield SYSTEMS[name](pairs, total, epoch)
 
 
 @benchmark("epoch", "Set-up of one sampling epoch, 50 language pairs", "1M pairs alone.", repetitions=5)

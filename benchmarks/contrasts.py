@@ -131,14 +131,10 @@ def difference(row: Mapping[int, float], control: Mapping[int, float], error: Po
     variance = 2 / len(seeds)
     spread = error.deviation * math.sqrt(variance)
     p = 2 * float(student.sf(abs(mean) / spread, error.freedom)) if spread else float(mean == 0)
-    return Difference(mean, error.half_width(variance), len(seeds), p, _paired(differences))
-
-
-def _paired(differences: Sequence[float]) -> float:
-    """Return p of the paired test; equal differences, which have no spread, are certain."""
-    if np.ptp(differences) == 0:
-        return float(differences[0] == 0)
-    return float(ttest_rel(differences, np.zeros(len(differences))).pvalue)
+    paired = float(mean == 0)  # equal differences, which have no spread, are certain
+    if np.ptp(differences):
+        paired = float(ttest_rel(differences, np.zeros(len(differences))).pvalue)
+    return Difference(mean, error.half_width(variance), len(seeds), p, paired)
 
 
 def bootstrap(

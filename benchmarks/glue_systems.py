@@ -29,8 +29,7 @@ from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 
 Sample = dict[str, Any]
 PEER = "Hugging Face's BertModel"
-DENSE = "mt_dense"
-SPARSE = "mt_tag"
+DENSE, SPARSE = "mt_dense", "mt_tag"
 FROZEN = "mt_dense, half frozen"
 ADAPTED = "ca_mtl, nothing frozen"
 ADAPTED_FROZEN = "ca_mtl, half frozen"

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
 
 LENGTHS = Path(__file__).with_name("glue_lengths.json")
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", ".")
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SYLLABLES = [f"{first}{vowel}n" for first, vowel in product("bcdfghjklmnpqrstvwxz", "aeiou")]
 MOST_WORDS = 500_000  # different ones
 NUM_FREQUENT = 30_522 - len(SPECIAL) - len(SYLLABLES)  # that BERT's vocabulary has room for
 # Frequencies of words: 1 / (rank + q)^s. A text of 400,000 words has about 40,000 different ones, as QQP's.
 EXPONENT, FLATTENING = 1.25, 2.7
 SIMILARITIES = ("0.5", "2.000", "4.4")  # of STS-B
-COMMAS = 0.1  # share of words with a mark behind them
 
 
 def lengths() -> dict[str, Any]:
@@ -36,14 +35,14 @@ def lengths() -> dict[str, Any]:
 
 def write_benchmark(folder: Path, share: float = 1.0, seed: int = 1) -> None:
     """Write the training files of GLUE's tasks, a share of each."""
-    words, rows = Words(), chosen_rows(load_tables(), [*lengths()])
+    words, rows = np.array(spellings(MOST_WORDS), dtype=object), chosen_rows(load_tables(), [*lengths()])
     random = np.random.default_rng(seed)
     for task, about in lengths().items():
         count = max(round(share * about["count"]), 8)
         quantiles = np.linspace(0, 1, len(about["tokens"]))
         tokens = np.interp(random.random(count), quantiles, about["tokens"]).round().astype(np.int64)
         first = np.maximum((about["first"] * tokens).round().astype(np.int64), 1)
-        texts = words.texts(np.stack([first, tokens - first], axis=1).ravel(), random)
+        texts = made_texts(words, np.stack([first, tokens - first], axis=1).ravel(), random)
         row, (source, *_) = rows[task], rows[task].splits["train"]
         columns = dict(zip(row.texts, (texts[::2], texts[1::2]), strict=False))
         columns[row.label] = random.choice(row.labels or SIMILARITIES, count)
@@ -55,22 +54,16 @@ def write_benchmark(folder: Path, share: float = 1.0, seed: int = 1) -> None:
         path.write_text("\n".join([*header, *lines]) + "\n", encoding="utf-8")
 
 
-class Words:
-    def __init__(self) -> None:
-        spelled = spellings(MOST_WORDS)
-        self._spelled = np.array([*spelled, *(f"{word}," for word in spelled)], dtype=object)
-
-    def texts(self, tokens_N: NDArray[np.int64], random: np.random.Generator) -> list[str]:
-        total = int(tokens_N.sum())
-        rarest = (1 + MOST_WORDS / FLATTENING) ** (1 - EXPONENT)
-        ranks = FLATTENING * ((1 - random.random(total) * (1 - rarest)) ** (1 / (1 - EXPONENT)) - 1)
-        ranks = ranks.astype(np.int64)
-        has_comma = random.random(total) < COMMAS
-        used = np.cumsum(1 + (ranks >= NUM_FREQUENT) + has_comma)
-        ends = np.searchsorted(used, np.cumsum(tokens_N), side="right")
-        starts = np.concatenate([[0], ends[:-1]])
-        words = self._spelled[ranks + MOST_WORDS * has_comma]
-        return [" ".join(words[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+def made_texts(words: NDArray[np.object_], tokens_N: NDArray[np.int64], random: np.random.Generator) -> list[str]:
+    """Return texts of so many tokens each, of these words, the most frequent first."""
+    total = int(tokens_N.sum())
+    rarest = (1 + MOST_WORDS / FLATTENING) ** (1 - EXPONENT)
+    ranks = FLATTENING * ((1 - random.random(total) * (1 - rarest)) ** (1 / (1 - EXPONENT)) - 1)
+    ranks = ranks.astype(np.int64)
+    used = np.cumsum(1 + (ranks >= NUM_FREQUENT))
+    ends = np.searchsorted(used, np.cumsum(tokens_N), side="right")
+    starts = np.concatenate([[0], ends[:-1]])
+    return [" ".join(words[ranks[start:end]]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def spellings(count: int) -> list[str]:

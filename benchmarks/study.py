@@ -106,14 +106,14 @@ class Runs:
             return
         updates = study.rates.updates if rate else study.updates_of(row, task)
         options = [*study.options_of(row), "--lr", rate] if rate else self.options_with_rate(row)
-        options = self._filled(options, row, seed, task, updates)
-        score = self._filled([*shlex.split(study.score), *shlex.split(what.score)], row, seed, task, updates)
+        options = self._filled(options, seed, task, updates)
+        score = self._filled([*shlex.split(study.score), *shlex.split(what.score)], seed, task, updates)
         if what.branch:
             options += ["--restore-file", str(self.branch(row, seed))]
         path: str | Path = run / AVERAGED
         if what.untrained:
             run.mkdir(parents=True, exist_ok=True)
-            (path,), options = self._filled(["{pretrained}"], row, seed, task, updates), []
+            (path,), options = self._filled(["{pretrained}"], seed, task, updates), []
         else:
             _train(options, updates, self.data, run, seed)
         if study.tasks:
@@ -142,13 +142,16 @@ class Runs:
             script = ROOT / "benchmarks" / "source_free.py"
             _execute([sys.executable, script, self.data, "--path", path, "--out", run / ENTRY], run / "entry.log")
 
-    def _filled(self, options: list[str], row: str, seed: int, task: str, updates: int) -> list[str]:
+    def _filled(self, options: list[str], seed: int, task: str, updates: int) -> list[str]:
         """Options of a run with its own names (UserError: they need `--pretrained`, which is not given)."""
-        places = {"runs": self.folder, "pretrained": self.pretrained or "{pretrained}", "updates": updates}
-        found = self.study.filled(options, seed, task, **places)
-        if unknown := [word for word in found if "{pretrained}" in word]:
+        names = {"task": task or ",".join(self.study.tasks), "seed": seed, "updates": updates, "runs": self.folder}
+        if self.pretrained:
+            names["pretrained"] = self.pretrained
+        for name, value in names.items():
+            options = [word.replace("{" + name + "}", str(value)) for word in options]
+        if unknown := [word for word in options if "{pretrained}" in word]:
             raise UserError(f"`--pretrained` must be a file, which `{unknown[0]}` stands for, but is not given.")
-        return found
+        return options
 
     def options_with_rate(self, row: str) -> list[str]:
         options, rate = self.study.options_of(row), self.study.rows[row].rate

@@ -123,17 +123,6 @@ class Study:
     def updates_of(self, row: str, task: str) -> int:
         return self.rows[row].steps.get(task, self.updates)
 
-    def filled(self, options: list[str], seed: int, task: str, **places: object) -> list[str]:
-        """Options of a run, with what is its own in the place of names in braces.
-
-        Args:
-            task: the only one, or empty where all are in one run.
-            places: other names.
-        """
-        for name, value in {"task": task or ",".join(self.tasks), "seed": seed, **places}.items():
-            options = [word.replace("{" + name + "}", str(value)) for word in options]
-        return options
-
 
 def load(path: Path) -> Study:
     """Read a study.

@@ -6,7 +6,7 @@ import torch
 
 from tests.distributed.test_combinations import UPDATES
 from tests.helpers.benchmark import make_benchmark
-from tests.helpers.pemt import OneTask, PemtT5Model, pemt_options, source_files
+from tests.helpers.pemt import PemtT5Model, pemt_options, source_files, text_task
 from tests.helpers.processes import run_processes
 from tests.helpers.text_to_text import make_t5, pretrained_t5, text_arguments, tiny_config
 from tests.helpers.trainers import updated
@@ -23,7 +23,7 @@ def of_texts(folder):
     make_t5(folder / "t5.pt")
 
     def make(seed, name, **options):
-        task = OneTask(name, pretrained_t5(), tiny_config())
+        task = text_task(name, pretrained_t5(), tiny_config())
         return PemtT5Model.build_model(pemt_options(tiny_config(), **options), task)
 
     files = ",".join(source_files(make=make))

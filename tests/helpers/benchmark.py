@@ -53,11 +53,7 @@ def make_words_and_entities(folder: Path, sizes: dict[str, int]) -> None:
 
 
 def make_related_task(folder: Path, train: int, dev: int) -> Path:
-    """Write a task `mine`, CoLA's rule with labels of its own, and the table of it, which is returned.
-
-    Its training examples begin with four of the letters, the others with the rest: who does not know of the letters'
-    halves from elsewhere cannot learn the rule.
-    """
+    """Write a task `mine`, CoLA's rule on letters that training lacks, and its table, which is returned."""
     draw = random.Random(11)
     for split, count, firsts in (("train", train, "abfg"), ("dev", dev, "cdehij")):
         letters = [[firsts[number % len(firsts)], *_letters(draw)] for number in range(count)]
@@ -73,11 +69,7 @@ def make_related_task(folder: Path, train: int, dev: int) -> Path:
 
 
 def make_questions(folder: Path, sizes: dict[str, int]) -> None:
-    """Write `sizes` questions of the splits `train` and `dev` of SQuAD in MRQA's form, packed.
-
-    Passages are letters of the first half, and the answer is the run of others among them, some of which are capitals;
-    most passages have more letters than a window of 24 tokens, and two questions each.
-    """
+    """Write questions of SQuAD in MRQA's form: the answer is the run of letters of the second half in a passage."""
     draw = random.Random(13)
     for split, count in sizes.items():
         path, header = folder / "MRQA" / split / "SQuAD.jsonl.gz", {"header": {"dataset": "SQuAD", "split": split}}

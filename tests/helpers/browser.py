@@ -76,10 +76,9 @@ class Browser:
     def contrasts(self, names: Sequence[str]) -> list[float]:
         return list(self.run(f"{_CONTRASTS}({json.dumps(names)})"))
 
-    def press(self, key: str, code: int, text: str = "") -> None:
+    def press(self, key: str, code: int) -> None:
         for kind in ("keyDown", "keyUp"):
-            more = {"text": text} if text and kind == "keyDown" else {}
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **more)
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
     def requests(self) -> list[str]:
         return [sent["request"]["url"] for sent in self.told("Network.requestWillBeSent")]

@@ -17,28 +17,24 @@ HOSTILE = [
 ]
 
 
-def corpus(pair: str, role: str = "train", samples: int = 2, length: int = 40, read: int = 1000) -> dict[str, Any]:
+def corpus(pair: str, role: str = "train", read: int = 1000) -> dict[str, Any]:
     """One corpus, of which each rule left as many pairs out as its number says."""
-    train = role == "train"
+    train, text = role == "train", "ein Satz & noch einer <b>"
     dropped = {rule: number for number, rule in enumerate(RULES, 1)} if train else {}
-    text = ("ein Satz & noch einer <b> " * (length // 20 + 1))[:length]
     return {
         "pair": pair, "role": role, "files": [f"{pair}.{lang}.gz" for lang in pair.split("-")], "read": read,
         "bad": {"encoding": 3, "untranslated": 4} if train else {},
         "bad_samples": {"encoding": [[f"{pair}.gz:7", text]]} if train else {},
         "dropped": dropped,
-        "samples": {rule: [[f"{pair}:{line}", text, text[::-1]] for line in range(1, samples + 1)] for rule in dropped},
+        "samples": {rule: [[f"{pair}:1", text, text[::-1]]] for rule in dropped},
         "kept": read - sum(dropped.values()),
     }  # fmt: skip
 
 
-def report(languages: int = 3, corpora: int = 4, samples: int = 2, length: int = 40) -> dict[str, Any]:
+def report(languages: int, corpora: int) -> dict[str, Any]:
     """English to so many languages, with so many training corpora dealt over them, and evaluation data for each."""
     langs = [f"{chr(97 + index // 26)}{chr(97 + index % 26)}" for index in range(languages)]
-    found = {
-        f"corpus-{number}": corpus(f"en-{langs[number % languages]}", samples=samples, length=length)
-        for number in range(corpora)
-    }
+    found = {f"corpus-{number}": corpus(f"en-{langs[number % languages]}") for number in range(corpora)}
     for lang in langs:
         found |= {f"{role}-{lang}": corpus(f"en-{lang}", role, read=100) for role in ("valid", "test")}
     pairs = {}

@@ -73,7 +73,7 @@ class DecodingModels:
         torch.save({**state, "model": made.loaded[0][0].state_dict()}, path)
 
 
-def teach(made: Translating, seed: int, updates: int = 40) -> None:
+def teach(made: Translating, seed: int) -> None:
     """Let a model, a little other than it was, see the test set: it then ends sentences, and each in another way."""
     (model,), task = made.loaded
     perturb(model, scale=0.02, seed=seed)
@@ -81,7 +81,7 @@ def teach(made: Translating, seed: int, updates: int = 40) -> None:
     (batch,) = task.get_batch_iterator(task.dataset("test"), max_sentences=SENTENCES).next_epoch_itr(shuffle=False)
     inputs, pad = task.for_models(batch, [model])["net_input"], task.target_dictionary.pad()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for _ in range(updates):
+    for _ in range(40):
         optimizer.zero_grad()
         cross_entropy(model(**inputs)[0].transpose(1, 2), batch["target"], ignore_index=pad).backward()
         optimizer.step()

@@ -14,9 +14,9 @@ def second_epoch(sizes, method: str = "temperature", **options) -> Draw:
     return SamplingPlan([[size] for size in sizes], Schedule(method, 3.0, **options), 5).draw(2)
 
 
-def lengths_of(sizes, longest: int = 30, seed: int = 1, sides: int = 2) -> list[np.ndarray]:
+def lengths_of(sizes, longest: int = 30, sides: int = 2) -> list[np.ndarray]:
     """Random lengths of each task's examples, (n, S)."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(1)
     return [generator.integers(1, longest, (size, sides), dtype=np.int32) for size in sizes]
 
 

@@ -26,7 +26,7 @@ def hypotheses(pair: str, sentences: int, wrong: float, seed: int) -> list[str]:
 
 
 def write_evaluation(
-    folder: Path, wrong: float, seed: int = 1, sentences: int = 60, pairs: dict[str, str] = TIERS, subset: str = "test"
+    folder: Path, wrong: float, seed: int = 1, sentences: int = 60, pairs: dict[str, str] = TIERS
 ) -> Path:
     rows = []
     folder.mkdir(parents=True, exist_ok=True)
@@ -35,6 +35,6 @@ def write_evaluation(
         rows.append(score_pair(pair, texts["hyp"], texts["ref"], tier))
         for suffix, lines in texts.items():
             (folder / f"{pair}.{suffix}").write_text("".join(f"{line}\n" for line in lines))
-    settings = {"checkpoint": f"{folder.name}/checkpoint_best.pt", "subset": subset, "references": "text"}
+    settings = {"checkpoint": f"{folder.name}/checkpoint_best.pt", "subset": "test", "references": "text"}
     write_scores(folder, scores_of_pairs(rows, settings))
     return folder

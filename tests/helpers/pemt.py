@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
 from torch import Tensor, nn
 
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
@@ -43,20 +42,20 @@ def described(name: str, is_source: bool | None = None, language_symbols: int = 
     return TaskDescription(name, f"Say {name}.", DESCRIPTIONS[name], is_source, language_symbols)
 
 
-class OneTask(TrainingTask):
-    """What models ask of `--task text_to_text`.
+class DescribedTask(TrainingTask):
+    """A task with a description and other attributes."""
 
-    Args:
-        name: among `DESCRIPTIONS`.
-        t5: that a new model begins with; none: it gets a checkpoint's weights.
-    """
-
-    def __init__(self, name: str = TARGET, t5: PretrainedT5 | None = None, config: T5Config = TINY) -> None:
-        self.name, self.pretrained = name, t5
-        self.target_dictionary: Dictionary = dictionary(config)
+    def __init__(self, about: TaskDescription, **attributes: Any) -> None:
+        self._about = about
+        vars(self).update(attributes)
 
     def described(self) -> TaskDescription:
-        return described(self.name, self.name in SOURCES)
+        return self._about
+
+
+def text_task(name: str = TARGET, t5: PretrainedT5 | None = None, config: T5Config = TINY) -> DescribedTask:
+    """What models ask of `--task text_to_text`; `t5` is that with which a new model begins."""
+    return DescribedTask(described(name, name in SOURCES), pretrained=t5, target_dictionary=dictionary(config))
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -85,20 +84,9 @@ def _sizes(options: dict[str, Any]) -> dict[str, Any]:
 
 def pemt_model(seed: int = 1, name: str = TARGET, config: T5Config = TINY, **options: Any) -> PemtT5Model:
     """A new model in evaluation mode, whose T5 is always the same."""
-    task = OneTask(name, pretrained(config), config)
+    task = text_task(name, pretrained(config), config)
     torch.manual_seed(seed)
     return PemtT5Model.build_model(pemt_options(config, **options), task).eval()
-
-
-class DescribedTask(TrainingTask):
-    """A task with a description and other attributes."""
-
-    def __init__(self, about: TaskDescription, **attributes: Any) -> None:
-        self._about = about
-        vars(self).update(attributes)
-
-    def described(self) -> TaskDescription:
-        return self._about
 
 
 def pemt_encoder(
@@ -159,7 +147,7 @@ def _numbers_of_heads(model: PemtBertModel) -> tuple[Tensor, dict[str, Any]]:
     return all_numbers({task: outputs[task] for task in model.heads}), outputs
 
 
-T5 = Backbone("t5", pemt_model, pemt_options, PemtT5Model, OneTask(), lambda model: model(**inputs()))
+T5 = Backbone("t5", pemt_model, pemt_options, PemtT5Model, text_task(), lambda model: model(**inputs()))
 BERT = Backbone(
     "bert", pemt_encoder, bert_options, PemtBertModel, SimpleNamespace(pretrained=None), _numbers_of_heads
 )  # fmt: skip

@@ -52,11 +52,11 @@ def pretrained(config: T5Config = TINY) -> PretrainedT5:
     return PretrainedT5(config, PIECES, bare_state(tiny_t5(config).state_dict(), config))
 
 
-def texts(sizes: tuple[int, ...] = (13, 4, 1), seed: int = 3, config: T5Config = TINY) -> Tensor:
+def texts(sizes: tuple[int, ...] = (13, 4, 1), seed: int = 3) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     shape = (len(sizes), max(sizes))
-    tokens = torch.randint(3, config.vocab_size, shape, generator=generator)
-    return tokens.masked_fill(torch.arange(shape[1]) >= torch.tensor(sizes).unsqueeze(1), config.pad_token_id)
+    tokens = torch.randint(3, TINY.vocab_size, shape, generator=generator)
+    return tokens.masked_fill(torch.arange(shape[1]) >= torch.tensor(sizes).unsqueeze(1), TINY.pad_token_id)
 
 
 def hugging_face_model(config: T5Config) -> Any:

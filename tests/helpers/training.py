@@ -97,8 +97,8 @@ def signalled(number: signal.Signals, method: str, when: int, at_calls: bool = T
         yield
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -67,13 +67,6 @@ def sources(data: Path, pair: str) -> list[str]:
     return (data / "raw" / f"test.{pair}.{pair.split('-')[0]}").read_text().splitlines()
 
 
-def rewrite(folder: Path, split: str, pair: str, sources: Sequence[str], targets: Sequence[str]) -> None:
-    """Put other sentences into a split of a pair."""
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
-    for lang, lines in zip(pair.split("-"), (sources, targets), strict=True):
-        _write(folder, f"{split}.{pair}.{lang}", lines, processor, Dictionary.load(str(folder / f"dict.{lang}.txt")))
-
-
 def by_fairseq(translator: Any, pair: str, size: int = 100) -> Any:
     """The translation of a `Translator`'s test set by fairseq's generator, with so many sentences in a batch."""
     data, texts = translator.pair_data(pair, "test"), {}

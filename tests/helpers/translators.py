@@ -55,14 +55,14 @@ def pieces(kind: str = "bpe", size: int = 330, seed: int = 0) -> bytes:
     return trained_pieces(lines(seed=seed), kind, size, character_coverage=0.99)
 
 
-def taught(model: Any, pairs: list[tuple[list[int], list[int]]], updates: int = 100, lr: float = 5e-3) -> Any:
+def taught(model: Any, pairs: list[tuple[list[int], list[int]]], updates: int = 100) -> Any:
     """The model after it has learned to write the second of the pairs of Hugging Face's ids, and to end."""
     pad, torch_state = model.config.pad_token_id, torch.get_rng_state()
     torch.manual_seed(1)
     trained = [
         value for name, value in model.named_parameters() if "embed_positions" not in name or value.requires_grad
     ]
-    optimizer = torch.optim.Adam(trained, lr=lr)
+    optimizer = torch.optim.Adam(trained, lr=5e-3)
     sources, targets = (padded([each[at] for each in pairs], pad) for at in (0, 1))
     model.train()
     for _ in range(updates):

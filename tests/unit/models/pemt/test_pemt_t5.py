@@ -18,13 +18,13 @@ from tests.helpers.decoding import decode
 from tests.helpers.pemt import (
     DESCRIPTIONS,
     SOURCES,
-    OneTask,
     inputs,
     pemt_model,
     pemt_options,
     source_files,
     source_model,
     target_model,
+    text_task,
 )
 from tests.helpers.refused import refused
 from tests.helpers.t5 import TINY, pretrained, texts, tiny_t5
@@ -38,7 +38,7 @@ def test_a_source_begins_as_its_t5_after_its_description():
     """Adapters add nothing yet, and the prompt is what the description's tokens are."""
     model = pemt_model(name="aa", pemt_stage="source")
     plain, given = pretrained(), inputs()
-    t5 = PemtT5Model.build_model(pemt_options(no_prompt=True, pemt_stage="source"), OneTask("aa", plain)).eval()
+    t5 = PemtT5Model.build_model(pemt_options(no_prompt=True, pemt_stage="source"), text_task("aa", plain)).eval()
     described = torch.tensor([DESCRIPTIONS["aa"]] * 3)
     wanted, _ = t5(**{**given, "src_tokens": torch.cat([described, given["src_tokens"]], dim=1)})
     torch.testing.assert_close(scores(model), wanted)
@@ -133,7 +133,7 @@ def test_the_weights_that_come_last_are_those_that_sources_must_fit():
 
 
 def test_without_weights_nothing_trains():
-    model = PemtT5Model.build_model(pemt_options(pemt_stage="source"), OneTask("aa"))
+    model = PemtT5Model.build_model(pemt_options(pemt_stage="source"), text_task("aa"))
     with refused("--pemt-stage source", "--init-model"):
         Multitask.begin_epoch(SimpleNamespace(), 1, model)
     model.load_state_dict(tiny_t5(seed=2).state_dict())
@@ -162,7 +162,7 @@ def test_wrong_options_are_refused(name, options):
     for option, value in options.items():
         setattr(cfg, option, value)
     with refused(name):
-        PemtT5Model.build_model(cfg, OneTask(t5=pretrained()))
+        PemtT5Model.build_model(cfg, text_task(t5=pretrained()))
 
 
 def test_a_description_must_have_words(monkeypatch):
