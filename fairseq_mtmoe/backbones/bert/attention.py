@@ -21,11 +21,6 @@ from fairseq_mtmoe.backbones.bert.unpadding import HIDDEN, UnpaddedBatch
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
 
 
-def dropout_scales(x: Tensor, p: float) -> Tensor:
-    """Return the factors of dropout for `x`, 0 with probability `p`."""
-    return F.dropout(torch.ones_like(x), p)
-
-
 class SelfAttention(nn.Module):
     """Self-attention, whose parameters have fairseq's names."""
 
@@ -193,7 +188,7 @@ class _PackedAttention(torch.autograd.Function):
                 scores += _corner(bias, scores).index_select(0, sentences)
         for rows in packing.rows_of(weights):
             torch.softmax(rows, -1, out=rows)
-        scales = dropout_scales(weights, dropout_p) if dropout_p else None
+        scales = F.dropout(torch.ones_like(weights), dropout_p) if dropout_p else None
         dropped = weights if scales is None else weights * scales
         read = torch.zeros_like(query)  # sentences without tokens keep 0
         sizes = (packing.queries_P, packing.heads_P(), packing.keys_P)

@@ -1,21 +1,17 @@
 """Predictions of untrained models: which sets, heads or answers, which files; and they are what is scored."""
 
 import json
-import math
 
 import pytest
 import torch
-from click.testing import CliRunner
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.backbones.bert.heads import HeadSize
-from fairseq_mtmoe.cli.main import commands
-from fairseq_mtmoe.evaluation.predictor import Predictor, choose_sets
+from fairseq_mtmoe.evaluation.predictor import Predictor
 from fairseq_mtmoe.evaluation.stored import Inference
-from fairseq_mtmoe.task_types import task_type_of
 from tests.golden.runs import FROZEN
 from tests.helpers.benchmark import make_encoder, save_untrained
+from tests.helpers.invoked import invoked
 from tests.helpers.refused import refused
 from tests.helpers.text_to_text import make_t5, save_untrained_text
 
@@ -33,16 +29,8 @@ def predictor(data, path=None, inference=ON_CPU, *table):
     return Predictor(str(data), str(path or data / "checkpoint.pt"), inference, *map(str, table))
 
 
-def predicted(one, sets, *advance):
-    return one.predict(sets[0], *one.read(sets[:1]), *advance)
-
-
-def scaled(path, target, key, factor):
-    """Write the checkpoint with the first row of a parameter times a factor."""
-    state = torch.load(path)
-    state["model"][key][:1] *= factor
-    torch.save(state, target)
-    return target
+def predicted(one, chosen, *advance):
+    return one.predict(chosen, *one.read([chosen]), *advance)
 
 
 def validated(path, **overrides):
@@ -74,14 +62,30 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def files(data):
     one = predictor(data)
-    return {chosen.submission.file: predicted(one, [chosen]) for chosen in one.choose("test").sets}
+    return {chosen.submission.file: predicted(one, chosen) for chosen in one.choose("test").sets}
 
 
-def test_which_sets(data):
+def test_sets_of_the_models_tasks_and_those_with_such_a_head_are_predicted(data, files):
     choice = predictor(data).choose("test")
     own = {name: name for name in ("mnli", "rte", "multirc")}
     assert {one.key: one.head for one in choice.sets} == {**own, "ax": "mnli", "superglue_rte": "rte", "axb": "rte"}
     assert (choice.headless, choice.absent) == (["wnli"], ["stsb", "mnli/mismatched"])
+    given = ["predict", data, "--path", data / "checkpoint.pt", "--batch-size", "2", "--cpu"]
+    said, folder = invoked(*given).stderr, data / "predictions" / "checkpoint-test"
+    assert {path.name: path.read_text() for path in folder.iterdir()} == files
+    assert "no head for wnli.\n" in said and "no test data of stsb, mnli/mismatched.\n" in said
+
+
+def test_what_cannot_be_predicted_is_refused(data, tmp_path):
+    with refused(data.name):
+        predictor(data).choose("valid")
+    for path in (FROZEN / "sparse" / "checkpoint_last.pt", data / "encoder.pt"):
+        with refused(path.name):
+            predictor(data, path)
+    write(tmp_path / "MNLI/test_matched.tsv", [*LINES, LINES[1]])  # a key twice
+    one = predictor(tmp_path, data / "checkpoint.pt")
+    with refused("mnli: key"):
+        predicted(one, *one.choose("test").sets)
 
 
 def labels(content, column=1):
@@ -99,21 +103,11 @@ def test_another_tasks_head_predicts_what_it_predicts_of_its_own(files):
         assert len(set(labels(files[name]))) > 1, "a model that says one thing alone would hide a wrong order"
 
 
-def test_every_example_has_its_own_prediction(files, data, tmp_path):
-    """Batches are of sorted lengths: the lines in another order have the same answers."""
-    write(tmp_path / "MNLI/test_matched.tsv", [LINES[0], *reversed(LINES[1:])])
-    one = predictor(tmp_path, data / "checkpoint.pt")
-    (chosen,) = one.choose("test").sets
-    header, *expected = files["MNLI-m.tsv"].splitlines()
-    assert labels(files["MNLI-m.tsv"], 0) == [str(10 + n) for n in range(12)]
-    assert predicted(one, [chosen]).splitlines() == [header, *reversed(expected)]
-
-
 def test_batches_of_so_many_tokens_in_half_precision(data, files):
     one, counts = predictor(data, inference=Inference(max_tokens=16, bf16=True, cpu=True)), []
-    content = predicted(one, [chosen for chosen in one.choose("test").sets if chosen.key == "mnli"], counts.append)
+    content = predicted(one, one.choose("test").sets[0], counts.append)
     assert sum(counts) == len(PAIRS) and len(counts) > 1
-    assert labels(content, 0) == labels(files["MNLI-m.tsv"], 0)
+    assert labels(content, 0) == labels(files["MNLI-m.tsv"], 0) == [str(10 + n) for n in range(12)]
 
 
 def test_predictions_of_a_model_that_validates_in_balance_do_not_depend_on_the_batch(data, tmp_path):
@@ -131,38 +125,17 @@ def test_predictions_of_a_model_that_validates_in_balance_do_not_depend_on_the_b
     torch.testing.assert_close(*found)
 
 
-def predict(data, *arguments):
-    """`mtmoe predict`, in this process."""
-    given = ["predict", str(data), "--path", str(data / "checkpoint.pt"), "--batch-size", "2", "--cpu"]
-    return CliRunner().invoke(commands, [*given, *map(str, arguments)])
-
-
-def test_the_command(data, files):
-    result = predict(data)
-    folder = data / "predictions" / "checkpoint-test"
-    assert result.exit_code == 0 and str(folder) in result.stdout
-    assert {path.name: path.read_text() for path in folder.iterdir()} == files
-    assert "Left out: the model has no head for wnli.\n" in result.stderr
-    assert "Left out: GLUE_DIR has no test data of stsb, mnli/mismatched.\n" in result.stderr
-
-
 def test_validation_scores_what_is_written(data, tmp_path):
     """A regression's values within its bounds: some of the model's are beyond one, some beyond the other."""
-    wide = scaled(data / "checkpoint.pt", tmp_path / "wide.pt", "heads.stsb.weight", 100)
+    state = torch.load(data / "checkpoint.pt")
+    state["model"]["heads.stsb.weight"] *= 100
+    torch.save(state, tmp_path / "wide.pt")
     write(tmp_path / "STS-B/dev.tsv", [f"{LINES[0]}\tscore", *(f"{line}\t1" for line in LINES[1:])])
-    one = predictor(tmp_path, wide)
-    (chosen,) = one.choose("valid").sets
-    values = [float(label) for label in labels(predicted(one, [chosen]))]
-    _, logged = validated(wide, data=str(tmp_path), glue_tasks="stsb")
+    one = predictor(tmp_path, tmp_path / "wide.pt")
+    values = [float(label) for label in labels(predicted(one, *one.choose("valid").sets))]
+    _, logged = validated(tmp_path / "wide.pt", data=str(tmp_path), glue_tasks="stsb")
     assert logged["_stsb_predictions"].tolist() == pytest.approx(values, abs=1e-4)
     assert min(values) == 0 and max(values) == 5
-
-
-def test_a_key_of_two_examples(data, tmp_path):
-    write(tmp_path / "MNLI/test_matched.tsv", [*LINES, LINES[1]])
-    one = predictor(tmp_path, data / "checkpoint.pt")
-    with refused("mnli: key"):
-        predicted(one, one.choose("test").sets)
 
 
 TABLE = """
@@ -197,27 +170,7 @@ def test_labels_in_another_order_have_the_same_predictions(data, files, tmp_path
         "multirc: {like: multirc, labels: ['1', '0']}\n"
     )
     one = predictor(data, None, ON_CPU, path)
-    assert {each.submission.file: predicted(one, [each]) for each in one.choose("test").sets} == files
-
-
-def test_a_head_of_another_size_predicts_nothing(data):
-    heads = {"rte": HeadSize(2), "mnli": HeadSize(2)}
-    choice = choose_sets(data, predictor(data).table, heads, "test", lambda row: task_type_of(row).head)
-    assert [one.key for one in choice.sets] == ["rte", "superglue_rte", "axb"]
-    assert {"mnli", "ax"} <= set(choice.headless)
-
-
-def test_weights_that_are_not_finite(data, tmp_path):
-    with refused("nan.pt"):
-        predictor(data, scaled(data / "checkpoint.pt", tmp_path / "nan.pt", "heads.rte.bias", math.nan))
-
-
-def test_nothing_to_predict_and_a_checkpoint_of_another_task_or_a_pretrained_encoder(data):
-    with refused(data.name):
-        predictor(data).choose("valid")
-    for path in (FROZEN / "sparse" / "checkpoint_last.pt", data / "encoder.pt"):
-        with refused(path.name):
-            predictor(data, path)
+    assert {each.submission.file: predicted(one, each) for each in one.choose("test").sets} == files
 
 
 # ---- a T5, which writes its answers ----
@@ -247,7 +200,7 @@ def test_it_predicts_its_task_and_those_that_are_asked_and_answered_alike(text_d
     choice = one.choose("test")
     assert [(chosen.key, chosen.head) for chosen in choice.sets] == [("rte", "rte"), ("axb", "rte")]
     assert choice.headless == ["wnli"]
-    rte, axb = (predicted(one, [chosen]) for chosen in choice.sets)
+    rte, axb = (predicted(one, chosen) for chosen in choice.sets)
     assert labels(rte, 0) == [str(10 + n) for n in range(len(PAIRS))]
     assert set(labels(rte)) <= {"entailment", "not_entailment"} and json_labels(axb) == labels(rte)
 
@@ -255,8 +208,7 @@ def test_it_predicts_its_task_and_those_that_are_asked_and_answered_alike(text_d
 def test_a_validation_scores_the_text_that_is_written(text_data):
     """A passage's answers, as the JSON of SQuAD's evaluation, beside what a validation step of the task makes."""
     one = predictor(text_data, text_data / "squad.pt")
-    (chosen,) = one.choose("valid").sets
-    content = json.loads(predicted(one, [chosen]))
+    content = json.loads(predicted(one, *one.choose("valid").sets))
     assert list(content) == [f"q{n}" for n in range(len(PAIRS))] and len(set(content.values())) > 1
     qas = [{"qid": f"q{n}", "question": a, "answers": [content[f"q{n}"] if n % 2 else "z"], "detected_answers": []}
            for n, (a, _) in enumerate(PAIRS)]  # fmt: skip

@@ -23,13 +23,6 @@ def data(tmp_path_factory):
 def test_sizes_of_every_pair(data, tmp_path):
     assert test_sets.sizes_of(str(data), "test") == untrained.TEST_SIZES
     assert test_sets.sizes_of(f"{data}:{data}", "train") == untrained.PAIRS  # of the first folder
-    for old, new in (("en", "en_XX"), ("aa", "aa_AA")):  # codes with a region are languages
-        for kind in ("idx", "bin"):
-            shutil.copy(data / f"test.en-aa.{old}.{kind}", tmp_path / f"test.en_XX-aa_AA.{new}.{kind}")
-    assert test_sets.sizes_of(str(tmp_path), "test") == {"en_XX-aa_AA": 10}
-
-
-def test_an_unknown_subset_or_folder_is_said_in_one_sentence(data, tmp_path):
     with refused("--subset"):
         test_sets.sizes_of(str(data), "dev")
     for folder in (tmp_path, tmp_path / "nothing"):
@@ -40,7 +33,6 @@ def test_an_unknown_subset_or_folder_is_said_in_one_sentence(data, tmp_path):
 def test_pairs_are_the_wanted_ones_else_those_trained_on_else_all():
     sizes = {"en-aa": 1, "en-bb": 2, "en-cc": 3}
     assert test_sets.choose_pairs(sizes, ["en-bb", "aa-en", "en-zz"], []) == ["en-bb", "aa-en"]
-    assert test_sets.choose_pairs(sizes, [], []) == ["en-aa", "en-bb", "en-cc"]
     assert test_sets.choose_pairs(sizes, ["en-zz"], []) == ["en-aa", "en-bb", "en-cc"]
     assert test_sets.choose_pairs(sizes, ["en-bb"], ["cc-en", "en-aa", "cc-en"]) == ["cc-en", "en-aa"]
     with refused("--lang-pairs"):
@@ -91,10 +83,6 @@ def write_text(folder, lines):
     (folder / "raw" / NAME).write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def without(*pieces):
-    return [piece for piece in KNOWN if piece not in pieces]
-
-
 def load(folder, pair="en-de", way=TEXT, post_process="sentencepiece"):
     spell = Speller(Dictionary.load(str(folder / "dict.de.txt")), post_process)
     return load_references(str(folder), "test", pair, spell, way)
@@ -114,13 +102,13 @@ def test_the_text_is_found_for_the_pair_and_no_other(folder, pair):
 
 def test_without_text_the_altered_lines_are_counted(folder):
     shutil.rmtree(folder / "raw")
-    write_pieces(folder, PIECES, without("ö", "▁(", "▁%"))
+    write_pieces(folder, PIECES, [piece for piece in KNOWN if piece not in ("ö", "▁(", "▁%")])
     found = load(folder)
     assert (found.lines[0], found.lines[2], found.altered) == ("Straße nach K<<unk>>ln", "42<<unk>><<unk>>x)", 2)
     assert found == load(folder, way=FAIRSEQ)
 
 
-@pytest.mark.parametrize(("known", "impl"), [(KNOWN[::2], "mmap"), (KNOWN[1::2], "cached"), (KNOWN[:1], "mmap")])
+@pytest.mark.parametrize(("known", "impl"), [(KNOWN[::2], "mmap"), (KNOWN[1::2], "cached")])
 def test_unknown_words_may_be_anything(folder, known, impl):
     write_pieces(folder, PIECES, known, impl)
     assert load(folder).lines == LINES
@@ -140,27 +128,22 @@ def test_lines_end_in_line_feeds_alone(folder):
     assert load(folder).lines == ["Straße nach Köln", *LINES[1:4], "नमस्ते दुनिया"]
 
 
-@pytest.mark.parametrize(("lines", "words"), [
-    (LINES[:4], "has 4"),
-    (["Straße nach Bonn", *LINES[1:]], "line 1"),
-    (["", *LINES[1:]], "line 1"),
-    ([*LINES[:2], LINES[3], LINES[2], LINES[4]], "line 3"),
-    ([*LINES[:4], f"{LINES[4]} {LINES[4]}"], "line 5"),
-], ids=["short", "other word", "empty", "swapped", "more"])  # fmt: skip
-def test_text_that_is_not_what_was_binarized_is_refused(folder, lines, words):
-    write_text(folder, lines)
-    with refused(f"raw/{NAME}", f"{NAME}.bin", "--references fairseq") as caught:
-        load(folder)
-    assert f"but {words}" in str(caught.value)
+def test_text_that_is_not_what_was_binarized_is_refused(folder):
+    swapped = [*LINES[:2], LINES[3], LINES[2], LINES[4]]
+    for lines, words in (LINES[:4], "has 4"), (["", *LINES[1:]], "line 1"), (swapped, "line 3"):
+        write_text(folder, lines)
+        with refused(f"raw/{NAME}", f"{NAME}.bin", "--references fairseq") as caught:
+            load(folder)
+        assert f"but {words}" in str(caught.value)
     assert load(folder, way=FAIRSEQ).lines == LINES
 
 
 @pytest.mark.parametrize(("pieces", "right", "wrong"), [
-    (PIECES[0], (LINES[0],), ("Strasse nach Kn", "Kölnstraße nach", "Straße nach K")),  # K…ln, at the end
-    ("▁ka ö kak", ("kakakak", "Ka x Kak!", "kakak"), ("kak", "ka")),  # what surrounds it does not overlap
+    (PIECES[0], (LINES[0],), ("Strasse nach Kn", "Straße nach K")),  # K…ln, at the end
+    ("▁ka ö kak", ("kakakak", "Ka x Kak!", "kakak"), ("kak",)),  # what surrounds it does not overlap
 ])  # fmt: skip
 def test_an_unknown_word_does_not_hide_another_line(folder, pieces, right, wrong):
-    write_pieces(folder, [pieces, *PIECES[1:]], ["▁ka", "kak", *without("ö")])
+    write_pieces(folder, [pieces, *PIECES[1:]], ["▁ka", "kak", *(piece for piece in KNOWN if piece != "ö")])
     for line in (*right, *wrong):
         write_text(folder, [line, *LINES[1:]])
         with nullcontext() if line in right else refused(f"raw/{NAME}"):

@@ -16,20 +16,43 @@ from fairseq_cli import generate
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis.scores import score_pair
-from fairseq_mtmoe.checkpoints import file_io, loading
+from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.evaluation import beam_search, decode
 from fairseq_mtmoe.evaluation import translator as translator_module
-from fairseq_mtmoe.evaluation.beam_search import length_limits, projection
+from fairseq_mtmoe.evaluation.beam_search import length_limits
 from fairseq_mtmoe.evaluation.decode import Decoder, Decoding
 from fairseq_mtmoe.evaluation.translator import Translator, joining_of, subword_marks
 from fairseq_mtmoe.moe.gates import base_gates
 from tests.helpers import untrained
-from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import by_fairseq
 
 SHORT = Decoding(beam=3, max_len_b=20, lenpen=0.7)
+WIDE = Decoding(beam=4, max_len_b=15, lenpen=0.6)
 PAIRS = list(untrained.PAIRS)
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    """A stock transformer, which imitates the references of en-aa."""
+    register()
+    folder = tmp_path_factory.mktemp("stock")
+    data, checkpoint = untrained.make_data(folder / "data"), folder / "checkpoint.pt"
+    untrained.save_model(data, checkpoint)
+    untrained.imitate(data, checkpoint, "en-aa")
+    return Namespace(data=data, checkpoint=checkpoint)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """An ensemble of two models that have experts, and `first` of them."""
+    register()
+    folder = tmp_path_factory.mktemp("two")
+    data, paths = untrained.make_data(folder / "data"), [folder / "1.pt", folder / "2.pt"]
+    for seed, path in enumerate(paths):
+        untrained.save_model(data, path, *untrained.SPARSE, seed=seed)
+    first = Namespace(data=data, checkpoint=paths[0])
+    return Namespace(data=data, checkpoint=":".join(map(str, paths)), first=first)
 
 
 def fairseq_generate(model, target, folder, *options_, task="translation_multi_simple_epoch"):
@@ -101,47 +124,38 @@ def test_an_unknown_word_of_a_hypothesis_earns_nothing(stock, tmp_path):
     ours, theirs = translate(unknowns), translate(unknowns, references="fairseq")
     assert "<unk>" in theirs.hypotheses[3] and "<<unk>>" in theirs.references[3]
     assert ours.hypotheses[:13] == [line.replace("<unk>", "⁇") for line in theirs.hypotheses]
-    score, *others = (
-        score_pair("en-aa", [line.replace("<unk>", mark) for line in theirs.hypotheses], ours.references[:13])
-        for mark in ("⁇", "☃", "♫")
-    )
-    assert {(other.bleu, other.chrf) for other in others} == {(score.bleu, score.chrf)}
     earned, not_earned = (score_pair("en-aa", [f"bo {unknown}"], ["bo <<unk>>"]).chrf for unknown in ("<unk>", "⁇"))
     assert earned > 2 * not_earned
 
 
-def test_the_model_is_read_once(stock, monkeypatch):
-    read = []
-    load = loading.load
-    monkeypatch.setattr(loading, "load", lambda path, *more: read.append(path) or load(path, *more))
-    translator = translator_of(stock)
-    assert translator.trained_pairs == PAIRS
-    first = [translator.translate(pair, "test") for pair in ("en-bb", "en-aa", "en-cc")]
-    assert read == [str(stock.checkpoint)]
-    assert [len(text.hypotheses) for text in first] == [11, 14, 12]
-
-
-def test_pairs_of_a_model_of_one_and_of_one_that_read_them_from_a_file_that_is_gone(stock, sparse, tmp_path):
+def test_pairs_of_a_model_of_one_and_of_one_that_read_them_from_a_file_that_is_gone(stock, two, tmp_path):
     file = tmp_path / "pairs.txt"
     file.write_text("en-bb\n")
     untrained.save_model(stock.data, tmp_path / "one.pt", *untrained.ONE_PAIR)
-    untrained.save_model(sparse.data, tmp_path / "file.pt", *untrained.SPARSE, "--lang-pairs", str(file))
+    untrained.save_model(two.data, tmp_path / "file.pt", *untrained.SPARSE, "--lang-pairs", str(file))
     file.unlink()
-    one, other = translator_of(stock, path=tmp_path / "one.pt"), translator_of(sparse, path=tmp_path / "file.pt")
+    one, other = translator_of(stock, path=tmp_path / "one.pt"), translator_of(two, path=tmp_path / "file.pt")
     assert one.trained_pairs == other.trained_pairs == ["en-bb"]
     assert len(one.translate("en-bb", "test").hypotheses) == 11
 
 
-def test_fairseq_generate_translates_in_bfloat16_as_we_do(sparse, tmp_path):
+def test_fairseq_generate_translates_in_bfloat16_as_we_do(two, tmp_path):
+    """Tasks are pairs, whose order is the model's, not that of the task's options."""
+    model = Namespace(data=two.data, checkpoint=tmp_path / "pairs.pt")
+    untrained.save_model(model.data, model.checkpoint, *untrained.SPARSE, "--task-ids", "pair")
+    state = torch.load(model.checkpoint)
+    state["cfg"]["task"]["lang_pairs"] = ",".join(reversed(PAIRS))
+    torch.save(state, model.checkpoint)
+
     def generated(*options):
-        hypotheses, _, _ = fairseq_generate(sparse, "aa", tmp_path, *options, task="translation_heated")
+        hypotheses, _, _ = fairseq_generate(model, "aa", tmp_path, *options, task="translation_heated")
         text = (tmp_path / "generate-test.txt").read_text()
         return list(hypotheses.values()), re.findall(r"^H-\S+\t(\S+)", text, re.M)
 
     (hypotheses, scores), (_, scores_in_float32) = generated("--bf16"), generated()
-    ours = translate(sparse, decoding=replace(SHORT, bf16=True), references="fairseq").hypotheses
+    ours = translate(model, decoding=replace(SHORT, bf16=True), references="fairseq").hypotheses
     equal = [one == other for one, other in zip(hypotheses, ours, strict=True)]
-    assert len(scores) == 13 and scores != scores_in_float32 and sum(equal) >= 10  # sums are rounded in another order
+    assert len(scores) == 10 and scores != scores_in_float32 and sum(equal) >= 8  # sums are rounded in another order
 
 
 def test_subwords_are_joined_as_asked_or_as_found_out(stock, tmp_path):
@@ -181,7 +195,7 @@ def test_data_for_another_dictionary_is_said_in_one_sentence(stock, tmp_path):
 def test_half_precision_translates_too_and_is_of_one_type(stock):
     with refused("--bf16"):
         Decoding(fp16=True, bf16=True)
-    for name, value in (("lenpen", math.nan), ("max_len_a", math.inf), ("max_len_a", -0.5), ("max_len_b", -1)):
+    for name, value in (("lenpen", math.nan), ("max_len_a", math.inf), ("max_len_b", -1), ("batch_size", 10**20)):
         with refused(f"--{name.replace('_', '-')}"):
             Decoding(**{name: value})
     translator = translator_of(stock, replace(SHORT, fp16=True))
@@ -190,20 +204,6 @@ def test_half_precision_translates_too_and_is_of_one_type(stock):
 
 
 # ---- batches of several pairs, and the search for the best hypothesis alone ----
-
-WIDE = Decoding(beam=4, max_len_b=15, lenpen=0.6)
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """An ensemble of two models that have experts, and `first` of them."""
-    register()
-    folder = tmp_path_factory.mktemp("two")
-    data, paths = untrained.make_data(folder / "data"), [folder / "1.pt", folder / "2.pt"]
-    for seed, path in enumerate(paths):
-        untrained.save_model(data, path, *untrained.SPARSE, seed=seed)
-    first = Namespace(data=data, checkpoint=paths[0])
-    return Namespace(data=data, checkpoint=":".join(map(str, paths)), first=first)
 
 
 def mixed(model, decoding=SHORT, advance=lambda count: None):
@@ -233,29 +233,20 @@ def test_three_hundred_hypotheses_are_those_of_fairseq_generate(tmp_path):
     assert len({line for lines in wanted.values() for line in lines.values()}) > 200
 
 
-@pytest.mark.parametrize("size", [1, 20, 10_000])
-def test_pairs_are_translated_together_up_to_a_number_of_sentences(stock, size, monkeypatch):
-    monkeypatch.setattr(translator_module, "TOGETHER", size)
+def test_pairs_are_translated_together_up_to_a_number_of_sentences(stock, monkeypatch):
+    monkeypatch.setattr(translator_module, "TOGETHER", 20)
     batches = []
     assert mixed(stock, advance=batches.append) == alone(stock)
-    assert len(batches) == {1: 3, 20: 2, 10_000: 1}[size]
+    assert len(batches) == 2
 
 
-OF_PAIRS = {
-    "conditional": (
-        [*untrained.SPARSE, "--conditional", "attention,norm,alignment,bottleneck", "--task-ids", "pair"],
-        1,
-    ),
-    "groups": ([*untrained.SPARSE, "--task-ids", "aa+bb,cc"], 1),
-    "language ids": ([*untrained.SPARSE, "--enable-lang-ids"], 1),
-    "ends": ([*untrained.STOCK, "--lang-tok-replacing-bos-eos"], 3),
-}
-
-
-@pytest.mark.parametrize(("options", "batches"), rarely(OF_PAIRS, "groups", "language ids", given=OF_PAIRS))
+@pytest.mark.parametrize(("options", "batches"), [
+    (["--conditional", "attention,norm,alignment,bottleneck", "--task-ids", "pair"], 1),
+    (["--task-ids", "aa+bb,cc"], 1), (["--lang-tok-replacing-bos-eos"], 3),
+], ids=["conditional", "groups", "ends"])  # fmt: skip
 def test_what_belongs_to_a_pair_goes_with_its_rows(two, tmp_path, options, batches):
     model = Namespace(data=two.data, checkpoint=tmp_path / "model.pt")
-    untrained.save_model(model.data, model.checkpoint, *options)
+    untrained.save_model(model.data, model.checkpoint, *untrained.SPARSE, *options)
     sizes = []
     found = mixed(model, advance=sizes.append)
     assert found == alone(model) and len(sizes) == batches
@@ -271,22 +262,16 @@ def test_batches_of_any_size_give_the_same(stock, settings, monkeypatch):
     assert settings or sorted(sizes) == [6, 10, 10, 10]
 
 
-@pytest.mark.parametrize(("a", "b"), [(1, 0), (0.1, 1)])
-def test_a_limit_by_the_source_is_of_each_sentence_and_not_of_its_batch(stock, a, b):
-    limited = replace(SHORT, max_len_a=a, max_len_b=b)
-    sizes = []
+def test_a_limit_by_the_source_is_of_each_sentence_and_not_of_its_batch(stock):
+    limited, sizes = replace(SHORT, max_len_a=1, max_len_b=0), []
     found = mixed(stock, limited, sizes.append)
-    assert found == alone(stock, limited, size=1) and sizes == [36]
-    assert a < 0.5 or found != alone(stock, limited)
+    assert found == alone(stock, limited, size=1) != alone(stock, limited) and sizes == [36]
 
 
 def test_limits_beyond_all_positions_are_the_last_one():
     """Numbers that no whole number of 64 bits can hold."""
-    for a, b in ((1e308, 0), (0, 10**21), (1e308, 10**21)):
-        generator = SimpleNamespace(max_len=1024, max_len_a=a, max_len_b=b)
-        assert length_limits(generator, torch.tensor([1, 500])).tolist() == [1023, 1023]
-    with refused("--batch-size"):
-        replace(SHORT, batch_size=10**20)
+    generator = SimpleNamespace(max_len=1024, max_len_a=1e308, max_len_b=10**21)
+    assert length_limits(generator, torch.tensor([1, 500])).tolist() == [1023, 1023]
 
 
 @pytest.mark.parametrize(("beam", "sizes"), [
@@ -299,18 +284,12 @@ def test_beams_of_any_width_and_columns(two, monkeypatch, beam, sizes):
     assert mixed(two.first, decoding) == alone(two.first, decoding)
 
 
-def test_an_ensemble(two):
+def test_an_ensemble_and_a_model_in_half_precision_are_asked_for_their_own_probabilities(two):
     assert mixed(two, WIDE) == alone(two, WIDE) != alone(two.first, WIDE)
-
-
-def test_a_model_that_is_half_precise_is_asked_for_its_own_probabilities(two):
     half = replace(WIDE, bf16=True)
     found, right = mixed(two.first, half), alone(two.first, half)
     both = [zip(found[pair].hypotheses, right[pair].hypotheses, strict=True) for pair in PAIRS]
     assert sum(one == other for lines in both for one, other in lines) >= 30  # of 33
-    translator = translator_of(two.first, half)
-    translator.pair_data("en-aa", "test")
-    assert projection(translator.models[0]) is None
 
 
 def test_a_search_of_a_model_that_is_broken_ends(two):
@@ -356,12 +335,3 @@ def test_a_run_that_validates_in_balance_translates_by_prices(priced):
     translator = translator_of(priced)
     translator.translate("en-aa", "test")
     assert {gate.evaluation for gate in base_gates(translator.models[0])} == {"prices"}
-
-
-def test_prices_of_another_number_of_experts_are_one_sentence(priced):
-    state = file_io.load(str(priced.checkpoint))
-    key = next(key for key in state["model"] if key.endswith("prices.total"))
-    state["model"][key] = torch.zeros(3)
-    file_io.save(state, str(priced.checkpoint))
-    with refused("priced.pt", key, first=False):
-        routed(priced)

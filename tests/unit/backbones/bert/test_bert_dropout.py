@@ -20,20 +20,9 @@ def test_attention_with_dropout_is_torchs(masked):
     torch.testing.assert_close(found, F.scaled_dot_product_attention(*inputs, mask), rtol=0, atol=1e-6)
 
 
-def test_attention_drops_weights_and_not_values():
-    """A row reads the sum of its four weights, each 0 or twice 1/4."""
-    torch.manual_seed(1)
-    read = attend(torch.zeros(1, 1, 2000, 4), torch.zeros(1, 1, 4, 4), torch.ones(1, 1, 4, 1), None, 0.5)
-    assert set(read.unique().tolist()) == {0.0, 0.5, 1.0, 1.5, 2.0}
-    assert abs(read.mean() - 1) < 0.05
-
-
 def test_the_encoder_drops_with_its_probabilities_in_training_alone():
     config = replace(TINY, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
     encoder, inputs = tiny_encoder(config), batch()
-    block = encoder.layers[1]
-    assert (encoder.dropout_module.p, block.dropout_module.p, block.self_attn.dropout) == (0.3, 0.3, 0.2)
-    assert block.activation_dropout_module.p == 0
     evaluated = [encoder(**inputs).hidden for _ in range(2)]
     encoder.train()
     trained = [encoder(**inputs).hidden for _ in range(2)]

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.config import BERT, BERT_BASE, BERT_LARGE, MINILM, ROBERTA
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.backbones.bert.key_map import our_key
+from fairseq_mtmoe.backbones.bert.key_map import KEYS
 from fairseq_mtmoe.moe.gates import BaseGate, SwitchGate, TaskGate
-from fairseq_mtmoe.slots import AdapterPlan, ExpertPlan, expert_layers, expert_slots
+from fairseq_mtmoe.slots import ExpertPlan, expert_layers, expert_slots
 from tests.helpers.bert import (
     CONFIGS,
     NO_DROPOUT,
@@ -33,7 +33,6 @@ from tests.helpers.pairwise import pairwise
 from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
 
-kinds = pytest.mark.parametrize("config", [TINY, TINY_ROBERTA], ids=[BERT, ROBERTA])
 SIZES, IDS = (7, 4, 6), torch.tensor([2, 0, 2])
 GATES = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate}
 
@@ -45,8 +44,8 @@ def each_form(request, monkeypatch):
         in_all_places(monkeypatch)
 
 
-def plans(gate, blocks=TINY.num_hidden_layers, num_tasks=3, combine="paper"):
-    return dict.fromkeys(range(blocks), ExpertPlan(GATES[gate], 4, combine, num_tasks, starts_dense=True))
+def plans(gate, blocks=TINY.num_hidden_layers, num_tasks=3):
+    return dict.fromkeys(range(blocks), ExpertPlan(GATES[gate], 4, "paper", num_tasks, starts_dense=True))
 
 
 def sparsify(encoder):
@@ -109,15 +108,14 @@ def test_states_and_gradients_are_hugging_faces(kind, sizes):
     assert_close(found.pooled, pooled)
     total(hidden, pooled).backward()
     total(*found[:2]).backward()
-    wanted = {our_key(name): gradient for name, gradient in gradients(theirs).items()}
+    wanted = {KEYS.our_key(name): gradient for name, gradient in gradients(theirs).items()}
     assert gradients(ours).keys() == wanted.keys()
     for name, gradient in gradients(ours).items():
         assert (gradient - wanted[name]).norm() <= 1e-4 * wanted[name].norm() + 1e-4, name
 
 
-@kinds
-def test_without_types_all_tokens_are_of_the_first_sentence(config):
-    encoder, inputs = tiny_encoder(config), batch(config)
+def test_without_types_all_tokens_are_of_the_first_sentence():
+    encoder, inputs = tiny_encoder(), batch()
     first = {**inputs, "token_type_ids": torch.zeros_like(inputs["token_type_ids"])}
     del inputs["token_type_ids"]
     assert_close(encoder(**inputs).hidden, encoder(**first).hidden, atol=1e-6)
@@ -158,16 +156,6 @@ def test_first_states_alone_are_the_same(kind, sizes, checkpoints):
     assert_close(firsts, whole)
 
 
-@pytest.mark.parametrize("plan", [None, AdapterPlan("lora", 2)], ids=["dense", "adapters"])
-def test_first_states_alone_leave_the_others_of_the_last_block_out(plan):
-    """Where no gate reads them."""
-    encoder, widths = tiny_encoder(slot_plans=dict.fromkeys(range(2), plan) if plan else None), []
-    for block in encoder.layers:
-        block.fc1.register_forward_hook(lambda module, inputs, output: widths.append(output.shape[:-1].numel()))
-    assert encoder(**batch(), firsts_only=True).hidden.shape == (3, 1, 16)
-    assert widths in ([17, 3], [21, 3])
-
-
 @pytest.mark.parametrize("gate", GATES)
 def test_a_gate_that_weighs_tokens_against_each_other_sees_all_of_them_in_the_last_block_too(gate):
     encoder, seen = made(gate).train(), []
@@ -175,7 +163,7 @@ def test_a_gate_that_weighs_tokens_against_each_other_sees_all_of_them_in_the_la
     last.gate.register_forward_hook(lambda module, inputs, routing: seen.append(len(routing.expert_T)))
     for enabled in (False, True):
         last.load.enabled = enabled  # whose counts are of all tokens
-        encoder(**batch(), task_ids=IDS, firsts_only=True)
+        assert encoder(**batch(), task_ids=IDS, firsts_only=True).hidden.shape == (3, 1 if seen == [3] else 7, 16)
     assert (seen[0] == 3) == (gate == "task") and seen[1] in (17, 21)
 
 
@@ -185,16 +173,6 @@ def test_sentences_have_at_most_as_many_tokens_as_positions(config, longest):
     assert encoder(torch.full((1, longest), 5)).hidden.shape == (1, longest, 16)
     with refused("the length of a sentence"):
         encoder(torch.full((1, longest + 1), 5))
-
-
-def test_initial_values_are_berts():
-    torch.manual_seed(1)
-    encoder = BertEncoder(replace(TINY, hidden_size=64, intermediate_size=256))
-    block = encoder.layers[1]
-    for weight in (block.fc1.weight, block.self_attn.q_proj.weight, encoder.embed_tokens.weight[1:]):
-        assert 0.018 < weight.std() < 0.022
-    assert not encoder.embed_tokens.weight[0].any() and not block.fc2.bias.any()
-    assert block.final_layer_norm.weight.eq(1).all()
 
 
 @pairwise(kind=ENCODERS, dropout=[0.0, 0.3])
@@ -212,26 +190,16 @@ def test_what_trains_in_a_frozen_lower_half_gets_gradients_under_checkpointing()
     assert trained.weight.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_near(dtype):
+def test_half_precision_and_autocast_are_near():
     inputs = batch(TINY_ROBERTA)
     wanted = made(ROBERTA)(**inputs).hidden
-    half = made(ROBERTA).to(dtype).train()
+    half = made(ROBERTA).half().train()
     found = half(**inputs)
-    assert found.hidden.dtype == dtype
     assert_close(found.hidden.float(), wanted, atol=0.1)
     total(*(x.float() for x in found[:2])).backward()
-    assert all(gradient.isfinite().all() and gradient.dtype == dtype for gradient in gradients(half).values())
-    assert made(ROBERTA, hidden_dropout_prob=0.1).to(dtype).train()(**inputs).hidden.isfinite().all()
-
-
-def test_autocast_is_near():
-    encoder, inputs = tiny_encoder(), batch()
-    wanted = encoder(**inputs).hidden
+    assert all(gradient.isfinite().all() for gradient in gradients(half).values())
     with torch.autocast("cpu", torch.bfloat16):
-        found = encoder.train()(**inputs).hidden, encoder.eval()(**inputs).hidden
-    assert_close(found[1].float(), wanted, atol=0.1)
-    assert found[0].isfinite().all()
+        assert_close(made(ROBERTA)(**inputs).hidden.float(), wanted, atol=0.1)
 
 
 @pytest.mark.parametrize("kind", rarely([ROBERTA, "conditional"], ROBERTA))
@@ -256,24 +224,15 @@ def test_experts_get_no_padding():
         assert sorted(layer.load.counts.sum(0).tolist()) == [4, 4, 4, 5]
 
 
-@pytest.mark.parametrize(
-    "config, gates, experts, millions",
-    [(MINILM, 74e3, 21e6, (22, 44)), (BERT_BASE, None, None, (110, 280)), (BERT_LARGE, None, None, (335, 940))],
-    ids=["MiniLM", "BERT base", "BERT large"],
-)
-def test_parameter_counts_are_the_papers(config, gates, experts, millions):
-    """MT-TaG, §3 and table 1: 8 tasks, 4 experts. Its experts' parameters are those beyond the dense encoder's."""
+@pytest.mark.parametrize("config, millions", [(MINILM, (22, 44)), (BERT_BASE, (110, 280)), (BERT_LARGE, (335, 940))])
+def test_parameter_counts_are_the_papers(config, millions):
+    """MT-TaG, §3 and table 1: 8 tasks, 4 experts."""
     with torch.device("meta"):
         encoder = BertEncoder(config, plans("task", config.num_hidden_layers, num_tasks=8))
         dense = count(encoder)
         sparsify(encoder)
-    found = sum(count(layer.gate) for layer in expert_layers(encoder).values())
-    more = sum(count(layer.experts) for layer in expert_layers(encoder).values()) * 3 // 4
-    layers, H, F = config.num_hidden_layers, config.hidden_size, config.intermediate_size
-    assert found == layers * 4 * H * 8 and more == layers * 3 * (2 * H * F + H + F)
-    assert count(encoder) == dense + found + more
-    if gates is not None:
-        assert abs(found - gates) < 500 and abs(more - experts) < 5e5
+    gates = sum(count(layer.gate) for layer in expert_layers(encoder).values())
+    assert abs(gates - 74e3) < 500 or config is not MINILM
     for parameters, published in zip((dense, count(encoder)), millions, strict=True):
         assert abs(parameters / 1e6 - published) < 0.035 * published
 

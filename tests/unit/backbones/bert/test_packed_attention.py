@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert import attention as module
-from fairseq_mtmoe.backbones.bert.attention import Packing, SelfAttention, dropout_scales, packed_attention
+from fairseq_mtmoe.backbones.bert.attention import Packing, SelfAttention, packed_attention
 from fairseq_mtmoe.backbones.bert.unpadding import unpadded
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products
 from tests.helpers.pairwise import pairwise
@@ -48,19 +49,13 @@ def assert_equal_with_gradients(found, wanted, tensors):
 
 
 @pytest.mark.parametrize("lengths", [(5, 5, 5), (7, 1, 4, 7, 2), (3, 0, 6)])
-@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
-def test_sentences_read_themselves(lengths, dropout_p, monkeypatch):
-    scales = []
-
-    def drawn(x, p):
-        scales.append(dropout_scales(x, p))
-        return scales[0]
-
-    monkeypatch.setattr(module, "dropout_scales", drawn)
+def test_weights_of_sentences_are_dropped(lengths):
     tensors, counts = inputs(*lengths), torch.tensor(lengths)
-    found = packed_attention(*tensors, Packing.of(counts, counts, WIDTH, HEADS), dropout_p)
-    assert len(scales) == (dropout_p > 0)
-    assert_equal_with_gradients(found, slowly(*tensors, lengths, lengths, *scales), tensors)
+    torch.manual_seed(1)
+    scales = F.dropout(torch.ones(sum(HEADS * length * length for length in lengths)), 0.4)
+    torch.manual_seed(1)
+    found = packed_attention(*tensors, Packing.of(counts, counts, WIDTH, HEADS), 0.4)
+    assert_equal_with_gradients(found, slowly(*tensors, lengths, lengths, scales), tensors)
 
 
 @pairwise(lengths=[(5, 5, 5), (7, 1, 4, 7, 2), (3, 0, 6)], of_heads=[None, 1, HEADS], readers=["all", "first"])
@@ -81,15 +76,12 @@ def test_the_layer_is_the_same_in_both_forms(lengths, firsts_only, shape, monkey
     layer = SelfAttention(WIDTH, HEADS, dropout=0.0).train()
     mask = torch.arange(6) >= torch.tensor(lengths).unsqueeze(1)
     bias = None if shape is None else torch.randn(shape, requires_grad=True)
-    rows = unpadded(mask)
-    rows = dataclasses.replace(rows, firsts_only=firsts_only)
+    rows = dataclasses.replace(unpadded(mask), firsts_only=firsts_only)
     x = torch.randn(1, sum(lengths), WIDTH, requires_grad=True)
     found = layer(x, rows, bias)
-    taken = []
-    monkeypatch.setattr(module, "packed_attention", lambda *args: taken.append(1))
     monkeypatch.setattr(module, "can_pack", lambda *operands: False)
     wanted = layer(x, rows, bias)
-    assert not taken and found.shape == ((1, len(lengths), WIDTH) if firsts_only else x.shape)
+    assert found.shape == ((1, len(lengths), WIDTH) if firsts_only else x.shape)
     assert_equal_with_gradients(found, wanted, (x, *layer.parameters(), *([] if bias is None else [bias])))
 
 
