@@ -105,7 +105,7 @@ TINY = {
 }  # fmt: skip
 
 
-def write_folder(folder: Path, case: Case, **saved: Any) -> Any:
+def write_folder(folder: Path, case: Case) -> Any:
     """Write a folder as Hugging Face's classes do, with the tokenizer's files; returns its model in evaluation mode."""
     transformers = pytest.importorskip("transformers")
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def write_folder(folder: Path, case: Case, **saved: Any) -> Any:
             stack.embed_positions.weight.data = stack.embed_positions.create_weight()
     if case.family == "marian" or case.config.get("bias"):
         model.final_logits_bias.copy_(torch.randn(model.final_logits_bias.shape) / 3)
-    model.save_pretrained(folder, **saved)
+    model.save_pretrained(folder)
     return model
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_mtmoe.backbones.translation.decoding import group_size, sentence_order
 from tests.helpers.decoding import decode, orders
 from tests.helpers.models import batch, moe_model, pair, perturb, stock_model, stub_task
 from tests.helpers.pretended_gpu import pretended_gpu
@@ -34,22 +33,14 @@ def assert_same_hypotheses(found, wanted):
                 torch.testing.assert_close(hypothesis[name], other[name], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("norm", [False, True])
-def test_hypotheses_are_stock_fairseqs(norm):
-    """Of one model in searches of several beams."""
-    sparse, stock = sparse_pair(encoder_normalize_before=norm, decoder_normalize_before=norm)
-    for beam in (5, 1, 2):
-        wanted = generate([stock], beam)
+def test_hypotheses_are_stock_fairseqs():
+    """Of one model in searches of several beams, some of which outgrow the first room."""
+    sparse, stock = sparse_pair(encoder_normalize_before=True, decoder_normalize_before=True)
+    for beam, least in (5, 1), (1, 1), (2, WORDS):
+        wanted = generate([stock], beam, min_len=least)
         lengths = {len(sentence[0]["tokens"]) for sentence in wanted}
-        assert len(lengths) > 1 or not norm  # sentences leave the batch at different times
-        assert_same_hypotheses(generate([sparse], beam), wanted)
-
-
-def test_hypotheses_outgrow_the_first_room():
-    sparse, stock = sparse_pair()
-    wanted = generate([stock], min_len=WORDS)
-    assert len(wanted[0][0]["tokens"]) == WORDS + 1
-    assert_same_hypotheses(generate([sparse], min_len=WORDS), wanted)
+        assert len(lengths) > 1 or lengths == {WORDS + 1}  # sentences leave the batch at different times
+        assert_same_hypotheses(generate([sparse], beam, min_len=least), wanted)
 
 
 @pytest.mark.parametrize("option", ["cross_self_attention", "no_cross_attention"])
@@ -82,18 +73,6 @@ def test_few_sentences_are_moved_to_the_places_of_others():
     sparse, _ = sparse_pair()
     state = decode(sparse, batch(task_ids=False), orders([0, 3, 2], [0, 1, 2], [2, 1]))
     assert all(keys._base is not None for keys, _ in [*state.own.values(), *state.source.values()])  # no copies
-
-
-def test_groups_and_orders():
-    assert group_size(2, torch.tensor([0, 0, 1, 1])) == 2
-    assert group_size(2, torch.tensor([0, 1, 0, 1])) == 1
-    assert group_size(2, torch.tensor([1, 1, 0, 0])) == 1
-    assert group_size(2, torch.tensor([0, 0, 1])) == 1
-    order, stays = sentence_order(torch.tensor([5, 4, 1, 1]), 2, 3)
-    assert order.tolist() == [2, 0] and not stays
-    with pytest.raises(AssertionError, match="stay with their sentence"):
-        sentence_order(torch.tensor([5, 4, 1, 2]), 2, 3)
-    assert sentence_order(torch.tensor([1, 1, 2, 3]), 2, 2).stays and not sentence_order(torch.arange(4), 2, 3).stays
 
 
 def test_the_host_asks_once_for_each_word_of_a_translation():

@@ -4,22 +4,17 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Vocabulary
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.bert import perturb
 from tests.helpers.invoked import mtmoe
-from tests.helpers.piece_models import names_of, pieces_of
+from tests.helpers.piece_models import pieces_of
 from tests.helpers.refused import refused
 from tests.helpers.translators import CASES, built, lines, padded, pieces, write_folder
 
 transformers = pytest.importorskip("transformers")
-
-
-def bytes_of(tensor):
-    return tensor.contiguous().view(torch.uint8)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -29,12 +24,10 @@ def test_a_folder_comes_back_as_it_was(name, tmp_path):
     mtmoe("import-hf", tmp_path / "theirs", tmp_path / "model.pt")
     mtmoe("export-hf", tmp_path / "model.pt", tmp_path / "ours")
     before, after = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "ours"))
-    assert before.keys() == after.keys()
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
     assert len({file.stat().st_mode for file in (tmp_path / "ours").iterdir()}) == 1
     settings = json.loads((tmp_path / "ours" / "tokenizer_config.json").read_text())
     assert "extra_special_tokens" not in settings  # a list of these is an error in version 4
-    for key, value in before.items():
-        assert value.dtype == after[key].dtype and torch.equal(bytes_of(value), bytes_of(after[key])), key
     langs = {} if case.family == "marian" else dict(zip(("src_lang", "tgt_lang"), case.languages, strict=True))
     tokenizers = [transformers.AutoTokenizer.from_pretrained(tmp_path / each, **langs) for each in ("theirs", "ours")]
     assert type(tokenizers[0]) is type(tokenizers[1])
@@ -58,8 +51,7 @@ def test_a_folder_comes_back_as_it_was(name, tmp_path):
     assert texts == again
 
 
-@pytest.mark.parametrize("name", ["nllb", "marian_multilingual"])
-@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize(("name", "file"), [("nllb", "generation_config.json"), ("marian_multilingual", "config.json")])
 def test_what_generate_does_by_default_comes_back(name, file, tmp_path):
     theirs = write_folder(tmp_path / "theirs", CASES[name])
     defaults = {
@@ -79,15 +71,10 @@ def test_what_generate_does_by_default_comes_back(name, file, tmp_path):
     technical = ("_from_model_config", "use_cache", "output_attentions", "output_hidden_states")
     assert before.items() >= defaults.items()
     assert after == {key: value for key, value in before.items() if key not in technical}
-
-
-def test_settings_of_generate_that_are_none_are_refused(tmp_path):
-    write_folder(tmp_path / "theirs", CASES["m2m"])
-    for value, named in ({"num_beams": "5"}, "num_beams"), ({"forced_bos_token_id": 10**6}, "1000000"), ([], ""):
+    for value in {"num_beams": "5"}, {"forced_bos_token_id": 10**6}, []:
         (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps(value))
-        with refused("generation_config.json", first=False) as said:
-            mtmoe("import-hf", tmp_path / "theirs", tmp_path / "model.pt")
-        assert named in str(said)
+        with refused("generation_config.json", first=False):
+            mtmoe("import-hf", tmp_path / "theirs", tmp_path / "other.pt")
 
 
 FORMS = {
@@ -129,17 +116,14 @@ def test_a_model_that_was_trained_from_nothing(kind, langs, tmp_path):
     ours, dictionaries = built(content)
     processor = Vocabulary.of_state(content["task_state"]).source.processor
     source, target = (dictionaries[0].index(f"__{lang}__") for lang in langs)
-    rows = []
+    rows, their_rows = [], []
     for line in (*lines()[:9], "☃ unknown ﬁ"):
-        rows.append([source, *(dictionaries[0].index(one) for one in processor.encode(line, out_type=str)), 2])
-        theirs = tokenizer(code + line).input_ids
-        assert [tokenizer.convert_ids_to_tokens(index) for index in theirs[1:]] == [
-            dictionaries[0][index] for index in rows[-1][1:]
-        ]
-    batch = padded(rows, 1)
-    inputs = padded(
-        [tokenizer(code + line).input_ids for line in (*lines()[:9], "☃ unknown ﬁ")], model.config.pad_token_id
-    )
+        pieces_of_line = processor.encode(line, out_type=str)
+        rows.append([source, *map(dictionaries[0].index, pieces_of_line), 2])
+        their_rows.append(tokenizer(code + line).input_ids)
+        words = [dictionaries[0][index] for index in rows[-1][1:]]
+        assert tokenizer.convert_ids_to_tokens(their_rows[-1][1:]) == words
+    batch, inputs = padded(rows, 1), padded(their_rows, model.config.pad_token_id)
     decoder = torch.tensor([[2, target, 7, 9]]).expand(len(batch), 4)
     begin = [model.config.decoder_start_token_id, tokenizer.convert_tokens_to_ids(forced)]
     theirs_decoder = torch.tensor([begin + tokenizer.convert_tokens_to_ids([dictionaries[1][7], dictionaries[1][9]])])
@@ -147,11 +131,7 @@ def test_a_model_that_was_trained_from_nothing(kind, langs, tmp_path):
         found = ours(batch, batch.ne(1).sum(1), decoder)[0]
         wanted = model(input_ids=inputs, attention_mask=inputs.ne(model.config.pad_token_id).long(),
                        decoder_input_ids=theirs_decoder.expand(len(batch), 4)).logits  # fmt: skip
-    own = [
-        dictionaries[1].index(name)
-        for name in ("</s>", "<unk>", *names_of(pieces("unigram"))[50:90])
-        if name in dictionaries[1]
-    ]
+    own = [2, 3, *range(50, 90)]
     there = tokenizer.convert_tokens_to_ids([dictionaries[1][index] for index in own])
     torch.testing.assert_close(found[..., own], wanted[..., there], rtol=1e-5, atol=1e-5)
     assert found.shape == wanted.shape
@@ -160,33 +140,12 @@ def test_a_model_that_was_trained_from_nothing(kind, langs, tmp_path):
     for name in ("langs", "langtoks", "encoder_langtok_last"):
         assert again["task_state"][name] == content["task_state"][name], name
     ours, others = built(again)
-    names = [[dictionaries[0][index] for index in row] for row in rows]
-    batch = padded([[others[0].index(name) for name in row] for row in names], 1)
+    batch = padded([[others[0].index(dictionaries[0][index]) for index in row] for row in rows], 1)
     decoder = torch.tensor([[others[1].index(dictionaries[1][index]) for index in (2, target, 7, 9)]])
     with torch.no_grad():
         same = ours(batch, batch.ne(1).sum(1), decoder.expand(len(batch), 4))[0]
     there = [others[1].index(dictionaries[1][index]) for index in own]
     torch.testing.assert_close(same[..., there], found[..., own], rtol=1e-5, atol=1e-5)
-
-
-def test_positions_that_are_no_sinusoids_are_refused(tmp_path):
-    file_io.save(trained(FORMS["marian"]), str(tmp_path / "checkpoint_best.pt"))
-    mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
-    path, name = tmp_path / "ours" / "model.safetensors", "model.decoder.embed_positions.weight"
-    weights = load_file(path)
-    save_file({**weights, name: weights[name].flip(0).contiguous()}, path, {"format": "pt"})
-    with refused(name):
-        mtmoe("import-hf", tmp_path / "ours", tmp_path / "again.pt")
-
-
-def test_ctranslate2_loads_a_model_that_was_trained_from_nothing(tmp_path):
-    ctranslate2 = pytest.importorskip("ctranslate2")
-    file_io.save(trained(FORMS["m2m_100"]), str(tmp_path / "checkpoint_best.pt"))
-    mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
-    ctranslate2.converters.TransformersConverter(str(tmp_path / "ours")).convert(str(tmp_path / "served"))
-    served = ctranslate2.Translator(str(tmp_path / "served"), intra_threads=1)
-    (found,) = served.translate_batch([[">>en<<", "</s>"]], target_prefix=[[">>de<<"]], max_decoding_length=3)
-    assert found.hypotheses[0][0] == ">>de<<"
 
 
 def test_ctranslate2_scores_as_a_marian_that_was_trained_from_nothing(tmp_path):
@@ -213,60 +172,46 @@ def test_ctranslate2_scores_as_a_marian_that_was_trained_from_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "names"),
+    ("changes", "name"),
     [
-        ({"encoder_learned_pos": True, "decoder_learned_pos": True}, ("checkpoint_best.pt",)),
-        ({"layernorm_embedding": True}, ("checkpoint_best.pt",)),
-        ({"decoder_normalize_before": True}, ("checkpoint_best.pt",)),
-        ({"activation_fn": "tanh"}, ("activation_function",)),
-        ({"no_decoder_final_norm": True, **FORMS["m2m_100"]}, ("checkpoint_best.pt",)),
-        ({"share_all_embeddings": False, **FORMS["m2m_100"]}, ("share_encoder_decoder_embeddings",)),
-        ({"output_bias": True, **FORMS["m2m_100"]}, ("checkpoint_best.pt",)),
-        ({"sinusoids": "marian", **FORMS["m2m_100"]}, ("checkpoint_best.pt",)),
+        ({"layernorm_embedding": True}, "checkpoint_best.pt"),
+        ({"decoder_normalize_before": True}, "checkpoint_best.pt"),
+        ({"activation_fn": "tanh"}, "activation_function"),
+        ({"no_decoder_final_norm": True, **FORMS["m2m_100"]}, "checkpoint_best.pt"),
+        ({"share_all_embeddings": False, **FORMS["m2m_100"]}, "share_encoder_decoder_embeddings"),
+        ({"output_bias": True, **FORMS["m2m_100"]}, "checkpoint_best.pt"),
+        ({"sinusoids": "marian", **FORMS["m2m_100"]}, "checkpoint_best.pt"),
     ],
 )
-def test_forms_that_no_class_has_are_refused(changes, names, tmp_path):
+def test_forms_that_no_class_has_are_refused(changes, name, tmp_path):
     file_io.save(trained(changes), str(tmp_path / "checkpoint_best.pt"))
-    with refused(*names, first=False):
+    with refused(name, first=False):
         mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 
 
-@pytest.mark.parametrize("name", ["lang_tok_replacing_bos_eos", "encoder_langtok_last"])
-def test_sentences_that_no_tokenizer_writes_are_refused(name, tmp_path):
-    content = trained(FORMS["m2m_100"])
-    content["task_state"][name] = True
-    file_io.save(content, str(tmp_path / "model.pt"))
-    with refused(f"--{name.replace('_', '-')}", first=False):
-        mtmoe("export-hf", tmp_path / "model.pt", tmp_path / "ours")
-
-
-def test_two_vocabularies_of_different_sizes_are_refused(tmp_path):
+def test_sentences_vocabularies_and_states_that_no_folder_has_are_refused(tmp_path):
+    content, path = trained(FORMS["m2m_100"]), tmp_path / "model.pt"
+    for name in ("lang_tok_replacing_bos_eos", "encoder_langtok_last"):
+        file_io.save({**content, "task_state": {**content["task_state"], name: True}}, str(path))
+        with refused(f"--{name.replace('_', '-')}", first=False):
+            mtmoe("export-hf", path, tmp_path / "ours")
+    file_io.save({**content, "model": None}, str(path))
+    with refused("model.pt"):
+        mtmoe("export-hf", path, tmp_path / "ours")
     write_folder(tmp_path / "theirs", CASES["marian_two_vocabularies"])
-    mtmoe("import-hf", tmp_path / "theirs", tmp_path / "model.pt")
-    content = file_io.load(str(tmp_path / "model.pt"))
+    mtmoe("import-hf", tmp_path / "theirs", tmp_path / "two.pt")
+    content = file_io.load(str(tmp_path / "two.pt"))
     content["task_state"][VOCABULARY][0]["symbols"].append("new")
     rows = content["model"]["encoder.embed_tokens.weight"]
     content["model"]["encoder.embed_tokens.weight"] = torch.cat([rows, rows[:1]])
-    file_io.save(content, str(tmp_path / "wider.pt"))
-    with pytest.raises(UserError, match="the same number of symbols in both"):
-        mtmoe("export-hf", tmp_path / "wider.pt", tmp_path / "ours")
+    file_io.save(content, str(path))
+    with refused():
+        mtmoe("export-hf", path, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
 
 
-def test_no_folder_is_written_over_or_of_no_model(tmp_path):
-    content = trained(FORMS["m2m_100"])
-    file_io.save({**content, "model": None}, str(tmp_path / "checkpoint_last.pt"))
-    with refused("checkpoint_last.pt"):
-        mtmoe("export-hf", tmp_path / "checkpoint_last.pt", tmp_path / "ours")
-    file_io.save(content, str(tmp_path / "checkpoint_best.pt"))
-    (tmp_path / "ours").mkdir()
-    with refused("FOLDER"):
-        mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
-
-
-@pytest.mark.parametrize(
-    ("name", "lang"), [("nllb", "luo_Latn"), ("nllb", "luo"), ("mbart50", "lu_KE"), ("m2m", "luo")]
-)
+@pytest.mark.parametrize(("name", "lang"), [("nllb", "luo"), ("mbart50", "lu_KE"), ("m2m", "luo")])
 def test_a_language_that_was_added(name, lang, tmp_path):
     """Its code is the last symbol of ours, and has the same row in the tokenizer of the folder."""
     write_folder(tmp_path / "theirs", CASES[name])

@@ -15,7 +15,7 @@ from tests.helpers.translators import CASES, write_folder
 pytest.importorskip("transformers")
 register()  # torch.load of options
 EMBEDDINGS = "encoder.embed_tokens.weight"
-LANGUAGES = {"mbart50": (52, "mbart"), "m2m": (100, "multilingual")}
+LANGUAGES = {"mbart50": (53, "mbart"), "m2m": (100, "multilingual")}  # number of codes, with the mask after them
 
 
 @pytest.fixture(params=LANGUAGES)
@@ -26,8 +26,7 @@ def imported(request, tmp_path):
     content = file_io.load(str(tmp_path / "wanted.pt"))
     folder = tmp_path / "fairseqs"
     folder.mkdir()
-    settings, style = content["task_state"], LANGUAGES[request.param][1]
-    count = LANGUAGES[request.param][0] + (style == "mbart")  # the codes, and the mask after them
+    settings, (count, style) = content["task_state"], LANGUAGES[request.param]
     (side,) = settings["vocabulary"]
     symbols = [name for name in side["symbols"] if not name.startswith("madeup")]
     rows = 4 + len(symbols)
@@ -35,9 +34,9 @@ def imported(request, tmp_path):
     (folder / "spm.model").write_bytes(side["model"].numpy().tobytes())
     tokens = {"mbart": {"encoder_langtok": "src", "decoder_langtok": True},  # or both at once, by the kind of data
               "multilingual": {"langtoks": {"main": ("src", "tgt")}, "encoder_langtok": None}}[style]  # fmt: skip
-    forms = {**tokens, "lang_tok_style": style, "langs": settings["langs"]}
+    names = {"arch": "mbart_large", "task": "translation_multi_simple_epoch"}
     args = Namespace(
-        **{**content["cfg"]["model"], "arch": "mbart_large", "task": "translation_multi_simple_epoch", **forms}
+        **content["cfg"]["model"], **names, **tokens, lang_tok_style=style, langs=settings["langs"]
     )
     tables = [name for name in content["model"] if name.endswith(("embed_tokens.weight", "output_projection.weight"))]
     model = {**content["model"], **{name: content["model"][name][:rows].clone() for name in tables}}
@@ -56,26 +55,13 @@ def test_it_is_the_same_model(imported, tmp_path):
     assert [found["task_state"][name] for name in forms] == [content["task_state"][name] for name in forms]
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda state: state["model"].update({EMBEDDINGS: torch.tensor(1.0)}), "model.pt"),
-        (lambda state: state["model"].update({EMBEDDINGS: state["model"][EMBEDDINGS].double()}), EMBEDDINGS),
-        (lambda state: state["args"].langs.__setitem__(0, "zh-CN"), "model.pt"),
-    ],
-)
-def test_what_no_model_of_fairseq_has_is_refused(imported, change, named, tmp_path):
+def test_what_is_wrong_or_missing_is_named(imported, tmp_path):
     _, folder, _ = imported
     state = torch.load(folder / "model.pt")
-    change(state)
-    torch.save(state, folder / "model.pt")
-    with refused(named):
-        mtmoe("import-hf", folder, tmp_path / "ours.pt")
-
-
-def test_what_is_missing_is_named(imported, tmp_path):
-    _, folder, _ = imported
-    state = torch.load(folder / "model.pt")
+    for table, name in (torch.tensor(1.0), "model.pt"), (state["model"][EMBEDDINGS].double(), EMBEDDINGS):
+        torch.save({**state, "model": {**state["model"], EMBEDDINGS: table}}, folder / "model.pt")
+        with refused(name):
+            mtmoe("import-hf", folder, tmp_path / "ours.pt")
     state["args"].langs = None
     torch.save(state, folder / "model.pt")
     with refused("langs.txt"):
