@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,6 @@ from fairseq_mtmoe.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.lines import Lines
-    from fairseq_mtmoe.evaluation.text_scores import Pairs
 
 
 @click.command("score")
@@ -72,19 +73,17 @@ def command(
                 for group in read(path):
                     forced.expect_short(side, group)
             with writing(sink, [], "scoring", total) as (progress, bar):
+                advance = partial(progress.advance, bar)
                 for groups in zip(read(sources), read(targets), strict=True):
-                    pairs = forced.group(*groups, decoding)
-                    for batch, scores in zip(pairs.batches, score_all(pairs.batches), strict=True):
-                        pairs.add(batch, scores)
-                        progress.advance(bar, len(batch))
-                    sink.write({target: _text(pairs, *groups, tsv)})
-                    progress.update(bar, completed=groups[0].first - 1 + len(groups[0].lines))
+                    scores = forced.scores(*groups, decoding, score_all, advance)
+                    sink.write({target: _text(scores, *groups, tsv)})
+                    progress.update(bar, completed=groups[0].first - 1 + len(scores))
 
 
-def _text(pairs: Pairs, sources: Lines, targets: Lines, tsv: bool) -> str:
+def _text(scores: Sequence[Sequence[tuple[int, float]]], sources: Lines, targets: Lines, tsv: bool) -> str:
     """Return a line with the score of each pair, and with `tsv` its length and texts."""
     lines = []
-    for tokens, source, target in zip(pairs.finished(), sources.lines, targets.lines, strict=True):
+    for tokens, source, target in zip(scores, sources.lines, targets.lines, strict=True):
         score = f"{sum((value for _, value in tokens), start=0.0):.4f}"
         texts = (text.replace("\t", " ") for text in (source, target))
         lines.append("\t".join([score, str(len(tokens)), *texts]) if tsv else score)

@@ -60,7 +60,7 @@ class BeamSearch:
         limit_S = length_limits(self._generator, sample["net_input"]["src_lengths"])
         reader = Reader(self._ensemble, sample["net_input"], self._beam, self._memory)
         first = self._eos if bos_token is None else bos_token
-        beams = _Beams(limit_S, reader.width, self._beam, first, self._eos, self._penalty, self._n_best)
+        beams = _Beams(limit_S, reader.width, self._beam, first, self._eos, self._penalty)
         if prefix_tokens is not None:
             forced_R = prefix_tokens[:, 0].repeat_interleave(reader.width)
             beams.append(forced_R, reader.read(beams.tokens_RL, forced_R).asked_R)
@@ -74,7 +74,7 @@ class BeamSearch:
             scores = reader.read(tokens_RL, torch.full_like(tokens_RL[:, 0], self._eos))
             if beams.is_growing:
                 order_R = beams.grow(scores)
-        return beams.finished()
+        return beams.finished(self._n_best)
 
 
 def length_limits(generator: Any, lengths_S: Tensor) -> Tensor:
@@ -166,7 +166,10 @@ class Reader:
         self._projection = projection(ensemble.single_model) if ensemble.models_size == 1 else None
         self._encoded = ensemble.forward_encoder(net_input)
         self._states: list[dict[str, Any]] = [{} for _ in range(ensemble.models_size)]
-        self.width = 1 if all(can_widen(model) for model in ensemble.models) else beam
+        decoders = [model.decoder for model in ensemble.models]
+        # whether decoders can share states between hypotheses
+        shares = all(isinstance(decoder, Decoder) and decoder.shares_beams for decoder in decoders)
+        self.width = 1 if shares else beam
         self._sentence_S = torch.arange(len(net_input["src_tokens"]), device=net_input["src_tokens"].device)
         if self.width > 1:
             self._share_source()
@@ -201,9 +204,7 @@ class Reader:
 class _Beams:
     """A batch's hypotheses, ended by `eos`; scores are divided by length^`penalty`."""
 
-    def __init__(
-        self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float, n_best: int = 1
-    ) -> None:
+    def __init__(self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float) -> None:
         # `limit_S`: limit of words without the end. Sentences begin with `width` rows; only the first counts.
         self._beam, self._eos, self._penalty, self._limit_N = beam, eos, penalty, limit_S
         sentences = len(limit_S)
@@ -212,17 +213,15 @@ class _Beams:
         self._total_NB[:, 0] = 0
         self._sentence_N = torch.arange(sentences, device=limit_S.device)
         self._ended_N = torch.zeros_like(limit_S)
-        self._n_best = n_best
         self._nothing = {"tokens": limit_S.new_full((1,), eos), "score": torch.tensor(NEVER)}
-        self._best_S = torch.full((sentences,), NEVER, device=limit_S.device)
         self._finished: list[list[dict[str, Tensor]]] = [[] for _ in range(sentences)]
 
-    def finished(self) -> list[list[dict[str, Tensor]]]:
+    def finished(self, n_best: int) -> list[list[dict[str, Tensor]]]:
         """Return each sentence's best finished hypotheses, or one of nothing but the end."""
         best = []
         for hypotheses in self._finished:
             in_order = sorted(hypotheses, key=lambda hypothesis: -float(hypothesis["score"]))
-            best.append(in_order[: self._n_best] or [self._nothing])
+            best.append(in_order[:n_best] or [self._nothing])
         return best
 
     @property
@@ -281,15 +280,10 @@ class _Beams:
             return
         counted_NB = ends_NB & (ends_NB.cumsum(1) + self._ended_N.unsqueeze(1) <= self._beam)
         self._ended_N = self._ended_N + counted_NB.sum(1)
-        value_NB = total_NB.masked_fill(~counted_NB, NEVER) / self.length**self._penalty
-        if self._n_best == 1:  # only better ones than before
-            before_N, now_N = self._best_S[self._sentence_N], value_NB.amax(1)
-            counted_NB = (value_NB == now_N.unsqueeze(1)) & (now_N > before_N).unsqueeze(1)
-            self._best_S[self._sentence_N] = before_N.maximum(now_N)
         indices, places = counted_NB.nonzero(as_tuple=True)
         rows = indices * (len(self.tokens_RL) // len(counted_NB)) + parents_NB[indices, places]
         ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)
-        values = value_NB[indices, places].cpu()
+        values = (total_NB[indices, places] / self.length**self._penalty).cpu()
         for sentence, tokens, score in zip(self._sentence_N[indices].tolist(), ended, values, strict=True):
             self._finished[sentence].append({"tokens": tokens, "score": score})
 
@@ -308,7 +302,7 @@ def projection(model: Any) -> nn.Linear | None:
     """Return the layer that alone makes the decoder's logits, on a CPU, or None."""
     if not isinstance(model, TransformerModelBase):
         return None
-    decoder, layer = type(model.decoder), getattr(model.decoder, "output_projection", None)
+    decoder, layer = type(model.decoder), model.decoder.output_projection
     is_fairseqs = type(model).get_normalized_probs == TransformerModelBase.get_normalized_probs
     is_fairseqs &= decoder.output_layer == TransformerDecoderBase.output_layer
     is_fairseqs &= decoder.forward == TransformerDecoderBase.forward
@@ -318,7 +312,3 @@ def projection(model: Any) -> nn.Linear | None:
     return layer if plain and model.decoder.adaptive_softmax is None else None
 
 
-def can_widen(model: Any) -> bool:
-    """Return whether the model's decoder can share states between hypotheses."""
-    decoder = getattr(model, "decoder", None)
-    return isinstance(decoder, Decoder) and decoder.shares_beams

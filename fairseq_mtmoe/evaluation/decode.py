@@ -21,12 +21,14 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_mtmoe.data.translation.vocabulary import End, ends_of
-from fairseq_mtmoe.errors import flag, raise_invalid
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch, length_limits
 from fairseq_mtmoe.evaluation.first_words import first_words
-from fairseq_mtmoe.evaluation.stored import Inference, expect_counts
+from fairseq_mtmoe.evaluation.stored import COUNT, Inference
+from fairseq_mtmoe.io.typed import Rule
 from fairseq_mtmoe.moe.gates import base_gates
+from fairseq_mtmoe.options import option
 
 MOST_TOKENS = 12000  # in a batch without options, as in fairseq
 # Without options thousands of short sentences would share a batch, and their hypotheses would fill
@@ -34,30 +36,26 @@ MOST_TOKENS = 12000  # in a batch without options, as in fairseq
 MOST_SENTENCES = 1000
 
 
+_FROM_0 = Rule("a finite number of at least 0", lambda value: 0 <= value < math.inf)
+
+
 @dataclass(frozen=True)
 class Decoding(Inference):
     """fairseq-generate's options, and BASE layers' routing; None: as trained."""
 
-    beam: int = 5
-    lenpen: float = 1.0
-    max_len_a: float = 0.0
-    max_len_b: int = 200
+    beam: int = option(5, None, COUNT)
+    lenpen: float = option(1.0, None, Rule("a finite number", math.isfinite))
+    max_len_a: float = option(0.0, None, _FROM_0)
+    max_len_b: int = option(200, None, _FROM_0)
     base_evaluation: str | None = None
     sampling: bool = False  # draw words instead of searching for the best
-    sampling_topk: int | None = None
+    sampling_topk: int | None = option(None, None, COUNT)
     seed: int = 1  # of random draws
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect_counts(beam=self.beam, sampling_topk=self.sampling_topk)
         if self.sampling_topk is not None and not self.sampling:
             raise_invalid("--sampling-topk", "absent without `--sampling`", self.sampling_topk)
-        if not math.isfinite(self.lenpen):
-            raise_invalid("--lenpen", "a finite number", self.lenpen)
-        for name in ("max_len_a", "max_len_b"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
-                raise_invalid(flag(name), "a finite number of at least 0", value)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -110,9 +108,8 @@ class Direction:
         manager, options = task.data_manager, task.args
         token = manager.get_decoder_langtok(target, options.langtoks["main"][1])
         language_id = manager.lang_dict.index(source) if options.enable_lang_ids else None
-        if options.lang_tok_replacing_bos_eos:
-            return cls(pair, None, token, task_id, language_id, end)
-        return cls(pair, token, None, task_id, language_id, end)
+        word, first_input = (None, token) if options.lang_tok_replacing_bos_eos else (token, None)
+        return cls(pair, word, first_input, task_id, language_id, end)
 
 
 class Row(NamedTuple):
@@ -192,13 +189,12 @@ def batches_of(lengths: Sequence[int], decoding: Decoding) -> list[list[int]]:
         most_tokens, most_sentences = MOST_TOKENS, MOST_SENTENCES
     longest = max(lengths, default=0)
     if most_tokens is not None and longest > most_tokens:
-        raise_invalid(
-            "--max-tokens", f"at least {longest}, the length of the longest sentence", most_tokens
-        )
-    order = np.argsort(np.array(lengths, dtype=np.int64), kind="stable")
-    tokens = np.array(lengths, dtype=np.int64)
-    if not len(order):
+        rule = f"at least {longest}, the length of the longest sentence"
+        raise_invalid("--max-tokens", rule, most_tokens)
+    if not lengths:
         return []
+    tokens = np.array(lengths)
+    order = tokens.argsort(kind="stable")
     batches = data_utils.batch_by_size(order, None, tokens[order], most_tokens, most_sentences)
     return [batch.tolist()[::-1] for batch in batches]
 

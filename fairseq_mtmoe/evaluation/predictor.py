@@ -58,38 +58,6 @@ class Choice:
     absent: list[str]
 
 
-def choose_sets(
-    root: Path, rows: Mapping[str, TaskRow], heads: Mapping[str, object], subset: str,
-    shape_of: Callable[[TaskRow], object],
-) -> Choice:  # fmt: skip
-    """Return the sets with data that a head of the same shape predicts.
-
-    The head is the task's own, or the one that its row names.
-    """
-    choice = Choice([], [], [])
-    for name, row in rows.items():
-        keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
-        present = [split for split in keys if is_there(root, row, split)]
-        head = next((task for task in (name, row.head) if task in heads and heads[task] == shape_of(row)), None)
-        if head is not None:
-            choice.sets.extend(PredictedSet(keys[split], name, row, split, head) for split in present)
-        elif present:
-            choice.headless.append(name)
-        if head == name:
-            choice.absent.extend(keys[split] for split in keys if split not in present)
-    if not choice.sets:
-        tasks_of_model = ", ".join(heads)
-        raise UserError(
-            f"`{root}` must have {subset} data of one of the model's tasks ({tasks_of_model}), but has none."
-        )
-    files: dict[str, str] = {}
-    for chosen in choice.sets:
-        file = chosen.submission.file
-        if (other := files.setdefault(file, chosen.key)) != chosen.key:
-            raise_invalid(f"{chosen.key}: submissions: file", f"another one than that of {other}", file)
-    return choice
-
-
 class Predictor:
     """A checkpoint's model and task on data; `task_table` replaces the run's tables."""
 
@@ -107,19 +75,39 @@ class Predictor:
         self._sets = _BY_TASK[stored.setting(settings, "_name")](self._task, self.model)
 
     def choose(self, subset: str) -> Choice:
-        """Return the sets that the model can predict; see `choose_sets`."""
-        return choose_sets(self._root, self.table, self._sets.shapes, subset, self._sets.shape_of)
+        """Return the sets with data that a head of the same shape predicts.
+
+        The head is the task's own, or the one that its row names.
+        """
+        choice, heads = Choice([], [], []), self._sets.shapes
+        for name, row in self.table.items():
+            keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
+            present = [split for split in keys if is_there(self._root, row, split)]
+            shape = self._sets.shape_of(row)
+            head = next((task for task in (name, row.head) if task in heads and heads[task] == shape), None)
+            if head is not None:
+                choice.sets.extend(PredictedSet(keys[split], name, row, split, head) for split in present)
+            elif present:
+                choice.headless.append(name)
+            if head == name:
+                choice.absent.extend(keys[split] for split in keys if split not in present)
+        if not choice.sets:
+            rule = f"{subset} data of one of the model's tasks ({', '.join(heads)})"
+            raise UserError(f"`{self._root}` must have {rule}, but has none.")
+        files: dict[str, str] = {}
+        for chosen in choice.sets:
+            file = chosen.submission.file
+            if (other := files.setdefault(file, chosen.key)) != chosen.key:
+                raise_invalid(f"{chosen.key}: submissions: file", f"another one than that of {other}", file)
+        return choice
 
     def read(self, sets: Sequence[PredictedSet]) -> list[Any]:
         """Return the tokenized examples of sets."""
         task, examples = self._task, []
         for chosen in sets:
-            row, tokenizer = chosen.row, task.tokenizer_of(chosen.row)
-            examples.append(
-                task.read_split(
-                    self._root, chosen.name, row, chosen.split, tokenizer, task.token_cache, labelled=False
-                )
-            )
+            of_set = self._root, chosen.name, chosen.row, chosen.split
+            tokenizer = task.tokenizer_of(chosen.row)
+            examples.append(task.read_split(*of_set, tokenizer, task.token_cache, labelled=False))
         return examples
 
     @torch.no_grad()

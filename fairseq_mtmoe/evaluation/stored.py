@@ -16,20 +16,27 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from fairseq_mtmoe.checkpoints import loading, rebuild
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.translation.file_names import find_side
-from fairseq_mtmoe.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.io.typed import Rule
 from fairseq_mtmoe.moe.parallel.placement import whole_models
+from fairseq_mtmoe.options import check_rules, option
 
 TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")  # tasks that translate one pair
 OF_BENCHMARKS = ("glue", "text_to_text")  # tasks scored by the task table's metrics
 
 
+COUNT = Rule(
+    f"a whole number from 1 to {2**31 - 1}", lambda value: isinstance(value, int) and 1 <= value < 2**31
+)
+
+
 @dataclass(frozen=True)
 class Inference:
-    """Options of computation with fairseq's names (UserError: fp16 with bf16)."""
+    """Options of computation with fairseq's names (UserError: one is wrong)."""
 
-    batch_size: int | None = None
-    max_tokens: int | None = None
+    batch_size: int | None = option(None, None, COUNT)
+    max_tokens: int | None = option(None, None, COUNT)
     fp16: bool = False
     bf16: bool = False
     cpu: bool = False
@@ -37,7 +44,7 @@ class Inference:
     def __post_init__(self) -> None:
         if self.fp16 and self.bf16:
             raise_invalid("--bf16", "off with --fp16", self.bf16)
-        expect_counts(batch_size=self.batch_size, max_tokens=self.max_tokens)
+        check_rules(self, type(self))
 
     @property
     def use_cuda(self) -> bool:
@@ -48,13 +55,6 @@ class Inference:
         """Return a batch on the model's device."""
         moved: dict[str, Any] = utils.move_to_cuda(sample) if self.use_cuda else sample
         return moved
-
-
-def expect_counts(**values: object) -> None:
-    """Raise `UserError` for an option that is no positive number of 32 bits or None."""
-    for name, value in values.items():
-        if value is not None and (not isinstance(value, int) or not 1 <= value < 2**31):
-            raise_invalid(flag(name), f"a whole number from 1 to {2**31 - 1}", value)
 
 
 def read(path: str) -> dict[str, Any]:
@@ -76,12 +76,8 @@ def task_settings(
     cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state.get("cfg")
     task = cfg.get("task") if cfg is not None else None
     name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
-    rule = f"a checkpoint of {what} ({', '.join(tasks)})"
-    if name not in tasks and name in OF_BENCHMARKS:
-        advice = "`mtmoe evaluate` scores it, and `mtmoe predict` writes its answers"
-        raise UserError(f"`{path}` must be {rule}, but is one of {name}: {advice}.")
     if name not in tasks:
-        raise_invalid(path, rule, name)
+        raise_invalid(path, f"a checkpoint of {what} ({', '.join(tasks)})", name)
     rebuild.check_name(path, state, "task")  # fairseq may find another name in them
     settings = _completed(task) if isinstance(task, DictConfig) else copy.deepcopy(task)
     if setting(settings, "eval_bleu"):

@@ -12,7 +12,6 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from fairseq import utils
@@ -48,13 +47,8 @@ def sizes_of(data: str, subset: str) -> dict[str, int]:
     folder = folders(data)[0]
     sizes = _sizes(folder, subset)
     if not sizes:
-        subsets = sorted({side.split for side in indexed_sides(folder)})
-        if not subsets:
-            raise UserError(
-                f"The data directory {folder} must have files of `fairseq-preprocess` or `mtmoe prepare`, but has "
-                "none; a benchmark's files are for checkpoints of its tasks."
-            )
-        raise_invalid("--subset", f"one that the data directory {folder} has ({', '.join(subsets)})", subset)
+        subsets = ", ".join(sorted({side.split for side in indexed_sides(folder)})) or "none"
+        raise_invalid("--subset", f"one that the data directory {folder} has ({subsets})", subset)
     return sizes
 
 
@@ -147,9 +141,12 @@ class _Side:
         source, _, target = pair.partition("-")
         folder = folders(data)[0]
         self.prefix = Path(find_side(folder, subset, source, target, lang) or folder / side_name(subset, pair, lang))
-        self.raw = raw_of(self.prefix)
+        self.raw = folder / TEXT_FOLDER / self.prefix.name
         self._spell = spell
-        dataset = sentences_in(self.prefix, spell.dictionary)
+        count_sentences(str(self.prefix))  # refuses a file that is missing or damaged
+        dataset = data_utils.load_indexed_dataset(str(self.prefix), spell.dictionary)
+        if dataset.supports_prefetch:  # older formats read nothing without it
+            dataset.prefetch(range(len(dataset)))
         self.sentences: list[torch.Tensor] = [dataset[number] for number in range(len(dataset))]
 
     def spelled(self, unknown: str) -> list[str]:
@@ -158,39 +155,18 @@ class _Side:
 
     def text(self) -> list[str]:
         """Return the lines in `raw/` (UserError: they do not match the binarized lines)."""
-        raw, advice = self.raw, "; put the right text there, or give `--references fairseq`"
-        lines = text_of(raw, len(self.sentences), advice)
+        rule = f"`{self.raw}` must be the text of `{self.raw.name}.bin` ({len(self.sentences)} lines)"
+        advice = "put the right text there, or give `--references fairseq`"
+        lines = _lines(self.raw)
+        if len(lines) != len(self.sentences):
+            raise UserError(f"{rule}, but has {len(lines)}; {advice}.")
         for number, (line, pattern) in enumerate(zip(lines, self.spelled(_ANYTHING), strict=True), start=1):
             if not _fits(_letters(line), _letters(pattern).split(_ANYTHING)):
-                rule = f"must be the text of `{raw.name}.bin`"
-                raise UserError(f"`{raw}` {rule}, but line {number} is another there{advice}.")
+                raise UserError(f"{rule}, but line {number} is another there; {advice}.")
         return lines
 
 
-def raw_of(prefix: Path) -> Path:
-    """Return the file for the text of a side, which need not exist."""
-    return prefix.parent / TEXT_FOLDER / prefix.name
-
-
-def sentences_in(prefix: Path, dictionary: Dictionary | None = None) -> Any:
-    """Return a side's binarized sentences (UserError: a file is missing or damaged)."""
-    count_sentences(str(prefix))
-    dataset = data_utils.load_indexed_dataset(str(prefix), dictionary)
-    if dataset.supports_prefetch:  # older formats read nothing without it
-        dataset.prefetch(range(len(dataset)))
-    return dataset
-
-
-def text_of(raw: Path, count: int, advice: str = "") -> list[str]:
-    """Return a side's text (UserError, with advice: it has another count of lines)."""
-    lines = lines_of(raw)
-    if len(lines) != count:
-        rule = f"the text of `{raw.name}.bin` ({count} lines)"
-        raise UserError(f"`{raw}` must be {rule}, but has {len(lines)}{advice}.")
-    return lines
-
-
-def lines_of(path: Path) -> list[str]:
+def _lines(path: Path) -> list[str]:
     """Return a file's lines without further line breaks inside."""
     return [" ".join(line.splitlines()) for line in text_lines(path)]
 
@@ -199,7 +175,7 @@ def _further(raw: Path, count: int) -> tuple[list[str], ...]:
     """Return further references: files with numbers from 1 on."""
     references: list[list[str]] = []
     while (path := raw.with_name(f"{raw.name}.{len(references) + 1}")).exists():
-        references.append(lines_of(path))
+        references.append(_lines(path))
         if len(references[-1]) != count:
             raise UserError(
                 f"`{path}` must have a line for each of the {count} of `{raw.name}`, empty if there is no further "

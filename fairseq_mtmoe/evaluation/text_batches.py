@@ -9,8 +9,7 @@ import logging
 import math
 import unicodedata
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,55 +103,30 @@ class Pieces:
             encoded.append(ids.tolist())
         return encoded
 
-    def speller(self, ignored: Sequence[int]) -> "Spelled":
-        """Return a converter of tokens to text."""
-        return Spelled(self._dictionary, ignored, self._processor if self._has_bytes else None)
+    def speller(self, ignored: Sequence[int]) -> Callable[[Any], str]:
+        """Return a converter of tokens to a line as `mtmoe evaluate` writes it."""
+        spell = Speller(self._dictionary, None if self._has_bytes else "sentencepiece", ignored)
 
+        def line_of(tokens: Any) -> str:
+            text = spell(tokens, UNKNOWN)
+            if self._has_bytes:
+                text = self._processor.decode(text.split(" "))
+            return " ".join(text.replace("\t", " ").splitlines())  # no character in it ends a line
 
-class Spelled:
-    """Converts tokens to a line as `mtmoe evaluate` does; byte pieces need a model."""
-
-    def __init__(
-        self, dictionary: Dictionary, ignored: Sequence[int], processor: Any = None
-    ) -> None:
-        self._processor = processor
-        self._spell = Speller(dictionary, "sentencepiece" if processor is None else None, ignored)
-
-    def __call__(self, tokens: Any) -> str:
-        text = self._spell(tokens, UNKNOWN)
-        if self._processor is not None:
-            text = self._processor.decode(text.split(" "))
-        return " ".join(text.replace("\t", " ").splitlines())  # no character in it ends a line
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The directions that a checkpoint was last trained on.
-
-    only_new_rows: whether training changed nothing but the embeddings of a later language.
-    """
-
-    path: str
-    pairs: tuple[str, ...]
-    only_new_rows: bool
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any], path: str) -> "Trained":
-        """Return what a checkpoint's state says (UserError: it is of another task)."""
-        settings = stored.task_settings(dict(state), path, TASKS, BY_PIECES)
-        adapts = bool((model_options(state) or {}).get("pemt_stage"))  # it trained adapters, too
-        pairs = stored.pairs_of(settings, state.get("task_state") or {})
-        return cls(path, tuple(pairs), bool(stored.setting(settings, "train_only")) and not adapts)
+        return line_of
 
 
 class Forms:
     """Languages, vocabulary and forms of sentences of an ensemble's first file."""
 
     def __init__(self, states: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> None:
-        self._trained = [Trained.of(*model) for model in zip(states, paths, strict=True)]
-        state, path, pairs = states[0], paths[0], self._trained[0].pairs
-        settings = stored.task_settings(dict(state), path, TASKS, BY_PIECES)
-        saved = state.get("task_state") or {}
+        models = list(zip(paths, states, strict=True))
+        all_settings = [stored.task_settings(dict(state), path, TASKS, BY_PIECES) for path, state in models]
+        self._trained = {
+            path: _trained_on(state, settings) for (path, state), settings in zip(models, all_settings, strict=True)
+        }
+        (path, state), settings = models[0], all_settings[0]
+        pairs, saved = self._trained[path][0], state.get("task_state") or {}
         langs = stored.names_in(saved.get("langs")) or _languages(settings, pairs)
         if len(langs) < 2:
             raise UserError(f"`{path}` must name the languages that it translates, but names none.")
@@ -168,7 +142,7 @@ class Forms:
         self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
         if saved:
             self.task.load_state_dict(dict(saved))
-        for member, its_path in zip(states[1:], paths[1:], strict=True):
+        for its_path, member in models[1:]:
             self.task.check_vocabulary(member.get("task_state"), its_path)
         self.langs: list[str] = list(self.task.langs)
         limit = (model_options(state) or plain(state.get("args"))).get("max_source_positions")
@@ -176,10 +150,10 @@ class Forms:
         self._pieces = functools.cache(self._pieces_until)
         for pieces_of in (self.source, self.target):
             pieces_of(langs[0])  # refuses a damaged one before the model is built
-        self._specs: tuple[str | None, str | None] = tuple(self.task.args.langtoks["main"])
-        self.replaces_ends: bool = self.task.args.lang_tok_replacing_bos_eos
+        self._spec: str | None = self.task.args.langtoks["main"][0]
+        self._replaces_ends: bool = self.task.args.lang_tok_replacing_bos_eos
         # Number of a source's pieces, without its end and language token
-        self.room = self.longest - 1 - (self._specs[0] is not None and not self.replaces_ends)
+        self.room = self.longest - 1 - (self._spec is not None and not self._replaces_ends)
 
     def ends(self, lang: str) -> tuple[End | None, End | None]:
         """Return the ends of source and target vocabularies for a language: `ends_of`."""
@@ -215,9 +189,9 @@ class Forms:
         for target in targets:
             self.task.task_id(f"{source}-{target}")  # refuses what a model of pairs lacks
             is_old = self.ends(source)[0] is not None and self.ends(target)[1] is not None
-            for model in self._trained:
-                if f"{source}-{target}" not in model.pairs and not (model.only_new_rows and is_old):
-                    _warn_of_untrained(model.path, f"{source}-{target}", model.pairs)
+            for path, (pairs, only_new_rows) in self._trained.items():
+                if f"{source}-{target}" not in pairs and not (only_new_rows and is_old):
+                    _warn_of_untrained(path, f"{source}-{target}", pairs)
 
     def rows(self, lines: Lines, source: str, targets: Sequence[str]) -> list[Row]:
         """Return a row for each target and part of a line, by `(target, line, part)`.
@@ -269,10 +243,10 @@ class Forms:
     def tokens(self, pieces: list[int], source: str, target: str) -> list[int]:
         """Return the encoder's input, in the form of fairseq's multilingual data or ours."""
         end = self.task.source_dictionary.eos()
-        token = self.task.data_manager.get_encoder_langtok(source, target, self._specs[0])
+        token = self.task.data_manager.get_encoder_langtok(source, target, self._spec)
         if token is None:
             return [*pieces, end]
-        if self.replaces_ends:
+        if self._replaces_ends:
             return [*pieces, token]
         if self.task.args.encoder_langtok_last:
             return [*pieces, end, token]
@@ -284,6 +258,13 @@ class Forms:
         dictionary, settings = self.task.target_dictionary, vars(self.task.args)
         symbols = (symbol for lang in self.langs for symbol in codes_of(lang, settings))
         return [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
+
+
+def _trained_on(state: Mapping[str, Any], settings: Any) -> tuple[tuple[str, ...], bool]:
+    """Return the pairs that a checkpoint was last trained on, and whether training changed only new embeddings."""
+    adapts = bool((model_options(state) or {}).get("pemt_stage"))  # it trained adapters, too
+    pairs = stored.pairs_of(settings, state.get("task_state") or {})
+    return tuple(pairs), bool(stored.setting(settings, "train_only")) and not adapts
 
 
 @functools.cache

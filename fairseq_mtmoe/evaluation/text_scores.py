@@ -8,8 +8,7 @@ Letters: `B` sentences, `T` places, `N` tokens of all sentences, `H` width of th
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.decode import Decoding, Row, batches_of
 from fairseq_mtmoe.evaluation.lines import Lines
-from fairseq_mtmoe.evaluation.text_batches import Forms, Pieces
+from fairseq_mtmoe.evaluation.text_batches import Forms
 
 _LOGITS = 1 << 24  # computed at a time: a batch with a large vocabulary has gigabytes
 _CHARACTERS = 4  # per token of the limit: only longer lines are cut by `expect_short`
@@ -31,30 +30,12 @@ class Given(NamedTuple):
     written: list[int]
 
 
-@dataclass
-class Pairs:
-    """Pairs of lines scored together; `batches` have the longest sources first."""
-
-    lines: int
-    batches: list[list[Given]]
-    _tokens: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
-
-    def add(self, batch: Sequence[Given], scores: Sequence[Sequence[float]]) -> None:
-        """Store the log-probabilities of a batch's tokens."""
-        for pair, values in zip(batch, scores, strict=True):
-            self._tokens[pair.row.key] = list(zip(pair.written, values, strict=True))
-
-    def finished(self) -> list[list[tuple[int, float]]]:
-        """Return each line's tokens with log-probabilities; none if both lines are empty."""
-        return [self._tokens.get(line, []) for line in range(self.lines)]
-
-
 class Forced:
-    """Makes batches of pairs of lines; `longest` is the decoder's limit in tokens."""
+    """Scores pairs of lines in batches; `longest` is the decoder's limit in tokens."""
 
     def __init__(self, forms: Forms, source: str, target: str, longest: int) -> None:
         self._forms, self._langs = forms, (source, target)
-        self._pieces: tuple[Pieces, Pieces] = forms.source(source), forms.target(target)
+        self._pieces = forms.source(source), forms.target(target)
         self._direction = forms.direction(source, target)
         word = self._direction.first_word
         self._begin = [] if word is None else [word]
@@ -63,18 +44,28 @@ class Forced:
     def expect_short(self, side: int, lines: Lines) -> None:
         """Refuse sources (0) or targets (1) that are too long (UserError).
 
-        Only lines with many characters are cut. `group` refuses all; this checks much text before
+        Only lines with many characters are cut. `scores` refuses all; this checks much text before
         it is scored.
         """
         for number, line in enumerate(lines.lines, start=lines.first):
             if len(line) > self._rooms[side] // _CHARACTERS:
                 self._encoded(side, Lines([line], lines.name, number))
 
-    def group(self, sources: Lines, targets: Lines, decoding: Decoding) -> Pairs:
-        """Return the batches of equally many sources and targets.
+    def scores(
+        self,
+        sources: Lines,
+        targets: Lines,
+        decoding: Decoding,
+        score_all: Callable[[Sequence[Sequence[Given]]], Iterable[list[list[float]]]],
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> list[list[tuple[int, float]]]:
+        """Return each target's tokens with log-probabilities; none if both lines are empty.
 
-        Raises:
-            UserError: a line is too long.
+        Args:
+            sources, targets: equally many lines (UserError: one is too long).
+            decoding: has the batches' sizes.
+            score_all: scores batches, in their order.
+            advance: called with the number of lines in a batch.
         """
         encoded = zip(self._encoded(0, sources), self._encoded(1, targets), strict=True)
         end = self._forms.task.target_dictionary.eos()
@@ -83,7 +74,13 @@ class Forced:
             if pieces or wanted:
                 row = Row(line, self._direction, self._forms.tokens(pieces, *self._langs))
                 pairs.append(Given(row, [*self._begin, *wanted, end]))
-        return Pairs(len(sources.lines), _batches(pairs, decoding))
+        found: list[list[tuple[int, float]]] = [[] for _ in sources.lines]
+        batches = _batches(pairs, decoding)
+        for batch, scores in zip(batches, score_all(batches), strict=True):
+            for pair, values in zip(batch, scores, strict=True):
+                found[pair.row.key] = list(zip(pair.written, values, strict=True))
+            advance(len(batch))
+        return found
 
     def _encoded(self, side: int, lines: Lines) -> list[list[int]]:
         encoded = self._pieces[side].encode(lines.lines)

@@ -6,7 +6,7 @@ each with its own language tokens and ids.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -14,7 +14,7 @@ from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.decode import Decoder, Decoding, Hypothesis, Row, batch_of, ready
 from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.evaluation.lines import Lines
-from fairseq_mtmoe.evaluation.text_batches import Forms, Spelled, Translated, bits, joined
+from fairseq_mtmoe.evaluation.text_batches import Forms, Translated, bits, joined
 from fairseq_mtmoe.evaluation.text_scores import Forced, Given, log_probs
 
 _ARGUMENTS = "source", "target"
@@ -39,9 +39,11 @@ class TextTranslator:
         self.forms = Forms(states, checkpoints)
         self._task = self.forms.task
         self._models: list[Any] = []
-        self._load(states, checkpoints)
+        for path in checkpoints:  # frees each state: it is as large as its model
+            model = stored.build_model(self._task, states.pop(0), path)
+            self._models.append(ready(model, self.decoding))
         self.decoder = lru_cache(maxsize=4)(partial(Decoder, self._task, self._models))
-        self._spellers = lru_cache(maxsize=None)(self._speller)
+        self._spellers = cache(self._speller)
 
     @property
     def langs(self) -> list[str]:
@@ -156,16 +158,15 @@ class TextTranslator:
             rule = f"as many lines as there are sources, {len(texts[0]):,}"
             raise UserError(f"`targets` must be {rule}, but are {len(texts[1]):,} instead.")
         sides = Lines(texts[0], "the sources"), Lines(texts[1], "the targets")
-        pairs = self.forced(source, target, _ARGUMENTS).group(*sides, self.decoding)
-        for batch in pairs.batches:
-            pairs.add(batch, self.score_batch(batch))
+        forced = self.forced(source, target, _ARGUMENTS)
+        scores = forced.scores(*sides, self.decoding, partial(map, self.score_batch))
         symbols = self._task.target_dictionary
-        return [[(symbols[token], value) for token, value in tokens] for tokens in pairs.finished()]
+        return [[(symbols[token], value) for token, value in tokens] for tokens in scores]
 
     def forced(
         self, source: str, target: str, names: tuple[str, str] = ("--from", "--to")
     ) -> Forced:
-        """Return a maker of batches of pairs (UserError: a language is unknown).
+        """Return what scores pairs of lines (UserError: a language is unknown).
 
         names: of the arguments, for errors.
         """
@@ -193,15 +194,9 @@ class TextTranslator:
             texts.append(Translated(text, score, len(best.tokens), best.is_cut))
         return texts
 
-    def _speller(self, target: str) -> Spelled:
+    def _speller(self, target: str) -> Callable[[Any], str]:
         ignored = [self._task.target_dictionary.eos(), *self.forms.language_tokens]
         return self.forms.target(target).speller(ignored)
-
-    def _load(self, states: list[dict[str, Any]], paths: Sequence[str]) -> None:
-        while states:  # free each: it is as large as its model
-            model = stored.build_model(self._task, states[0], paths[len(self._models)])
-            del states[0]
-            self._models.append(ready(model, self.decoding))
 
 
 def _best_of_line(parts: Mapping[int, Sequence[Translated]], decoder: Decoder) -> list[Translated]:
