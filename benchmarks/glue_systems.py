@@ -22,7 +22,7 @@ from wmt15_models import training_config
 
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
+from fairseq_mtmoe.backbones.bert.key_map import KEYS
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
@@ -73,7 +73,8 @@ class PeerModel(BaseFairseqModel):
         values = config.for_hugging_face()
         del values["architectures"]
         self.encoder = BertModel(AutoConfig.for_model(values.pop("model_type"), **values), add_pooling_layer=False)
-        self.encoder.load_state_dict({hugging_face_key(key): value for key, value in ours.encoder.state_dict().items()})
+        state = ours.encoder.state_dict()
+        self.encoder.load_state_dict({KEYS.hugging_face_key(key): value for key, value in state.items()})
         self.heads = copy.deepcopy(ours.heads)
         self.padding = config.pad_token_id
 

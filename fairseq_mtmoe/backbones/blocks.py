@@ -45,13 +45,13 @@ class Block(SlotBlock):
         self.bottleneck: ConditionalBottleneck | None = None  # added to the block's output
 
     def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
-        """Compute the block's second half: `h` (L, B, H) plus the slot's branch."""
+        """Compute the block's second half: `h` (L, B, H) plus the slot's branch, plus the bottleneck's, if any."""
         branch_input = self.normalize(self.final_layer_norm, h, context) if self.normalize_before else h
         h = self.join(self.slot(self, h, branch_input, context), h)
         h = h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
         if context.mixture is not None and self in context.mixture.narrow:
             context.mixture.measure(self, h, context.padding_mask)
-        return h
+        return h if self.bottleneck is None else h + self.bottleneck(h, context.tasks, context.task_ids)
 
     def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
         """Apply one of the block's norms, conditional or not, to `x` (L, B, H)."""
@@ -66,10 +66,6 @@ class Block(SlotBlock):
         """Add a branch to the residual stream, after dropout."""
         dropped: Tensor = self.dropout_module(branch)
         return h + dropped
-
-    def with_bottleneck(self, h: Tensor, context: BatchContext) -> Tensor:
-        """Return the block's output (L, B, H) plus its bottleneck's, if it has one."""
-        return h if self.bottleneck is None else h + self.bottleneck(h, context.tasks, context.task_ids)
 
 
 class Stack(nn.Module):

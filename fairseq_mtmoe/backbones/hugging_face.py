@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,12 +15,18 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.io.files import new_folder, read_json, regular_file
+from fairseq_mtmoe.io.typed import Rule, between, fault, mapping_of
 
 IMPORT_ANEW = "write it again with `mtmoe import-hf`"  # the remedy for a damaged file of this command
 CONFIG, SAFETENSORS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
 ADAPTERS = "adapter_config.json"
 MOST = 1 << 24  # maximum of any size: a file with a larger one is damaged
-MOST_BLOCKS = 1 << 10
+# Annotations of configs
+Size = Annotated[int, between(1, MOST)]
+TokenId = Annotated[int, between(0, MOST)]
+Blocks = Annotated[int, between(1, 1 << 10)]
+Share = Annotated[float, between(0, 1)]
+Dropout = Annotated[float, Rule("a number from 0 to below 1", lambda value: 0 <= value < 1)]
 _INDEX = re.compile(r"(?<=\.)(0|[1-9]\d{0,5})(?=\.)|(?<=^layers\.)\d+(?=\.)")
 
 AnyConfig = TypeVar("AnyConfig")
@@ -61,30 +67,12 @@ def _translated(module: str, table: Mapping[str, str]) -> str:
     return table[_INDEX.sub("{}", module, count=1)].format(index[0])
 
 
-def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Collection[str] = (),
-                 choices: Mapping[str, Collection[str]] | None = None) -> None:  # fmt: skip
-    """Raise a `UserError` for the first field with a wrong type or impossible value.
-
-    may_be_zero: fields whose whole numbers start at 0 instead of 1.
-    may_be_large: fields whose numbers may exceed 1; others must be from 0 to 1.
-    choices: allowed values by field.
-    """
-    for name, kind in get_type_hints(type(sizes)).items():
-        value = getattr(sizes, name)
-        if kind is int:
-            least, most = (0 if name in may_be_zero else 1), (MOST_BLOCKS if name.endswith("_layers") else MOST)
-            if type(value) is not int or not least <= value <= most:
-                raise_invalid(name, f"a whole number from {least} to {most}", value)
-        elif kind is float:
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not 0 <= value <= (MOST if name in may_be_large else 1):
-                raise_invalid(name, "a number from 0 on" if name in may_be_large else "a number from 0 to 1", value)
-            if value == 1 and "dropout" in name:
-                raise_invalid(name, "from 0 to below 1", value)
-        elif kind in (bool, bool | None) and type(value) is not bool:
-            raise_invalid(name, "true or false", value)
-        elif kind is str and value not in (choices or {}).get(name, (value,)):
-            raise_invalid(name, f"one of {', '.join((choices or {})[name])}", value)
+def check_fields(sizes: Any) -> None:
+    """Raise a `UserError` for the first field that breaks its annotation."""
+    kind: type = type(sizes)
+    found = fault(vars(sizes), mapping_of(kind))
+    if found is not None:
+        raise UserError(f"`{found.path}` must be {found.rule}, but is {found.value} instead.")
 
 
 @contextmanager
@@ -96,16 +84,17 @@ def in_file(path: object) -> Iterator[None]:
         raise UserError(f"{str(error).removesuffix('.')} (in `{path}`).") from error
 
 
-def config_values(values: Any, model_types: Collection[str]) -> dict[str, Any]:
-    """Return the value of a `config.json`.
+def config_values(folder: Path, model_types: Collection[str]) -> dict[str, Any]:
+    """Return the values in a folder's `config.json`.
 
     Raises `UserError`: its `model_type` is none of these.
     """
+    values: Any = read_json(folder / CONFIG, "the `config.json` of a model's folder")
     if not isinstance(values, dict):
-        raise_invalid(CONFIG, "a dictionary", values)
+        raise_invalid(str(folder / CONFIG), "a dictionary", values)
     if values.get("model_type") not in model_types:
-        with in_file(CONFIG):
-            raise_invalid("model_type", " or ".join(model_types), values.get("model_type"))
+        with in_file(folder / CONFIG):
+            raise_invalid("model_type", f"one of {', '.join(model_types)}", values.get("model_type"))
     return values
 
 
@@ -182,10 +171,7 @@ def named_values(path: Path, values: Any) -> dict[str, Any]:
 
 def check_is_whole(folder: Path) -> None:
     """Raise a `UserError` if a folder has adapters without their model."""
-    has_weights = any(
-        (folder / f"{name}{end}").exists() for name in (SAFETENSORS, TORCH) for end in ("", ".index.json")
-    )
-    if (folder / ADAPTERS).exists() and not (has_weights and (folder / CONFIG).exists()):
+    if (folder / ADAPTERS).exists() and not (folder / CONFIG).exists():
         raise UserError(
             f"`{folder}` must hold a whole model, but holds only adapters (`{ADAPTERS}`): merge them into their model "
             "with `peft` (`merge_and_unload`), and save the result."
@@ -271,10 +257,15 @@ def as_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def read_imported(path: str | Path, content: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Return the `content` of a file of `mtmoe import-hf`, read unless given.
+def read_imported(
+    path: str | Path, content: Mapping[str, Any] | None, name: str, kind: type[AnyConfig],
+    wanted_tensors: Callable[[AnyConfig], Mapping[str, Tensor]],
+) -> tuple[AnyConfig, Mapping[str, Any]]:  # fmt: skip
+    """Return the sizes in a file of `mtmoe import-hf`, and its content, read unless given.
 
     Raises `UserError` if the file is damaged or of another kind.
+
+    name: of the sizes. kind: their class. wanted_tensors: returns the tensors of a model of these sizes.
     """
     if Path(path).is_dir():
         raise UserError(
@@ -287,15 +278,15 @@ def read_imported(path: str | Path, content: Mapping[str, Any] | None = None) ->
             f"`{path}` must be a file of `mtmoe import-hf`, but is a checkpoint; start from a checkpoint with "
             "`--finetune-from-model`."
         )
-    return content
-
-
-def saved_config(path: str | Path, kind: type[AnyConfig], sizes: Mapping[str, Any]) -> AnyConfig:
-    """Return the sizes in a file (UserError: they are another model's or impossible)."""
+    sizes, state = content.get(name), content.get("model")
+    if not (isinstance(sizes, dict) and isinstance(state, dict)):
+        raise UserError(f"`{path}` must be a file of `mtmoe import-hf` with `{name}` and `model`, but has none.")
     try:
-        return kind(**sizes)
+        config = kind(**sizes)
     except TypeError as error:
         raise UserError(f"`{path}` must be a file of `mtmoe import-hf`, but has other sizes: {error}.") from error
+    check_tensors(path, wanted_tensors(config), state)
+    return config, content
 
 
 def check_tensors(
@@ -309,13 +300,10 @@ def check_tensors(
     for name, like in wanted.items():
         if name not in state:
             raise UserError(f"`{path}` must have a tensor `{name_of(name)}`, but has none.")
-        found, shape = state[name], tuple(like.shape)
-        if tuple(found.shape) != shape or found.dtype not in types:
-            rule, shown = (
-                f"{one}, {kind}".replace("torch.", "")
-                for one, kind in ((shape, " or ".join(map(str, types))), (tuple(found.shape), found.dtype))
-            )
-            raise UserError(f"`{name_of(name)}` in `{path}` must be {rule}, but is {shown} instead.")
+        found = state[name]
+        if found.shape != like.shape or found.dtype not in types:
+            rule = f"{tuple(like.shape)}, {' or '.join(map(str, types))}, but is {tuple(found.shape)}, {found.dtype}"
+            raise UserError(f"`{name_of(name)}` in `{path}` must be {rule.replace('torch.', '')} instead.")
     more = [name for name in state if name not in wanted]
     if more:
         raise UserError(f"`{path}` must have only the tensors of its sizes, but also has `{more[0]}`.")

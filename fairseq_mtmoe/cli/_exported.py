@@ -14,7 +14,7 @@ from fairseq_mtmoe.backbones.bert.heads import heads_from_text
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.backbones.hugging_face import Additions, check_tensors
 from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
-from fairseq_mtmoe.backbones.t5.config import T5Config
+from fairseq_mtmoe.backbones.t5.config import T5, T5Config
 from fairseq_mtmoe.backbones.t5.model import bare_state
 from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.backbones.translation.pretrained.writing import ExportedTranslator, exported_translator
@@ -54,7 +54,7 @@ class Exported(NamedTuple):
 def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     """Convert a file of `mtmoe import-hf` or a checkpoint (UserError: no Hugging Face class computes its model)."""
     if "cfg" not in content and "args" not in content:
-        of_kind = of_t5 if of_t5.KIND in content else of_bert
+        of_kind = of_t5 if T5 in content else of_bert
         return Exported(of_kind.load(path, content))
     if not isinstance(content.get("model"), dict):
         raise UserError(f"`{path}` must be a checkpoint of a model, but has no parameters.")

@@ -7,7 +7,7 @@ import click
 
 from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.io.files import output_file, read_json
+from fairseq_mtmoe.io.files import output_file
 
 
 @click.command("import-hf")
@@ -38,32 +38,26 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
         register()  # to read the options in fairseq's files
         found = _translator(read_fairseq_folder(folder), output)
     else:
-        values = read_json(folder / CONFIG, "the `config.json` of a model's folder")
-        found = _imported(folder, values, output)
+        found = _imported(folder, output)
     millions = sum({value.data_ptr(): value.numel() for value in found.model.state.values()}.values()) / 1e6
     rest = f"{len(found.left_out)} other tensor{'s' * (len(found.left_out) != 1)} left out"
     click.echo(f"{output}: {found.model.config.model_type}, {millions:.1f} million parameters; {rest}")
 
 
-def _imported(folder: Path, values: Any, output: Path) -> Any:
+def _imported(folder: Path, output: Path) -> Any:
     """Write OUT; return its model with the names of tensors left out."""
     from fairseq_mtmoe.backbones.bert import pretrained as of_bert
     from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA
-    from fairseq_mtmoe.backbones.hugging_face import CONFIG, in_file
+    from fairseq_mtmoe.backbones.hugging_face import config_values
     from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
     from fairseq_mtmoe.backbones.t5.config import T5
-    from fairseq_mtmoe.backbones.translation.pretrained.families import FAMILIES, is_of_translator
+    from fairseq_mtmoe.backbones.translation.pretrained.families import FAMILIES
     from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
 
-    known = (BERT, ROBERTA, T5, *FAMILIES)
-    if not isinstance(values, dict):
-        raise_invalid(str(folder / CONFIG), "a dictionary", values)
-    if values.get("model_type") not in known:
-        with in_file(folder / CONFIG):
-            raise_invalid("model_type", f"one of {', '.join(known)}", values.get("model_type"))
-    if is_of_translator(values):
+    kind = config_values(folder, (BERT, ROBERTA, T5, *FAMILIES))["model_type"]
+    if kind in FAMILIES:
         return _translator(read_folder(folder), output)
-    found = (of_t5 if of_t5.is_of_t5(values) else of_bert).read_folder(folder)
+    found = (of_t5 if kind == T5 else of_bert).read_folder(folder)
     found.model.save(output)
     return found
 

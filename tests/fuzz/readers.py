@@ -14,7 +14,7 @@ from backports import zstd
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.score_files import read_scores
 from fairseq_mtmoe.backbones.bert import pretrained as bert
-from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
+from fairseq_mtmoe.backbones.bert.key_map import KEYS
 from fairseq_mtmoe.backbones.t5 import pretrained as t5
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.corpora.cleaning import languages as identification
@@ -99,7 +99,7 @@ def _read_tokenizer(folder: Path) -> object:
 
 def _write_bert(damaged_name: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        tensors = {hugging_face_key(name): value for name, value in pretrained_bert().state.items()}
+        tensors = {KEYS.hugging_face_key(name): value for name, value in pretrained_bert().state.items()}
         torch.save(tensors, folder / "pytorch_model.bin")
         (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
         (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_mtmoe.backbones.bert import encoder as encoder_module
 from fairseq_mtmoe.backbones.bert.config import BERT, MINILM, ROBERTA, EncoderConfig, read_config
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.backbones.bert.key_map import our_key
+from fairseq_mtmoe.backbones.bert.key_map import KEYS
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch
 from fairseq_mtmoe.backbones.blocks import Conditions
@@ -81,7 +81,7 @@ def hugging_face_model(config: EncoderConfig) -> Any:
 
 def ours_of(theirs: Any, **options: Any) -> BertEncoder:
     """Our encoder with the weights of Hugging Face's model, in evaluation mode."""
-    state = {our_key(name): value for name, value in theirs.state_dict().items()}
+    state = {KEYS.our_key(name): value for name, value in theirs.state_dict().items()}
     ours = BertEncoder(read_config(theirs.config.to_dict(), has_pooler="pooler.weight" in state), **options).eval()
     ours.load_state_dict(state)
     return ours

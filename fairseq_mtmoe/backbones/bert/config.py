@@ -1,15 +1,16 @@
 """Sizes of an encoder, named as in `config.json` of Hugging Face's folders."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.hugging_face import check_fields, config_of, config_values
+from fairseq_mtmoe.backbones.hugging_face import Blocks, Dropout, Share, Size, TokenId, check_fields, config_of
 from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.io.typed import one_of
 
 BERT, ROBERTA = "bert", "roberta"
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
@@ -26,24 +27,25 @@ class EncoderConfig:
     Raises `UserError` for an impossible value.
     """
 
-    model_type: str = BERT  # or `roberta`, whose positions start after `pad_token_id` and skip padding
-    vocab_size: int = 30522
-    hidden_size: int = 768  # H
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072  # F
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    pad_token_id: int = 0
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    layer_norm_eps: float = 1e-12
-    initializer_range: float = 0.02
+    # `roberta`'s positions start after `pad_token_id` and skip padding
+    model_type: Annotated[str, one_of(PADDING)] = BERT
+    vocab_size: Size = 30522
+    hidden_size: Size = 768  # H
+    num_hidden_layers: Blocks = 12
+    num_attention_heads: Size = 12
+    intermediate_size: Size = 3072  # F
+    max_position_embeddings: Size = 512
+    type_vocab_size: Size = 2
+    pad_token_id: TokenId = 0
+    hidden_act: Annotated[str, one_of(ACTIVATIONS)] = "gelu"
+    hidden_dropout_prob: Dropout = 0.1
+    attention_probs_dropout_prob: Dropout = 0.1
+    layer_norm_eps: Share = 1e-12
+    initializer_range: Share = 0.02
     has_pooler: bool = True  # a linear map of the first token's state, which some published encoders lack
 
     def __post_init__(self) -> None:
-        check_fields(self, ("pad_token_id",), choices={"model_type": PADDING, "hidden_act": ACTIVATIONS})
+        check_fields(self)
         heads = self.num_attention_heads
         if self.hidden_size % heads:
             raise_invalid("hidden_size", f"a multiple of `num_attention_heads` {heads}", self.hidden_size)
@@ -71,12 +73,11 @@ class EncoderConfig:
         return {"architectures": [kind], **values}
 
 
-def read_config(values: Any, has_pooler: bool) -> EncoderConfig:
+def read_config(values: Mapping[str, Any], has_pooler: bool) -> EncoderConfig:
     """Return the sizes in a `config.json`.
 
     Raises `UserError`: another kind of model, or a size is missing.
     """
-    values = config_values(values, (BERT, ROBERTA))
     for name, needed in UNSUPPORTED.items():
         if values.get(name, needed) != needed:
             raise_invalid(name, repr(needed), values[name])

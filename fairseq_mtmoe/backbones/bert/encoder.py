@@ -58,8 +58,7 @@ class BertBlock(Block):
 
         `batch` and `context` have the same form.
         """
-        of_output = batch.output_context(context)
-        return self.with_bottleneck(self.feed_forward(self.attend(x, context, batch), of_output), of_output)
+        return self.feed_forward(self.attend(x, context, batch), batch.output_context(context))
 
     def attend(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, bias: Tensor | None = None) -> Tensor:
         """Compute the block's first half, self-attention.

@@ -11,7 +11,7 @@ its words.
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,8 @@ class TaskHead(nn.Linear):
     """A task's head, which reads [CLS] and optionally words."""
 
     def __init__(self, hidden_size: int, size: HeadSize) -> None:
-        super().__init__(hidden_size * (1 + size.num_words), size.num_outputs, size.has_bias)
+        num_words = 0 if size.per_token else size.num_words
+        super().__init__(hidden_size * (1 + num_words), size.num_outputs, size.has_bias)
         nn.init.normal_(self.weight, std=HEAD_STD)
         if size.has_bias:
             nn.init.zeros_(self.bias)
@@ -80,10 +81,6 @@ class TaskHead(nn.Linear):
 
 class TokenHead(TaskHead):
     """The head of a task with outputs for every token of a part of the text."""
-
-    def __init__(self, hidden_size: int, size: HeadSize) -> None:
-        super().__init__(hidden_size, replace(size, num_words=0))
-        self.size = size
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
         """Return the outputs of each token of E rows, (E, L, outputs).

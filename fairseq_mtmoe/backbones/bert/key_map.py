@@ -29,4 +29,3 @@ PARAMETERS = {"gamma": "weight", "beta": "bias", "weight": "weight", "bias": "bi
 IGNORED = re.compile(r"(cls|lm_head|classifier|qa_outputs)\..*|embeddings\.(position_ids|token_type_ids)")
 
 KEYS = KeyMap(MODULES, PARAMETERS, IGNORED, prefixes=("bert.", "roberta."))  # of the encoder in a model with heads
-our_key, hugging_face_key = KEYS.our_key, KEYS.hugging_face_key

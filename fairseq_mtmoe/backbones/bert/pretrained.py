@@ -19,14 +19,13 @@ from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.bert.key_map import KEYS
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_json, read_text
+from fairseq_mtmoe.io.files import read_text
 
 # Files of WordPiece and byte-level BPE tokenizers, in all versions
+VOCABULARIES = "tokenizer.json", "vocab.txt", "vocab.json"  # a tokenizer has at least one
 TOKENIZER_FILES = (
-    *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
-    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-)
-VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")  # a tokenizer has at least one
+    *VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+)  # fmt: skip
 _SMALL = 2.0**-14  # a scale without rounding errors that half precision can represent
 
 
@@ -49,15 +48,12 @@ def load(path: str | Path, content: Mapping[str, Any] | None = None) -> Pretrain
 
     Raises `UserError`: it is damaged or another kind of file.
     """
-    content = hugging_face.read_imported(path, content)
-    sizes, tokenizer, state = (content.get(name) for name in ("encoder", "tokenizer", "model"))
-    if not (isinstance(sizes, dict) and isinstance(tokenizer, dict) and isinstance(state, dict)):
-        raise UserError(f"`{path}` must be a file of `mtmoe import-hf` with an encoder, but has none.")
-    config = hugging_face.saved_config(path, EncoderConfig, sizes)
-    if not all(name in TOKENIZER_FILES and isinstance(text, str) for name, text in tokenizer.items()):
+    config, content = hugging_face.read_imported(path, content, "encoder", EncoderConfig, wanted_tensors)
+    tokenizer: Any = content.get("tokenizer")
+    is_text = isinstance(tokenizer, dict) and all(isinstance(text, str) for text in tokenizer.values())
+    if not is_text or not set(tokenizer) <= set(TOKENIZER_FILES):
         raise UserError(f"`{path}` must hold the text of a tokenizer's files, but holds something else.")
-    hugging_face.check_tensors(path, wanted_tensors(config), state)
-    return PretrainedEncoder(config, tokenizer, state)
+    return PretrainedEncoder(config, tokenizer, content["model"])
 
 
 def wanted_tensors(config: EncoderConfig) -> dict[str, Tensor]:
@@ -71,7 +67,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedEncoder]:
 
     Raises `UserError`: a file is missing, damaged or of another model.
     """
-    sizes = read_json(folder / hugging_face.CONFIG, "the `config.json` of an encoder's folder")
+    sizes = hugging_face.config_values(folder, (BERT, ROBERTA))
     state, left_out = hugging_face.read_state(folder, KEYS, "BERT or RoBERTa")
     config = read_config(sizes, has_pooler="pooler.weight" in state)
     hugging_face.check_tensors(folder, wanted_tensors(config), state, KEYS.hugging_face_key)

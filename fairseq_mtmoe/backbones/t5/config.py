@@ -2,16 +2,17 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.hugging_face import MOST, check_fields, config_of, config_values
+from fairseq_mtmoe.backbones.hugging_face import MOST, Blocks, Dropout, Share, Size, TokenId, check_fields, config_of
 from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.io.typed import between, one_of
 
 T5 = "t5"
 RELU, GATED_GELU = "relu", "gated-gelu"  # of T5 1.0 and T5 1.1
@@ -27,37 +28,36 @@ class T5Config:
 
     model_type = T5  # not a field: each has the same
 
-    vocab_size: int = 32128
-    d_model: int = 768  # H
-    d_kv: int = 64  # width of a head; heads × width may differ from H
-    d_ff: int = 3072  # F
-    num_layers: int = 12
-    num_decoder_layers: int = 12
-    num_heads: int = 12
-    relative_attention_num_buckets: int = 32  # number of buckets of distances
-    relative_attention_max_distance: int = 128  # longer distances share a bucket
-    dropout_rate: float = 0.1
-    layer_norm_epsilon: float = 1e-6
-    initializer_factor: float = 1.0
-    feed_forward_proj: str = RELU  # or `gated-gelu` as in T5 1.1
+    vocab_size: Size = 32128
+    d_model: Size = 768  # H
+    d_kv: Size = 64  # width of a head; heads × width may differ from H
+    d_ff: Size = 3072  # F
+    num_layers: Blocks = 12
+    num_decoder_layers: Blocks = 12
+    num_heads: Size = 12
+    relative_attention_num_buckets: Size = 32  # number of buckets of distances
+    relative_attention_max_distance: Size = 128  # longer distances share a bucket
+    dropout_rate: Dropout = 0.1
+    layer_norm_epsilon: Share = 1e-6
+    initializer_factor: Annotated[float, between(0, MOST)] = 1.0
+    feed_forward_proj: Annotated[str, one_of(ACTIVATIONS)] = RELU  # or `gated-gelu` as in T5 1.1
     tie_word_embeddings: bool = True  # the output layer is the embeddings; T5 1.1 has a separate one
-    pad_token_id: int = 0
-    eos_token_id: int = 1
-    decoder_start_token_id: int = 0  # the decoder's first input
+    pad_token_id: TokenId = 0
+    eos_token_id: TokenId = 1
+    decoder_start_token_id: TokenId = 0  # the decoder's first input
     scale_decoder_outputs: bool | None = None  # scale states by H^-0.5 before the output layer; None: if tied
 
     def __post_init__(self) -> None:
         if self.scale_decoder_outputs is None:
             object.__setattr__(self, "scale_decoder_outputs", self.tie_word_embeddings)
-        tokens = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
-        check_fields(self, tokens, ("initializer_factor",), {"feed_forward_proj": ACTIVATIONS})
+        check_fields(self)
         if self.num_heads * self.d_kv > MOST:
             raise_invalid("d_kv", f"at most {MOST} / num_heads", self.d_kv)
         buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if buckets % 4 or distance <= buckets // 2:
             rule = f"a multiple of 4 and less than twice `relative_attention_max_distance` {distance}"
             raise_invalid("relative_attention_num_buckets", rule, buckets)
-        for name in tokens:
+        for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
             if getattr(self, name) >= self.vocab_size:
                 raise_invalid(name, f"below `vocab_size` {self.vocab_size}", getattr(self, name))
 
@@ -84,18 +84,9 @@ class T5Config:
             "tie_word_embeddings": self.scale_decoder_outputs,
         }
 
-    @property
-    def has_own_output(self) -> bool:
-        """Return whether a folder needs `lm_head.weight`, even as a copy of embeddings."""
-        return not (self.tie_word_embeddings and self.scale_decoder_outputs)
 
-
-def read_config(values: Any) -> T5Config:
-    """Return the sizes in a `config.json`, which may omit some.
-
-    Raises `UserError`: another kind of model.
-    """
-    values = config_values(values, (T5,))
+def read_config(values: Mapping[str, Any]) -> T5Config:
+    """Return the sizes in a `config.json`, which may omit some."""
     optional = {field.name: field.default for field in dataclasses.fields(T5Config)[7:]}
     given = {name: value for name, value in values.items() if value is not None}
     return config_of(T5Config, {**optional, "num_decoder_layers": values.get("num_layers"), **given})

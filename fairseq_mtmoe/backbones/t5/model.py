@@ -57,9 +57,8 @@ class T5Model(TrainingModel, FairseqEncoderDecoderModel):
         src_lengths: Tensor | None = None,
         prev_output_tokens: LongTensor | None = None,
         task_ids: LongTensor | None = None,
-        features_only: bool = False,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return logits (B, L, V), or `features_only` states (B, L, H), and extra output.
+        """Return logits (B, L, V) and extra output.
 
         Args:
             src_tokens: padded texts, (B, J).
@@ -68,9 +67,7 @@ class T5Model(TrainingModel, FairseqEncoderDecoderModel):
             task_ids: each text's task, (B,), for slots that depend on tasks.
         """
         encoder_out = self.encoder(src_tokens, src_lengths, task_ids=task_ids)
-        output: tuple[Tensor, dict[str, Any]] = self.decoder(
-            prev_output_tokens, encoder_out, features_only=features_only
-        )
+        output: tuple[Tensor, dict[str, Any]] = self.decoder(prev_output_tokens, encoder_out)
         return output
 
 

@@ -35,7 +35,6 @@ from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS, OUTPUT
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes, read_json
 
-KIND = "t5"
 PIECES, TOKENIZER = "spiece.model", "tokenizer.json"
 
 
@@ -50,7 +49,7 @@ class PretrainedT5:
     def save(self, path: str | Path) -> None:
         """Write the file, completely or not at all."""
         pieces = torch.from_numpy(np.frombuffer(self.sentencepiece, dtype=np.uint8).copy())
-        file_io.save({KIND: asdict(self.config), "sentencepiece": pieces, "model": self.state}, str(path))
+        file_io.save({T5: asdict(self.config), "sentencepiece": pieces, "model": self.state}, str(path))
 
 
 def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedT5:
@@ -58,15 +57,11 @@ def load(path: str | Path, content: Mapping[str, Any] | None = None) -> Pretrain
 
     Raises `UserError`: it is damaged or another kind of file.
     """
-    content = hugging_face.read_imported(path, content)
-    sizes, pieces, state = (content.get(name) for name in (KIND, "sentencepiece", "model"))
-    if not (isinstance(sizes, dict) and isinstance(state, dict) and torch.is_tensor(pieces)):
-        raise UserError(f"`{path}` must be a file of `mtmoe import-hf` with a T5, but has none.")
-    config = hugging_face.saved_config(path, T5Config, sizes)
-    if pieces.dtype != torch.uint8 or not pieces.numel():
+    config, content = hugging_face.read_imported(path, content, T5, T5Config, wanted_tensors)
+    pieces = content.get("sentencepiece")
+    if not torch.is_tensor(pieces) or pieces.dtype != torch.uint8 or not pieces.numel():
         raise UserError(f"`{path}` must hold a SentencePiece model, but holds none.")
-    hugging_face.check_tensors(path, wanted_tensors(config), state)
-    return PretrainedT5(config, pieces.numpy().tobytes(), state)
+    return PretrainedT5(config, pieces.numpy().tobytes(), content["model"])
 
 
 def wanted_tensors(config: T5Config) -> dict[str, Tensor]:
@@ -75,17 +70,12 @@ def wanted_tensors(config: T5Config) -> dict[str, Tensor]:
         return bare_state(T5Model(config, Dictionary()).state_dict(), config)
 
 
-def is_of_t5(values: Any) -> bool:
-    """Return whether a `config.json` is a T5's."""
-    return isinstance(values, dict) and values.get("model_type") == T5
-
-
 def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
     """Read a folder's T5 in float32.
 
     Raises `UserError`: a file is missing, damaged or of another model.
     """
-    values = read_json(folder / hugging_face.CONFIG, "the `config.json` of a T5's folder")
+    values = hugging_face.config_values(folder, (T5,))
     config = read_config(values)
     keys = KEYS[config.is_gated]
     state, left_out = hugging_face.read_state(folder, keys, "T5")
@@ -105,23 +95,19 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
 def write_folder(model: PretrainedT5, folder: Path) -> None:
     """Write a folder that `transformers` loads; see `write_model`."""
     state, keys = dict(model.state), KEYS[model.config.is_gated]
-    if model.config.has_own_output:
+    if not (model.config.tie_word_embeddings and model.config.scale_decoder_outputs):  # `transformers` needs a copy
         state.setdefault(OUTPUT, state[EMBEDDINGS[0]].clone())
     tensors = {keys.hugging_face_key(name): value for name, value in state.items()}
     hugging_face.write_model(folder, model.config.for_hugging_face(), {PIECES: model.sentencepiece}, tensors)
 
 
 def _read_pieces(folder: Path) -> bytes:
-    if (folder / PIECES).exists():
-        pieces = read_bytes(folder / PIECES)
-        if not pieces:
-            raise UserError(f"`{folder / PIECES}` must be a SentencePiece model, but is empty.")
-        return pieces
-    if (folder / TOKENIZER).exists():
+    if (folder / TOKENIZER).exists() and not (folder / PIECES).exists():
         return spiece_of(read_json(folder / TOKENIZER))
-    raise UserError(
-        f"`{folder}` must have `{PIECES}`, the T5's SentencePiece model, or `{TOKENIZER}`, but has neither."
-    )
+    pieces = read_bytes(folder / PIECES, "the T5's SentencePiece model")
+    if not pieces:
+        raise UserError(f"`{folder / PIECES}` must be a SentencePiece model, but is empty.")
+    return pieces
 
 
 SENTINEL = re.compile(r"<extra_id_\d+>")  # `tokenizer.json` lists these 100 after the pieces

@@ -75,11 +75,8 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """Return the output of these texts, in this order."""
-        return {
-            "encoder_out": [x.index_select(1, sentences) for x in encoder_out["encoder_out"]],
-            "encoder_padding_mask": [mask.index_select(0, sentences) for mask in encoder_out["encoder_padding_mask"]],
-            "task_ids": [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]],
-        }
+        dims = {"encoder_out": 1, "encoder_padding_mask": 0, "task_ids": 0}  # of the texts
+        return {name: [x.index_select(dim, sentences) for x in encoder_out[name]] for name, dim in dims.items()}
 
 
 class T5Decoder(T5Stack, FairseqIncrementalDecoder):
@@ -87,11 +84,11 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
 
     block = DecoderBlock
 
-    def __init__(self, config: T5Config, dictionary: Any, embed_tokens: nn.Embedding, slot_plans: SlotPlans) -> None:
-        super().__init__(config, dictionary, embed_tokens, slot_plans)
+    def __init__(self, config: T5Config, *args: Any) -> None:
+        super().__init__(config, *args)
         self.output_projection = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
-            self.output_projection.weight = embed_tokens.weight
+            self.output_projection.weight = self.embed_tokens.weight
         else:
             nn.init.normal_(self.output_projection.weight, std=config.initializer_factor)
 
@@ -100,23 +97,9 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
         prev_output_tokens: LongTensor,
         encoder_out: dict[str, Any],
         incremental_state: dict[str, Any] | None = None,
-        features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return logits (B, L, V), or states (B, L, H) if `features_only`.
-
-        In a search only the last word's.
-        """
-        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return (x if features_only else self.output_layer(x)), extra
-
-    def extract_features(
-        self,
-        prev_output_tokens: LongTensor,
-        encoder_out: dict[str, Any],
-        incremental_state: dict[str, Any] | None = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Return the states before the output layer, (B, L, H), and extra output."""
+        """Return logits (B, L, V), in a search only the last word's, and extra output."""
         (beam,) = encoder_out.get("beam", [1])
         (source,), (source_padding,) = encoder_out["encoder_out"], encoder_out["encoder_padding_mask"]
         words: Tensor = prev_output_tokens
@@ -137,8 +120,8 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
         for block in self.layers:
             x = block(x, context, bias, source, source_padding, incremental_state)
         states = self.dropout_module(self.layer_norm(x)).transpose(0, 1).contiguous()
-        features: Tensor = states * self.config.output_scale
-        return features, self.extra(context, encoder_out)
+        logits: Tensor = self.output_projection(states * self.config.output_scale)
+        return logits, self.extra(context, encoder_out)
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
         """Return the blocks' context of a batch with `beam` rows per text."""
@@ -149,11 +132,6 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
         """Return extra output after a pass with this context."""
         return {"attn": [None]}
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        """Return logits, (…, V)."""
-        scores: Tensor = self.output_projection(features)
-        return scores
 
     def reorder_incremental_state_scripting(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
         """Reorder as fairseq does: each row continues the row that `new_order` names."""

@@ -8,7 +8,7 @@ a bottleneck that adds to the last block's output. Attention to the source has n
 positions are not neighbours.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -17,7 +17,7 @@ from torch import LongTensor, Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.blocks import Block, Conditions
-from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamAttention, BeamState, shares_beams
+from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamAttention, BeamState
 from fairseq_mtmoe.slots import BatchContext
 
 _NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
@@ -26,21 +26,16 @@ _NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
 class FairseqBlock(Block):
     """Common part of both stacks' blocks, a mixin for fairseq's."""
 
-    # Attributes of fairseq's blocks, which are not typed
-    embed_dim: int
-    self_attn: Any
-    self_attn_layer_norm: Any
+    if TYPE_CHECKING:
 
-    def use_swish(self, cfg: TransformerConfig) -> None:
-        """Use silu for `--activation-fn swish`.
+        def __getattr__(self, name: str) -> Any:
+            """Return an attribute of fairseq's blocks, which are not typed."""
 
-        For it fairseq returns a module class instead of a function.
-        """
-        if cfg.activation_fn == "swish":
+    def begin_as(self, fairseq_name: str, cfg: TransformerConfig) -> None:
+        """Become a dense block, whose dropouts `--retain-dropout-modules` finds under fairseq's name."""
+        self.begin_dense()
+        if cfg.activation_fn == "swish":  # for which fairseq returns a module class instead of a function
             self.activation_fn = F.silu
-
-    def name_dropouts(self, fairseq_name: str) -> None:
-        """Let `--retain-dropout-modules` find the dropouts under fairseq's name."""
         for dropout in (self.dropout_module, self.activation_dropout_module):
             dropout.module_name = fairseq_name
 
@@ -50,8 +45,6 @@ class FairseqBlock(Block):
         if index >= count // 2:
             conditions.condition_norms(self, _NORMS)
         self.bottleneck = conditions.bottleneck(self.embed_dim) if index == count - 1 else None
-        if self.bottleneck is not None:
-            self.register_forward_hook(_add_bottleneck)
 
     def bias_of(self, x: Tensor, context: BatchContext) -> Tensor | None:
         """Return the tasks' bias of self-attention scores for `x` (L, B, H), (B·A, L, L).
@@ -68,16 +61,6 @@ class FairseqBlock(Block):
         return bias_B1LL.expand(-1, self.self_attn.num_heads, -1, -1).flatten(0, 1)
 
 
-def _add_bottleneck(block: Any, inputs: tuple[Any, ...], output: Any) -> Any:
-    """Add the bottleneck to a block's output in a forward hook.
-
-    output: a stream, or a tuple that begins with one.
-    """
-    if isinstance(output, Tensor):
-        return block.with_bottleneck(output, inputs[1])
-    return (block.with_bottleneck(output[0], inputs[1]), *output[1:])
-
-
 def _positions(padding_mask: Tensor) -> LongTensor:
     """Return each token's position in its sentence, (B, L), for padding on any side.
 
@@ -92,9 +75,7 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
-        self.use_swish(cfg)
-        self.begin_dense()
-        self.name_dropouts(TransformerEncoderLayerBase.__name__)
+        self.begin_as(TransformerEncoderLayerBase.__name__, cfg)
 
     def forward(self, x: Tensor, context: BatchContext) -> Tensor:
         """Return the new residual stream, (L, B, H)."""
@@ -117,18 +98,9 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
     A sentence's hypotheses share keys and values.
     """
 
-    encoder_attn: Any
-    encoder_attn_layer_norm: Any
-    cross_self_attention: bool
-    need_attn: bool
-    quant_noise: float
-    quant_noise_block_size: int
-
     def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
         super().__init__(cfg, no_encoder_attn)
-        self.use_swish(cfg)
-        self.begin_dense()
-        self.name_dropouts(TransformerDecoderLayerBase.__name__)
+        self.begin_as(TransformerDecoderLayerBase.__name__, cfg)
 
     def forward(
         self,
@@ -236,13 +208,13 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
     ) -> Any:
         """Build self-attention for fairseq."""
-        if not shares_beams(cfg):
+        if cfg.cross_self_attention:
             return super().build_self_attention(embed_dim, cfg, add_bias_kv, add_zero_attn)
         return self._beam_attention(embed_dim, cfg, cfg.decoder.xformers_att_config, self_attention=True)
 
     def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> Any:
         """Build attention to the source for fairseq."""
-        if not shares_beams(cfg):
+        if cfg.cross_self_attention:
             return super().build_encoder_attention(embed_dim, cfg)
         sizes = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim, "encoder_decoder_attention": True}
         return self._beam_attention(embed_dim, cfg, cfg.encoder.xformers_att_config, **sizes)

@@ -11,10 +11,9 @@ source, `K` = L·B positions of a sentence.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
-from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
 from torch import LongTensor, Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -29,22 +28,7 @@ KeysAndValues = tuple[Tensor, Tensor]
 Caches = dict[Any, KeysAndValues]  # by the block's attention
 
 
-class SentenceOrder(NamedTuple):
-    """The order of sentences that follows from an order of rows."""
-
-    sentences: Tensor  # the new order, (S,)
-    stays: bool  # whether all sentences keep their places
-
-
 _orders: Any = WeakTensorKeyDictionary()  # order of rows -> arguments and result of `_compute_order`
-
-
-def shares_beams(cfg: TransformerConfig) -> bool:
-    """Return whether hypotheses share keys and values.
-
-    They cannot with `--cross-self-attention`.
-    """
-    return not cfg.cross_self_attention
 
 
 def group_size(num_sentences: int, order_R: Tensor) -> int:
@@ -59,8 +43,8 @@ def group_size(num_sentences: int, order_R: Tensor) -> int:
     return size if torch.equal(order_R.view(-1, size), sentences.unsqueeze(1).expand(-1, size)) else 1
 
 
-def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
-    """Return the order of sentences in an order of rows, `beam` per sentence.
+def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> tuple[Tensor, bool]:
+    """Return the order of sentences (S,) in an order of rows, `beam` per sentence, and whether all keep their places.
 
     Results are cached, so that the host synchronises once per tensor.
     """
@@ -69,11 +53,11 @@ def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOr
     arguments = (order_R._version, beam, num_sentences)
     if order_R not in _orders or _orders[order_R][0] != arguments:
         _orders[order_R] = arguments, _compute_order(order_R, beam, num_sentences)
-    order: SentenceOrder = _orders[order_R][1]
+    order: tuple[Tensor, bool] = _orders[order_R][1]
     return order
 
 
-def _compute_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
+def _compute_order(order_R: Tensor, beam: int, num_sentences: int) -> tuple[Tensor, bool]:
     assert len(order_R) % beam == 0, "all sentences have the same number of hypotheses"
     sentence_SB = order_R.view(-1, beam) // beam
     sentence_S = sentence_SB[:, 0].contiguous()
@@ -81,7 +65,7 @@ def _compute_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOr
     moved = (sentence_S != torch.arange(len(sentence_S), device=order_R.device)).any()
     are_apart, are_moved = torch.stack([apart, moved]).tolist()
     assert not are_apart, "hypotheses stay with their sentence in all of fairseq's searches"
-    return SentenceOrder(sentence_S, not are_moved and len(sentence_S) == num_sentences)
+    return sentence_S, not are_moved and len(sentence_S) == num_sentences
 
 
 class SearchedEncoder:

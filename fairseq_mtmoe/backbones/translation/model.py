@@ -152,25 +152,17 @@ class Transformer(TrainingModel, TransformerModelBase):
 # ---- named sizes: a sparse architecture and its dense twin share a function, and have the same active size ----
 
 
-def base(args: Any) -> None:
-    """Set the sizes of fairseq's `transformer`: 6+6 post-norm blocks of width 512.
-
-    The default.
-    """
-    base_architecture(args)
-
-
 def tiny(args: Any) -> None:
     """Set 2+2 blocks of width 64, for tests and first steps on a CPU."""
     set_defaults(args, encoder_embed_dim=64, encoder_ffn_embed_dim=128, encoder_layers=2, decoder_layers=2)
     set_defaults(args, encoder_attention_heads=2, decoder_attention_heads=2, share_all_embeddings=True, num_experts=4)
-    base(args)
+    base_architecture(args)
 
 
 def wmt15(args: Any) -> None:
     """Set the sizes of the paper's WMT-15 models: 6+6 blocks, one vocabulary."""
     set_defaults(args, encoder_normalize_before=True, decoder_normalize_before=True, share_all_embeddings=True)
-    base(args)
+    base_architecture(args)
 
 
 def ml50(args: Any) -> None:

@@ -7,7 +7,7 @@ embeddings, and passes them to the decoder with its output.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans, Stack
 from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock, FairseqBlock
-from fairseq_mtmoe.backbones.translation.decoding import STATE, TASKS, BeamState, SearchedEncoder, shares_beams
+from fairseq_mtmoe.backbones.translation.decoding import STATE, TASKS, BeamState, SearchedEncoder
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.options.transformer import MARIAN
@@ -30,14 +30,13 @@ class FairseqStack(Stack):
     """Mixin for fairseq's encoder or decoder; with `conditions` it adapts to tasks."""
 
     side: ClassVar[str]  # the stack's name in fairseq's options
-    # Attributes of fairseq's stacks, which are not typed
-    cfg: Any
-    layers: Any
-    layer_norm: Any
     embed_positions: Any
-    padding_idx: int
-    dropout_module: Any
-    version: Tensor
+    shares_beams: bool  # whether a sentence's hypotheses share keys and values
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an attribute of fairseq's stacks, which are not typed."""
 
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans,
                  conditions: Conditions | None = None, **options: Any) -> None:  # fmt: skip
@@ -45,7 +44,7 @@ class FairseqStack(Stack):
         super().__init__(cfg, dictionary, embed_tokens, **options)
         if cfg.form.sinusoids == MARIAN and isinstance(self.embed_positions, SinusoidalPositionalEmbedding):
             self.embed_positions = MarianPositions(sizes.embed_dim, self.padding_idx)
-        self.shares_beams = shares_beams(cfg)  # whether a sentence's hypotheses share keys and values
+        self.shares_beams = not cfg.cross_self_attention
         assert self.filled_slots == sizes.layers, f"`build_{self.side}_layer` returns the result of `fill_next`"
         self.dropout_module.module_name = f"Transformer{self.side.title()}"  # its name in `--retain-dropout-modules`
         self.task_embeddings = conditions.embeddings() if conditions and self.side == "encoder" else None
@@ -108,7 +107,6 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
     """
 
     side = "encoder"
-    forward_embedding: Any
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> Any:
         """Return `fill_next` of a new `EncoderBlock` or a subclass.
@@ -122,7 +120,6 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         src_tokens: Tensor,
         src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
-        token_embeddings: Tensor | None = None,
         task_ids: LongTensor | None = None,
         token_counts: TokenCounts | None = None,
     ) -> dict[str, list[Any]]:
@@ -130,7 +127,7 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
 
         The output also has `task_ids` (B,) and the tasks' embeddings.
         """
-        x, context, embedded = self.embed(src_tokens, task_ids, token_embeddings)
+        x, context, embedded = self.embed(src_tokens, task_ids)
         context = context if token_counts is None else replace(context, token_counts=token_counts)
         x = self.aligned(x, context)
         states = [x] if return_all_hiddens else []
@@ -142,16 +139,14 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         output = self.encoded(x, context)
         return {**output, "encoder_embedding": [embedded], "encoder_states": states}  # (B, S, H); (L, B, H) each
 
-    def embed(
-        self, src_tokens: Tensor, task_ids: LongTensor | None, token_embeddings: Tensor | None = None
-    ) -> tuple[Tensor, BatchContext, Tensor]:
+    def embed(self, src_tokens: Tensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext, Tensor]:
         """Return the stream before the first block (L, B, H), context, and embeddings.
 
         A subclass may add vectors before the words; `prompt_length` in the context is their number.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         has_padding = padding_mask.any()
-        x, embedded = self.forward_embedding(src_tokens, token_embeddings)
+        x, embedded = self.forward_embedding(src_tokens)
         x = x * (1 - padding_mask.unsqueeze(-1).type_as(x) * has_padding.type_as(x))
         context = BatchContext(task_ids, padding_mask if has_padding else None, tasks=self.tasks_of(task_ids))
         return x.transpose(0, 1), context, embedded
@@ -187,17 +182,6 @@ class Decoder(FairseqStack, TransformerDecoderBase):
     """
 
     side = "decoder"
-    embed_tokens: Any
-    embed_scale: float
-    quant_noise: Any
-    layernorm_embedding: Any
-    project_in_dim: Any
-    project_out_dim: Any
-    cross_self_attention: bool
-    num_layers: int
-    buffered_future_mask: Any
-    dictionary: Any
-    output_projection: Any
 
     def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
         super().__init__(cfg, *args, **options)
@@ -286,9 +270,8 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             prev_output_tokens = prev_output_tokens[:, -1:]
             positions = None if positions is None else positions[:, -1:]
         if self.begins_with_pad:  # </s> occurs only at the start of the decoder's input
-            prev_output_tokens = prev_output_tokens.masked_fill(
-                prev_output_tokens == self.dictionary.eos(), self.padding_idx
-            )
+            is_first = prev_output_tokens == self.dictionary.eos()
+            prev_output_tokens = prev_output_tokens.masked_fill(is_first, self.padding_idx)
         x = self.embed_scale * self.embed_tokens(prev_output_tokens)
         x = x if self.quant_noise is None else self.quant_noise(x)
         x = x if self.project_in_dim is None else self.project_in_dim(x)

@@ -163,11 +163,9 @@ class PromptedEncoder(SearchedMixin, Encoder):
 
     layernorm_embedding: Any
 
-    def embed(
-        self, src_tokens: Tensor, task_ids: LongTensor | None, token_embeddings: Tensor | None = None
-    ) -> tuple[Tensor, BatchContext, Tensor]:
+    def embed(self, src_tokens: Tensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext, Tensor]:
         """Embed as `Encoder`, with the prompt before the words, which has no positions."""
-        x, context, embedded = super().embed(src_tokens, task_ids, token_embeddings)
+        x, context, embedded = super().embed(src_tokens, task_ids)
         padding_mask, prompt_PH = src_tokens.eq(self.padding_idx), self.prompt_of_pass()
         if prompt_PH is not None:
             vectors = prompt_PH.to(x.dtype).unsqueeze(1).expand(-1, x.shape[1], -1)

@@ -12,7 +12,7 @@ from tokenizers.implementations import BertWordPieceTokenizer
 
 from fairseq_mtmoe.backbones.bert import pretrained as encoder_file
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
-from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
+from fairseq_mtmoe.backbones.bert.key_map import KEYS
 from fairseq_mtmoe.backbones.bert.model import note_sizes
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.backbones.t5 import pretrained as t5_files
@@ -37,7 +37,7 @@ def folder(tmp_path):
     (folder / "config.json").write_text(json.dumps(TINY.for_hugging_face()))
     for name, text in TOKENIZER.items():
         (folder / name).write_bytes(text.encode())
-    tensors = {f"bert.{hugging_face_key(name)}": value for name, value in pretrained().state.items()}
+    tensors = {f"bert.{KEYS.hugging_face_key(name)}": value for name, value in pretrained().state.items()}
     torch.save({**tensors, "cls.seq_relationship.bias": torch.zeros(2)}, folder / "pytorch_model.bin")
     return folder
 

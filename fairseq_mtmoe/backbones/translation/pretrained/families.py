@@ -5,10 +5,20 @@ Three classes compute four families: `m2m_100` M2M-100 and NLLB-200, `mbart` mBA
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
-from fairseq_mtmoe.backbones.hugging_face import CONFIG, check_fields, config_of, config_values, in_file
+from fairseq_mtmoe.backbones.hugging_face import (
+    CONFIG,
+    Blocks,
+    Dropout,
+    Size,
+    TokenId,
+    check_fields,
+    config_of,
+    in_file,
+)
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.typed import one_of
 from fairseq_mtmoe.options.transformer import FAIRSEQ
 from fairseq_mtmoe.options.transformer import MARIAN as MARIAN_SINUSOIDS
 
@@ -29,19 +39,11 @@ FIELDS = {
 }  # fmt: skip
 
 
-class Switches(NamedTuple):
-    """fairseq's options in which families differ."""
-
-    normalize_before: bool
-    learned_pos: bool
-    layernorm_embedding: bool
-    sinusoids: str
-
-
+# fairseq's options in which families differ: normalize_before, learned_pos, layernorm_embedding, sinusoids
 SWITCHES = {
-    MBART: Switches(True, True, True, FAIRSEQ),
-    M2M_100: Switches(True, False, False, FAIRSEQ),
-    MARIAN: Switches(False, False, False, MARIAN_SINUSOIDS),
+    MBART: (True, True, True, FAIRSEQ),
+    M2M_100: (True, False, False, FAIRSEQ),
+    MARIAN: (False, False, False, MARIAN_SINUSOIDS),
 }
 
 
@@ -50,32 +52,29 @@ class TranslatorConfig:
     """Sizes and switches of a translator, named as in `config.json`."""
 
     model_type: str
-    vocab_size: int
-    decoder_vocab_size: int
-    d_model: int
-    encoder_layers: int
-    encoder_ffn_dim: int
-    encoder_attention_heads: int
-    decoder_layers: int
-    decoder_ffn_dim: int
-    decoder_attention_heads: int
-    max_position_embeddings: int
-    activation_function: str
+    vocab_size: Size
+    decoder_vocab_size: Size
+    d_model: Size
+    encoder_layers: Blocks
+    encoder_ffn_dim: Size
+    encoder_attention_heads: Size
+    decoder_layers: Blocks
+    decoder_ffn_dim: Size
+    decoder_attention_heads: Size
+    max_position_embeddings: Size
+    activation_function: Annotated[str, one_of(ACTIVATIONS)]
     scale_embedding: bool
     share_encoder_decoder_embeddings: bool
-    dropout: float
-    attention_dropout: float
-    activation_dropout: float
-    pad_token_id: int
-    eos_token_id: int
-    decoder_start_token_id: int
+    dropout: Dropout
+    attention_dropout: Dropout
+    activation_dropout: Dropout
+    pad_token_id: TokenId
+    eos_token_id: TokenId
+    decoder_start_token_id: TokenId
 
     def __post_init__(self) -> None:
         """Raise a `UserError` for the first field that is impossible or not supported."""
-        check_fields(
-            self, may_be_zero=("pad_token_id", "eos_token_id", "decoder_start_token_id"),
-            choices={"activation_function": tuple(ACTIVATIONS)},
-        )  # fmt: skip
+        check_fields(self)
         for side in ("encoder", "decoder"):
             heads = getattr(self, f"{side}_attention_heads")
             if self.d_model % heads:
@@ -128,6 +127,7 @@ def config_of_options(path: object, options: Mapping[str, Any], num_source: int,
 
     Raises `UserError`: none fits.
     """
+    options = {"sinusoids": FAIRSEQ, **options}
     names = "encoder_normalize_before", "encoder_learned_pos", "layernorm_embedding"
     own = {name: bool(options.get(name)) for name in names}
     kind = next((kind for kind, switches in SWITCHES.items() if switches[:3] == tuple(own.values())), None)
@@ -138,8 +138,6 @@ def config_of_options(path: object, options: Mapping[str, Any], num_source: int,
             "after sub-layers, sinusoidal positions), but has "
             f"{', '.join(f'{name} = {value}' for name, value in own.items())}."
         )
-    if kind == MARIAN and num_source != num_target and options.get("share_all_embeddings"):
-        raise UserError(f"`{path}` must have one vocabulary with --share-all-embeddings, but has two.")
     activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     begins_with_pad = kind == MARIAN and bool(options.get("decoder_begins_with_pad"))
     config = TranslatorConfig(
@@ -150,12 +148,11 @@ def config_of_options(path: object, options: Mapping[str, Any], num_source: int,
         share_encoder_decoder_embeddings=bool(options.get("share_all_embeddings")),
         pad_token_id=PAD_ID, eos_token_id=EOS_ID, decoder_start_token_id=PAD_ID if begins_with_pad else EOS_ID,
     )  # fmt: skip
-    if kind == M2M_100 and options.get("sinusoids", FAIRSEQ) != FAIRSEQ:
-        raise UserError(f"`{path}` must have fairseq's sinusoids for `transformers` ({kind}), but has Marian's.")
     for name, value in config.options(bool(options.get("output_bias"))).items():
         found = options.get(name)
+        is_free = name in ("_name", "share_decoder_input_output_embed", "output_bias")
         # Marian's folders hold a table of positions, which can have fairseq's sinusoids
-        is_free = name in ("_name", "share_decoder_input_output_embed", "sinusoids", "output_bias")
+        is_free |= name == "sinusoids" and kind != M2M_100
         if not is_free and (found or False) != value and not (name.startswith("max_") and kind != MBART):
             raise UserError(
                 f"`{path}` must have {name} = {value} for `transformers` to compute it as {kind}, but has {found}."
@@ -170,39 +167,29 @@ def config_of_options(path: object, options: Mapping[str, Any], num_source: int,
 
 
 # Defaults of Hugging Face's classes for fields that a `config.json` omits
-_OF_ALL = {
+_OF_MBART = {
+    "vocab_size": 50265, "activation_function": "gelu", "scale_embedding": False, "attention_dropout": 0.0,
     "max_position_embeddings": 1024, "d_model": 1024, "dropout": 0.1, "activation_dropout": 0.0,
     **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
         ("layers", 12), ("ffn_dim", 4096), ("attention_heads", 16),
     )},
     "share_encoder_decoder_embeddings": True,
+    "pad_token_id": PAD_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": EOS_ID,
 }  # fmt: skip
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    MBART: {**_OF_ALL, "vocab_size": 50265, "activation_function": "gelu", "scale_embedding": False,
-            "attention_dropout": 0.0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2},
-    M2M_100: {**_OF_ALL, "vocab_size": 128112, "activation_function": "relu", "scale_embedding": True,
-              "attention_dropout": 0.1, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2},
-    MARIAN: {**_OF_ALL, "vocab_size": 58101, "activation_function": "gelu", "scale_embedding": False,
-             "attention_dropout": 0.0, "pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100},
+    MBART: _OF_MBART,
+    M2M_100: {**_OF_MBART, "vocab_size": 128112, "activation_function": "relu", "scale_embedding": True,
+              "attention_dropout": 0.1},
+    MARIAN: {**_OF_MBART, "vocab_size": 58101, "pad_token_id": 58100, "eos_token_id": 0,
+             "decoder_start_token_id": 58100},
 }  # fmt: skip
 
 
-def is_of_translator(values: Any) -> bool:
-    """Return whether a `config.json` is a translator's."""
-    return isinstance(values, dict) and values.get("model_type") in FAMILIES
-
-
-def read_config(values: Any) -> TranslatorConfig:
+def read_config(given: Mapping[str, Any]) -> TranslatorConfig:
     """Return the config in a `config.json`.
 
     Raises `UserError`: it is another model's, impossible or not supported.
     """
-    given = config_values(values, FAMILIES)
-    if given.get("quantization_config") is not None:
-        raise UserError(
-            "`quantization_config` must not be in `config.json`, because weights must be float32, float16 or bfloat16, "
-            "but are quantised; use the folder from before quantisation."
-        )
     if given.get("tie_word_embeddings") is False:
         with in_file(CONFIG):
             raise_invalid("tie_word_embeddings", "true, because the output layer is the decoder's embeddings", False)

@@ -16,15 +16,15 @@ FILE, LONGEST = "generation_config.json", 200
 _OF_TOKENS = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
 
 
-def read_generation(folder: Path, values: Mapping[str, Any], layout: Layout, rows: int) -> dict[str, Any]:
+def read_generation(folder: Path, layout: Layout, rows: int) -> dict[str, Any]:
     """Return a folder's defaults with our token ids.
 
-    Raises `UserError`: wrong types, or ids that are not in the model.
+    `config.json` has the defaults if the folder has no `generation_config.json`.
 
-    values: of `config.json`, which has the defaults if the folder has no `generation_config.json`.
+    Raises `UserError`: wrong types, or ids that are not in the model.
     """
     path = folder / FILE if (folder / FILE).exists() else folder / CONFIG
-    given = read_json(path) if path.name == FILE else values
+    given = read_json(path)
     if not isinstance(given, dict):
         raise UserError(f"`{path}` must hold a dictionary, but holds something else.")
     known = {name: given[name] for name in Generation.__annotations__ if given.get(name) is not None}

@@ -4,7 +4,7 @@ Weights keep their dtype and are memory-mapped, so that they are read only when 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ from fairseq_mtmoe.backbones.translation.key_map import (
 )
 from fairseq_mtmoe.backbones.translation.model import Transformer
 from fairseq_mtmoe.backbones.translation.pretrained.families import (
+    FAMILIES,
     MARIAN,
     MBART,
     PAD_ID,
@@ -39,7 +40,6 @@ from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBED
 from fairseq_mtmoe.checkpoints.rebuild import check_sizes, stand_in_task
 from fairseq_mtmoe.data.translation.vocabulary import GENERATION
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_json
 from fairseq_mtmoe.options.transformer import FAIRSEQ
 from fairseq_mtmoe.options.transformer import MARIAN as MARIAN_SINUSOIDS
 
@@ -80,7 +80,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
 
     Raises `UserError`: a file is missing, damaged or not supported.
     """
-    values = read_json(folder / hugging_face.CONFIG, "the `config.json` of a translator's folder")
+    values = hugging_face.config_values(folder, FAMILIES)
     config = read_config(values)
     layout = read_tokenizer(folder, config, values)
     weights = hugging_face.read_weights(folder)
@@ -96,7 +96,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     if config.model_type == MARIAN:
         tables = {name: weights[name] for name in left_out if name.endswith(".weight")}  # the name in its class
         options["sinusoids"] = _sinusoids(folder, tables, config)
-    generation = read_generation(folder, values, layout, config.decoder_vocab_size)
+    generation = read_generation(folder, layout, config.decoder_vocab_size)
     sizes = config.vocab_size, config.decoder_vocab_size
     hugging_face.check_tensors(folder, wanted_tensors(options, *sizes), state, their_key, TYPES)
     hugging_face.check_finite(folder, own)
@@ -117,10 +117,9 @@ def wanted_tensors(options: Mapping[str, Any], num_source: int, num_target: int)
     return {name: value for name, value in model.state_dict().items() if not COUNTERS.fullmatch(name)}
 
 
-def fairseq_positions(config: TranslatorConfig) -> Tensor:
+def fairseq_positions(number: int, width: int) -> Tensor:
     """Return fairseq's sinusoidal positions as a table of Marian's class, (N, H)."""
-    size = config.max_position_embeddings + PAD_ID + 1
-    table: Tensor = SinusoidalPositionalEmbedding.get_embedding(size, config.d_model, PAD_ID)
+    table: Tensor = SinusoidalPositionalEmbedding.get_embedding(number + PAD_ID + 1, width, PAD_ID)
     return table[PAD_ID + 1 :]
 
 
@@ -128,27 +127,23 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorCon
     """Return which sinusoids a folder's tables of positions hold, by default Marian's (UserError: others)."""
     found = MARIAN_SINUSOIDS
     for name, table in tables.items():
-        most = config.max_position_embeddings
-        if len(table) > most:
-            raise UserError(
-                f"`{name}` in `{folder}` must have at most `max_position_embeddings`, {most}, rows, but has "
-                f"{len(table)}."
-            )
-        same = []
-        if table.shape[1:] == (config.d_model,):
-            same_size = replace(config, max_position_embeddings=len(table))
-            marian = MarianPositions(config.d_model, PAD_ID, len(table)).weights[PAD_ID + 1 :]
-            kinds = {MARIAN_SINUSOIDS: marian, FAIRSEQ: fairseq_positions(same_size)}
-            same = [kind for kind, right in kinds.items() if _is_near(table, right)]
-        if not same:
+        number, width = len(table), config.d_model
+        if number > config.max_position_embeddings:
+            most = f"`max_position_embeddings`, {config.max_position_embeddings}, rows"
+            raise UserError(f"`{name}` in `{folder}` must have at most {most}, but has {number}.")
+        kinds = {
+            MARIAN_SINUSOIDS: MarianPositions(width, PAD_ID, number).weights[PAD_ID + 1 :],
+            FAIRSEQ: fairseq_positions(number, width),
+        }
+        found = next((kind for kind, right in kinds.items() if _is_near(table, right)), "")
+        if not found:
             raise UserError(f"`{name}` in `{folder}` must hold sinusoids of Marian's or fairseq's, but holds others.")
-        found = same[0]
     return found
 
 
 def _is_near(table: Tensor, right: Tensor) -> bool:
     """Return whether a table in any precision holds these positions."""
-    return torch.allclose(table.float(), right, rtol=0, atol=0.01)
+    return table.shape == right.shape and torch.allclose(table.float(), right, rtol=0, atol=0.01)
 
 
 def check_types(path: Path, weights: Mapping[str, Any]) -> None:

@@ -61,100 +61,86 @@ def tokenizer_for(
     family: its class in `transformers`. sides: with SentencePiece models. symbols: all source and target symbols.
     settings: the task's state. never: symbols without a row in Hugging Face's matrix.
     """
-    codes = {token_of(lang, settings["lang_tok_style"]): lang for lang in settings["langs"]}
-    if family == MARIAN:
-        return _marian(sides, symbols, settings, codes, never, begins_with_pad, max_length)
-    known = _Known.of(sides[0], symbols[0], codes, bool(settings["encoder_langtok_last"]), max_length)
-    found = None
-    if tuple(settings["langtoks"]["main"]) == ("src", "tgt"):
+    if family != MARIAN and tuple(settings["langtoks"]["main"]) == ("src", "tgt"):
+        codes = {lang: token_of(lang, settings["lang_tok_style"]) for lang in settings["langs"]}
+        known = _Known(sides[0], symbols[0], codes, bool(settings["encoder_langtok_last"]), max_length)
         found = known.mbart50() if family == MBART else known.m2m_100() or known.nllb()
-    if found is None:
-        return _marian([sides[0]] * 2, [symbols[0]] * 2, settings, codes, never, False, max_length)
-    order, files = found
-    index_of = {name: index for index, name in enumerate(symbols[0])}
-    rows = (*range(NUM_SPECIAL), *(index_of[name] for name in order))
-    return Tokenizer(files, rows, rows, PAD_ID, EOS_ID)
+        if found is not None:
+            order, files = found
+            index_of = {name: index for index, name in enumerate(symbols[0])}
+            rows = (*range(NUM_SPECIAL), *(index_of[name] for name in order))
+            return Tokenizer(files, rows, rows, PAD_ID, EOS_ID)
+    return _marian(sides, symbols, settings, never, begins_with_pad, max_length)
 
 
-@dataclass(frozen=True)
 class _Known:
-    """A vocabulary.
+    """A vocabulary, with its languages' symbols by `codes`.
 
     Each method returns the order of its symbols and the files for one class, or None.
     """
 
-    model: bytes
-    names: tuple[str, ...]  # all symbols after the first four
-    pieces: tuple[str, ...]
-    others: tuple[str, ...]  # symbols beside the pieces; codes and the mask come first
-    codes: Mapping[str, str]  # symbol -> code
-    is_legacy: bool
-    settings: Mapping[str, Any]
-
-    @classmethod
-    def of(
-        cls, side: Side, symbols: Sequence[str], codes: Mapping[str, str], is_legacy: bool, max_length: int
-    ) -> "_Known":
-        names, processor = symbols[NUM_SPECIAL:], side.processor
-        pieces = [processor.id_to_piece(index) for index in range(NUM_SPECIAL - 1, processor.get_piece_size())]
-        is_piece = set(pieces)
-        others = [name for name in names if name not in is_piece]
-        others.sort(key=lambda name: name not in codes and name != MASK)  # tokenizers do not list the rest
-        settings = {**NAMED, "sep_token": EOS, "cls_token": SPECIAL[0], "model_max_length": max_length}
-        return cls(side.model, tuple(names), tuple(pieces), tuple(others), codes, is_legacy, settings)
+    def __init__(
+        self, side: Side, symbols: Sequence[str], codes: Mapping[str, str], is_legacy: bool, max_length: int
+    ) -> None:
+        self.model, self.codes, self.is_legacy, self.max_length = side.model, codes, is_legacy, max_length
+        self.names, processor = symbols[NUM_SPECIAL:], side.processor
+        self.pieces = [processor.id_to_piece(index) for index in range(NUM_SPECIAL - 1, processor.get_piece_size())]
+        is_piece, listed = set(self.pieces), {*codes.values(), MASK}
+        self.others = [name for name in self.names if name not in is_piece]
+        self.others.sort(key=lambda name: name not in listed)  # tokenizers do not list the rest
 
     def _has_pieces(self, kind: int) -> bool:
         return set(self.pieces) <= set(self.names) and model_type(self.model) == kind
 
+    def _files(self, kind: str, listed: list[str], **settings: Any) -> Files:
+        names = {**NAMED, "sep_token": EOS, "cls_token": SPECIAL[0]}
+        values = {**names, "model_max_length": self.max_length, "tokenizer_class": kind, **settings}
+        return {PIECES: self.model, SETTINGS: as_json(values), SPECIAL_TOKENS: as_json({LISTS[0]: listed})}
+
     def mbart50(self) -> tuple[list[str], Files] | None:
-        symbol_of = {code: symbol for symbol, code in self.codes.items()}
-        if not (self._has_pieces(UNIGRAM) and set(MBART50) == symbol_of.keys() and MASK in self.others):
+        if not (self._has_pieces(UNIGRAM) and set(MBART50) == self.codes.keys() and MASK in self.others):
             return None
-        first = [*(symbol_of[code] for code in MBART50), MASK]
+        first, listed = [*(self.codes[code] for code in MBART50), MASK], list(MBART50)
         later = [name for name in self.others if name not in first]
-        listed = {LISTS[0]: list(MBART50)}
-        settings = {**self.settings, **listed, "tokenizer_class": "MBart50Tokenizer", "mask_token": MASK}
-        files = {PIECES: self.model, SETTINGS: as_json(settings), SPECIAL_TOKENS: as_json(listed)}
+        files = self._files("MBart50Tokenizer", listed, mask_token=MASK, **{LISTS[0]: listed})
         return [*self.pieces, *first, *later], files
 
     def m2m_100(self) -> tuple[list[str], Files] | None:
-        if self.is_legacy or set(self.codes.values()) != set(OF_M2M):
+        if self.is_legacy or self.codes.keys() != set(OF_M2M):
             return None
-        symbol_of = {code: symbol for symbol, code in self.codes.items()}
-        codes = [symbol_of[code] for code in OF_M2M]
+        codes = [self.codes[code] for code in OF_M2M]
         made_up = [name for name in self.others if MADE_UP_NAME.fullmatch(name) is not None]
-        left_out = {*self.codes, *made_up}
+        left_out = {*codes, *made_up}
         own = [name for name in self.names if name not in left_out]
-        settings = {**self.settings, "tokenizer_class": "M2M100Tokenizer", "num_madeup_words": len(made_up)}
-        files = {
-            PIECES: self.model, VOCAB: as_json({name: index for index, name in enumerate((*SPECIAL, *own))}),
-            SETTINGS: as_json(settings), SPECIAL_TOKENS: as_json({LISTS[0]: codes}),
-        }  # fmt: skip
+        files = self._files("M2M100Tokenizer", codes, num_madeup_words=len(made_up))
+        files[VOCAB] = _vocabulary((*SPECIAL, *own))
         return [*own, *codes, *made_up], files
 
     def nllb(self) -> tuple[list[str], Files] | None:
-        if not (self._has_pieces(BPE) and CODE.fullmatch(next(iter(self.codes.values())))):
+        if not (self._has_pieces(BPE) and CODE.fullmatch(next(iter(self.codes)))):
             return None
         order = [*self.pieces, *self.others]
-        added = {at: self.codes.get(name, name) for at, name in enumerate(order, NUM_SPECIAL)
-                 if name in self.codes or name == MASK}  # fmt: skip
-        decoder = {
-            str(index): {"content": name, "special": True, "normalized": name == MASK, "lstrip": name == MASK,
-                         "rstrip": False, "single_word": False}
-            for index, name in added.items()
-        }  # fmt: skip
-        listed = [name for name in added.values() if name != MASK]
-        settings = {
-            **self.settings, "tokenizer_class": "NllbTokenizer", "mask_token": MASK, LISTS[0]: listed,
-            "added_tokens_decoder": decoder, "legacy_behaviour": self.is_legacy,
-        }  # fmt: skip
-        files = {PIECES: self.model, SETTINGS: as_json(settings), SPECIAL_TOKENS: as_json({LISTS[0]: listed})}
-        return order, files
+        added, decoder = {symbol: code for code, symbol in self.codes.items()} | {MASK: MASK}, {}
+        for index, name in enumerate(order, NUM_SPECIAL):
+            if name in added:
+                is_mask = name == MASK
+                decoder[str(index)] = {
+                    "content": added[name], "special": True, "normalized": is_mask, "lstrip": is_mask,
+                    "rstrip": False, "single_word": False,
+                }  # fmt: skip
+        listed = [added[name] for name in order if name in added and name != MASK]
+        more = {"added_tokens_decoder": decoder, "legacy_behaviour": self.is_legacy, LISTS[0]: listed}
+        return order, self._files("NllbTokenizer", listed, mask_token=MASK, **more)
+
+
+def _vocabulary(names: Sequence[str]) -> bytes:
+    """Return the content of a `vocab.json`."""
+    return as_json({name: index for index, name in enumerate(names)})
 
 
 def _marian(
-    sides: Sequence[Side], symbols: Sequence[Sequence[str]], settings: Mapping[str, Any], codes: Mapping[str, str],
-    never: frozenset[str], begins_with_pad: bool, max_length: int,
+    sides: Sequence[Side], symbols: Sequence[Sequence[str]], settings: Mapping[str, Any], never: frozenset[str],
+    begins_with_pad: bool, max_length: int,
 ) -> Tokenizer:  # fmt: skip
     """Return a Marian tokenizer.
 
@@ -165,10 +151,10 @@ def _marian(
             "A model must have language tokens before its sources for Marian's tokenizer, but has them after "
             "(`--encoder-langtok-last`); no other tokenizer of `transformers` supports its languages."
         )
+    codes = {token_of(lang, settings["lang_tok_style"]): f">>{lang}<<" for lang in settings["langs"]}
     orders = [_marian_order(each, never, begins_with_pad) for each in symbols]
     names = [
-        [f">>{codes[each[index]]}<<" if each[index] in codes else each[index] for index in order]
-        for each, order in zip(symbols, orders, strict=True)
+        [codes.get(each[index], each[index]) for index in order] for each, order in zip(symbols, orders, strict=True)
     ]
     if names[0].index(PAD) != names[1].index(PAD):
         counts = " and ".join(str(len(each)) for each in names)
@@ -188,8 +174,7 @@ def _marian(
     }  # fmt: skip
     files = {
         SOURCE_PIECES: sides[0].model, TARGET_PIECES: sides[1].model, SETTINGS: as_json(values),
-        VOCAB: as_json({name: index for index, name in enumerate(names[0])}),
-        **({} if is_joined else {TARGET_VOCAB: as_json({name: index for index, name in enumerate(names[1])})}),
+        VOCAB: _vocabulary(names[0]), **({} if is_joined else {TARGET_VOCAB: _vocabulary(names[1])}),
     }  # fmt: skip
     return Tokenizer(files, tuple(orders[0]), tuple(orders[1]), names[0].index(PAD), names[0].index(EOS))
 

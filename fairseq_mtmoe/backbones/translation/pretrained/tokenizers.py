@@ -8,7 +8,6 @@ or two `vocab.json`.
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +44,8 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes, read_json
 from fairseq_mtmoe.io.sentencepieces import load_sentencepiece
 
-PIECES, TOKENIZER, VOCAB, TARGET_VOCAB = (
-    *("sentencepiece.bpe.model", "tokenizer.json"),
-    *("vocab.json", "target_vocab.json"),
-)
+PIECES, TOKENIZER = "sentencepiece.bpe.model", "tokenizer.json"
+VOCAB, TARGET_VOCAB = "vocab.json", "target_vocab.json"
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
 SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 LISTS = ("additional_special_tokens", "extra_special_tokens")
@@ -58,20 +55,12 @@ LISTED_CODE = re.compile(r"[a-z]{2,8}(_\w+)?")  # other forms, of special tokens
 CODE_OF_M2M = re.compile(r"__(\w+?)__")
 
 
-@dataclass(frozen=True)
 class _Files:
-    """The values in the JSON files of a folder's tokenizer; {} for missing files."""
+    """The values in the JSON files of a folder's tokenizer; {} for missing files (UserError: one is damaged)."""
 
-    tokenizer: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    special: Mapping[str, Any]
-    added: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, folder: Path) -> "_Files":
-        """Read the files (UserError: one is damaged)."""
+    def __init__(self, folder: Path) -> None:
         names = (TOKENIZER, SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS)
-        return cls(*(_json(folder / name) for name in names))
+        self.tokenizer, self.settings, self.special, self.added = (_json(folder / name) for name in names)
 
     def piece_rows(self) -> dict[str, int]:
         """Return the rows of the pieces in `tokenizer.json`."""
@@ -102,7 +91,7 @@ class _Files:
 
     def masks(self) -> list[str]:
         """Return the mask tokens."""
-        masks = [content.get("mask_token") for content in (self.special, self.settings)]
+        masks = (content.get("mask_token") for content in (self.special, self.settings))
         return [_content(mask) for mask in masks if mask is not None]
 
 
@@ -115,16 +104,16 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
     """
     for path in folder.glob("tokenization_*.py"):  # such as SMaLL-100's, whose sentences differ from M2M-100's
         raise UserError(f"`{folder}` must have a tokenizer of `transformers`, but has its own, `{path.name}`.")
-    files = _Files.of(folder)
+    files = _Files(folder)
     try:
         if config.model_type == MARIAN or OURS in files.settings:
             return _of_marian(folder, config, files)
         if config.model_type == MBART:
             _expect_mbart50(folder, files.settings, values)
         return _of_pieces(folder, config, files)
+    except UserError:
+        raise
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(
             f"`{folder}` must have a tokenizer as `transformers` writes it, but its files have other values."
         ) from error
@@ -142,11 +131,10 @@ def _of_pieces(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     langs, tokens = [], {*SPECIAL, MASK}
     for index, symbol in enumerate(symbols):
         is_piece = model.processor.piece_to_id(symbol) != model.processor.unk_id()
-        match = CODE_OF_M2M.fullmatch(symbol) if is_m2m else CODE.fullmatch(symbol)
-        if listed.get(symbol) and match is None:
-            match = LISTED_CODE.fullmatch(symbol)
-        if match is not None and not is_piece:
-            langs.append(match[1] if is_m2m and symbol.startswith("__") else symbol)
+        code = (CODE_OF_M2M if is_m2m else CODE).fullmatch(symbol)
+        is_listed = listed.get(symbol) and LISTED_CODE.fullmatch(symbol)
+        if (code or is_listed) and not is_piece:
+            langs.append(code[1] if is_m2m and code else symbol)
             tokens.add(symbol)
             symbols[index] = token_of(langs[-1], style)
     _expect_no_words(folder, tokens, [*files.added_rows(), *listed])
@@ -171,16 +159,14 @@ def _expect_mbart50(folder: Path, settings: Mapping[str, Any], values: Mapping[s
 
 def _pieces(folder: Path, files: _Files) -> Side:
     """Return a folder's SentencePiece model as a side without symbols."""
-    if (folder / PIECES).exists():
-        return Side((), piece_model(folder / PIECES))
-    if (folder / TOKENIZER).exists():
+    if (folder / TOKENIZER).exists() and not (folder / PIECES).exists():
         return Side((), _model_of(files.tokenizer))
-    raise UserError(f"`{folder}` must have `{PIECES}`, the SentencePiece model of its tokenizer, but has none.")
+    return Side((), piece_model(folder / PIECES))
 
 
 def piece_model(path: Path) -> bytes:
     """Return a file's content (UserError: it is not a SentencePiece model)."""
-    model = read_bytes(path)
+    model = read_bytes(path, "a SentencePiece model of the tokenizer")
     if not model:  # the library accepts an empty model and fails later
         raise UserError(f"`{path}` must be a SentencePiece model, but is empty: download it again.")
     try:
@@ -198,22 +184,17 @@ def _model_of(tokenizer: Mapping[str, Any]) -> bytes:
     try:
         model = tokenizer["model"]
         kind = {"Unigram": UNIGRAM, "BPE": BPE}[model["type"]]
-        listed = sorted(model["vocab"], key=model["vocab"].get) if kind == BPE else [name for name, _ in model["vocab"]]
-        scores = (
-            [-float(rank) for rank in range(len(listed))]
-            if kind == BPE
-            else [float(each[1]) for each in model["vocab"]]
-        )
-        if listed[:NUM_SPECIAL] != list(SPECIAL):
+        listed = model["vocab"]
+        if kind == BPE:
+            listed = [(name, -rank) for rank, name in enumerate(sorted(listed, key=listed.get))]
+        if [name for name, _ in listed[:NUM_SPECIAL]] != list(SPECIAL):
             raise ValueError(f"its first pieces are not {SPECIAL}")
         check_pre_tokenizer(tokenizer["pre_tokenizer"])
-        added = {token["content"] for token in tokenizer["added_tokens"]}
-        pieces = [(name, score, NORMAL) for name, score in zip(listed, scores, strict=True) if name not in added]
+        others = {*SPECIAL, *(token["content"] for token in tokenizer["added_tokens"])}
+        pieces = [(name, float(score), NORMAL) for name, score in listed if name not in others]
         first = [(UNK, 0.0, UNKNOWN), (SPECIAL[0], 0.0, CONTROL), (EOS, 0.0, CONTROL)]
-        return serialized(
-            first + [one for one in pieces if one[0] not in SPECIAL], character_table(tokenizer["normalizer"]),
-            {"unk": 0, "bos": 1, "eos": 2, "pad": -1}, kind,
-        )  # fmt: skip
+        special = {"unk": 0, "bos": 1, "eos": 2, "pad": -1}
+        return serialized(first + pieces, character_table(tokenizer["normalizer"]), special, kind)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"`{TOKENIZER}` must have a SentencePiece model if there is no `{PIECES}` beside it, but has none: copy "
@@ -311,7 +292,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     settings = files.settings
-    models = [_marian_pieces(folder / name) for name in (SOURCE_PIECES, TARGET_PIECES)]
+    models = [piece_model(folder / name) for name in (SOURCE_PIECES, TARGET_PIECES)]
     is_joined = config.share_encoder_decoder_embeddings
     numbered, added = _numbered(folder / VOCAB), files.rows_beside()
     _expect_no_words(folder, {*SPECIAL, *filter(OF_MARIAN.fullmatch, added)}, added)
@@ -327,8 +308,7 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
         if UNK not in side:
             raise UserError(f"`{folder}` must have {UNK} in its vocabulary, but has not.")
     codes = [language_name(folder / VOCAB, found[1]) for found in map(OF_MARIAN.fullmatch, names) if found is not None]
-    given = ((side, settings.get(f"{side}_lang")) for side in ("source", "target"))
-    ends = [side if lang is None else language_name(folder / SETTINGS, lang) for side, lang in given]
+    ends = [language_name(folder / SETTINGS, settings.get(f"{side}_lang") or side) for side in ("source", "target")]
     langs = tuple(dict.fromkeys([ends[0], *codes] if codes else ends))
     langtoks: tuple[str | None, str | None] = ("tgt" if codes else None, None)
     if OURS in settings:
@@ -341,14 +321,6 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     if all(ids == tuple(range(len(ids))) for ids in rows):
         rows = []
     return Layout(Vocabulary(*sides), langs, PLAIN, (langtoks[0], langtoks[1]), False, *rows)
-
-
-def _marian_pieces(path: Path) -> bytes:
-    if not path.exists():
-        raise UserError(
-            f"`{path.parent}` must have `{path.name}`, a SentencePiece model of its tokenizer, but has none."
-        )
-    return piece_model(path)
 
 
 def _marian_side(names: list[str], langs: tuple[str, ...]) -> tuple[list[str], tuple[int | None, ...]]:

@@ -104,10 +104,8 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
     wanted = wanted_tensors(config.options(OUTPUT_BIAS in state), *sizes)
     hugging_face.check_tensors(path, wanted, state, types=TYPES)
     bias = state.get(OUTPUT_BIAS)
-    never = frozenset(
-        name for name, one in zip(symbols[1], [] if bias is None else bias.tolist(), strict=bias is not None)
-        if one < NEVER / 2
-    )  # fmt: skip
+    rows = [] if bias is None else (bias < NEVER / 2).nonzero().flatten().tolist()
+    never = frozenset(symbols[1][row] for row in rows)
     begins_with_pad = config.decoder_start_token_id == PAD_ID and config.model_type == MARIAN
     tokenizer = tokenizer_for(
         config.model_type, (vocabulary.source, vocabulary.target), symbols, settings, never, begins_with_pad,
@@ -141,7 +139,7 @@ def _tensors(
         bias = source.new_zeros(config.decoder_vocab_size) if bias is None else _in_order(bias, tokenizer.target_rows)
         tensors[THEIR_BIAS] = bias.unsqueeze(0)
     if config.model_type == MARIAN and options.get("sinusoids", FAIRSEQ) == FAIRSEQ:
-        table = fairseq_positions(config)
+        table = fairseq_positions(config.max_position_embeddings, config.d_model)
         for side in ("encoder", "decoder"):
             tensors[f"{THEIR_PREFIX}{side}.embed_positions.weight"] = table.to(source.dtype, copy=True)
     return tensors
