@@ -49,7 +49,7 @@ data: errors io
 data/mixtures: errors data/sampling
 data/nlu: errors io data/mixtures data/sampling
 data/translation: errors io data data/mixtures data/sampling {FILES}
-evaluation: protocols errors io moe backbones/bert backbones/translation checkpoints task_types {DATA} data/nlu
+evaluation: protocols errors io options moe backbones/bert backbones/translation checkpoints task_types {DATA} data/nlu
 tasks: criterions tasks/glue tasks/text_to_text tasks/translation
 tasks/_multitask: protocols errors options checkpoints analysis moe slots data data/mixtures data/sampling
 tasks/_benchmark: protocols errors io options analysis checkpoints task_types tasks/_multitask data/mixtures data/nlu
