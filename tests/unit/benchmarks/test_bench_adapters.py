@@ -23,7 +23,6 @@ def test_everything_is_measured(bench, size, tmp_path):
     report.finish(write=True, check=False)
     written = json.loads((tmp_path / "adapters_tiny.json").read_text())
     assert len(written["floors"]) == 4 and all(figure["value"] > 0 for figure in written["floors"])
-    assert [[*seconds] for seconds in written["raw"].values()] == [[*bench.TRAINED], [*bench.WRITTEN]]
 
 
 def test_each_system_trains_its_own_part_and_lora_that_differs_from_the_peers_is_noticed(bench, size):
@@ -35,7 +34,6 @@ def test_each_system_trains_its_own_part_and_lora_that_differs_from_the_peers_is
         system.step()
         for old, new in zip(before, system.module.parameters(), strict=True):
             assert torch.equal(old, new) != new.requires_grad
-    assert found[bench.PEER].trained == found[bench.OURS].trained
     with torch.no_grad():
         found[bench.OURS].module.decoder.layers[0].mixture.adapters.up[0, 0] += 1
     with pytest.raises(AssertionError):

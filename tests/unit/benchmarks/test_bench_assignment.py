@@ -2,18 +2,9 @@
 
 import pytest
 import torch
-from assignment_scores import gap, random_scores
+from assignment_scores import random_scores
 
 SCRIPT = "bench_assignment"
-
-
-def test_gap_is_what_is_lost_over_the_ranges():
-    scores_TN = torch.tensor([[3.0, 1.0], [2.0, 1.0]])
-    best_T, other_T = torch.tensor([0, 1]), torch.tensor([1, 0])
-    assert gap(best_T, 4.0, scores_TN) == 0
-    assert gap(other_T, 4.0, scores_TN) == pytest.approx(1 / 3)
-    with pytest.raises(AssertionError):
-        gap(torch.tensor([0, 0]), 4.0, scores_TN)
 
 
 @pytest.mark.parametrize("kind", ["isotropic", "skewed"])

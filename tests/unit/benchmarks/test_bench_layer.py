@@ -57,14 +57,6 @@ def test_checks_pass_what_is_right_and_see_wrong_outputs(systems):
             layer_systems.check_bound(systems[bound], 4)
 
 
-def test_the_peak_leaves_kept_gradients_out():
-    # 1: freed early; 2: another's, then a gradient's; 3: held to the end
-    changes = [(1, 100), (2, 30), (1, -100), (3, 50), (2, -30), (2, 1000), (9, -7)]
-    assert layer_costs.peak(changes, kept=set()) == 1050
-    assert layer_costs.peak(changes, kept={2}) == 130
-    assert layer_costs.peak([*changes, (2, -1000)], kept={2}) == 1050
-
-
 def test_memory_is_that_of_the_values_in_between(systems):
     inner, outer = (4 * SIZES.tokens * size for size in (SIZES.inner, SIZES.hidden))
     found = layer_costs.peak_memory(systems[layer_systems.BOUNDS[0]])
