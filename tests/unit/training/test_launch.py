@@ -11,15 +11,12 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.analysis.run_log import is_plain
 from fairseq_mtmoe.training import launch
-from fairseq_mtmoe.training.launch import take_launcher
 from fairseq_mtmoe.training.option_check import changed_options, refuse_full_sharding
 from tests.helpers.commands import training_arguments
 from tests.helpers.refused import refused
 from tests.helpers.training import configured
 
 ADDRESS = "tcp://10.0.0.1:29500"
-ADDRESS_GIVEN = ("--distributed-init-method", ADDRESS)
-ENVIRONMENT = "env://"
 
 
 def torchrun(rank, world_size, **more):
@@ -37,10 +34,10 @@ TABLE = {
     # GPUs, environment, options; number of processes, rank, address, whether fairseq starts no others, GPU
     "one CPU": ((0, {}, {}), (1, 0, None, False, 0)),
     "GPUs": ((8, {}, {}), (8, 0, None, False, 0)),
-    "torchrun on CPUs": ((0, torchrun(3, 4), {}), (4, 3, ENVIRONMENT, True, 0)),
-    "torchrun on GPUs": ((3, torchrun(6, 7, LOCAL_RANK="2"), {}), (7, 6, ENVIRONMENT, True, 2)),
-    "torchrun on one GPU": ((1, torchrun(1, 2, LOCAL_RANK="1"), {}), (2, 1, ENVIRONMENT, True, 0)),
-    "a launcher without local ranks": ((4, torchrun(6, 8), {}), (8, 6, ENVIRONMENT, True, 2)),
+    "torchrun on CPUs": ((0, torchrun(3, 4), {}), (4, 3, "env://", True, 0)),
+    "torchrun on GPUs": ((3, torchrun(6, 7, LOCAL_RANK="2"), {}), (7, 6, "env://", True, 2)),
+    "torchrun on one GPU": ((1, torchrun(1, 2, LOCAL_RANK="1"), {}), (2, 1, "env://", True, 0)),
+    "a launcher without local ranks": ((4, torchrun(6, 8), {}), (8, 6, "env://", True, 2)),
     "torchrun with one process": ((0, torchrun(0, 1), {}), (1, 0, None, False, 0)),
     "an address on CPUs": ((0, {}, GIVEN), (16, 8, ADDRESS, True, 0)),
     "an address on GPUs": ((8, {}, {**GIVEN, "distributed_no_spawn": True, "device_id": 3}), (16, 8, ADDRESS, True, 3)),
@@ -54,7 +51,7 @@ def test_the_start_is(machine, right, monkeypatch):
     options = options_on(gpus, **given)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    take_launcher(options, gpus)
+    launch.take_launcher(options, gpus)
     names = ("world_size", "rank", "init_method", "no_spawn")
     assert (*(getattr(options, f"distributed_{name}") for name in names), options.device_id) == right
 
@@ -62,7 +59,7 @@ def test_the_start_is(machine, right, monkeypatch):
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_more_processes_than_gpus_need_a_launcher(gpus):
     with refused("--distributed-world-size"):
-        take_launcher(options_on(gpus, distributed_world_size=4), gpus)
+        launch.take_launcher(options_on(gpus, distributed_world_size=4), gpus)
 
 
 def start_under_slurm(monkeypatch, folder, gpus, **variables):
@@ -92,17 +89,14 @@ def test_a_node_of_slurm_without_gpus_needs_more_than_one_task(monkeypatch, tmp_
         start_under_slurm(monkeypatch, tmp_path, 0, NNODES="2", NTASKS_PER_NODE="1", NODEID="0")
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        (("--fp16",), "--fp16"),
-        (("--ddp-backend", "slowmo", "--distributed-world-size", 2, *ADDRESS_GIVEN), "--ddp-backend"),
-    ],
-)
-def test_what_needs_a_gpu_is_refused_before_anything_is_built(options, name, tmp_path, monkeypatch):
+SLOWMO = ("--ddp-backend", "slowmo", "--distributed-world-size", 2, "--distributed-init-method", ADDRESS)
+
+
+@pytest.mark.parametrize("options", [("--fp16",), SLOWMO])
+def test_what_needs_a_gpu_is_refused_before_anything_is_built(options, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     cfg = configured(training_arguments("data", tmp_path / "run", *options))
-    with refused(name):
+    with refused(options[0]):
         launch._prepare(cfg, train.main)
     assert not (tmp_path / "run").exists()
 

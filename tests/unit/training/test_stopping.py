@@ -112,14 +112,12 @@ def inside_c_code(tell):
         libc.pthread_mutex_lock(mutex)
 
 
-def test_a_signal_before_the_first_update_ends_at_once(capfd):
+def test_a_signal_before_the_first_update_and_a_second_one_end_at_once(capfd):
     assert ends(start_up, (0, signal.SIGTERM)) == 143
     assert capfd.readouterr().err.startswith("SIGTERM ended the run before its first update; nothing is lost")
     assert ends(start_up, (0, signal.SIGINT)) == 130
     assert ends(ignores_ctrl_c, (0, signal.SIGINT), (0.1, signal.SIGTERM)) == 143
-
-
-def test_a_second_signal_ends_at_once_whatever_the_process_waits_for(capfd):
+    # A second one, whatever the process waits for.
     assert ends(inside_c_code, (0, signal.SIGUSR1), (stopping.AS_ONE + 0.2, signal.SIGINT)) == 130
     assert "SIGINT ended the run at once" in capfd.readouterr().err
 
