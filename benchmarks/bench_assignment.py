@@ -140,18 +140,13 @@ def libbase_assigned(scores_TN: Tensor) -> Tensor:
 
 def libbase_ends(scores: list[Tensor], limit: float = LIMIT) -> bool:
     """Try libbase on score matrices in a process, which is ended after so many seconds."""
-    process = multiprocessing.get_context("spawn").Process(target=_try_libbase, args=(scores,))
+    process = multiprocessing.get_context("spawn").Process(target=gaps_of, args=(libbase_assigned, scores))
     process.start()
     process.join(limit)
     if process.is_alive():
         process.kill()
         process.join()
     return process.exitcode == 0
-
-
-def _try_libbase(scores: list[Tensor]) -> None:
-    for scores_TN in scores:
-        libbase_assigned(scores_TN)
 
 
 if __name__ == "__main__":

@@ -199,10 +199,9 @@ def main(report: Report, small: bool, repetitions: int) -> None:
         "stock model has fairseq's loss and Adam, ours the plugin's."
     )
     for count, processes in measured.items():
-        steps_by_rank = []
-        for steps in processes:
-            steps_by_rank.append({", ".join(key): list(map(asdict, steps[key])) for key in steps})
-        report.raw(f"{count} processes", steps_by_rank)
+        for rank, steps in enumerate(processes):
+            named = {", ".join(key): list(map(asdict, steps[key])) for key in steps}
+            report.raw(f"process {rank} of {count}", named)
     show(report, measured, FLOORS[plan.size])
 
 

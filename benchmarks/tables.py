@@ -126,7 +126,8 @@ def _mean(row: str, values: Values, metric: str, strata: Sequence[str] | None = 
 def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Difference]], metric: str) -> str:
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for one, found in compared:
-        p = "" if math.isnan(found.p) else f", {_probability(found.p)}{' after Holm' if one.primary else ''}"
+        p = "" if math.isnan(found.p) else ", p < 0.001" if found.p < 0.001 else f", p {found.p:.3f}"
+        p += " after Holm" if p and one.primary else ""
         word = f": {described.word_of(found, metric)}" if one.primary and not math.isnan(found.half_width) else ""
         cells.setdefault((one.row, one.control), {})[one.group] = f"{described.shown(found, metric)}{word}{p}"
     columns = list(dict.fromkeys(one.group for one, _ in compared))
@@ -149,10 +150,6 @@ def _over_sentences(asked: Sequence[Contrast], folder: Path) -> list[str]:
         return []
     head = ["row", "control", "test set", "BLEU"]
     return ["## Over seeds and test sentences", OVER_SENTENCES, markdown_table(head, rows, 4)]
-
-
-def _probability(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
 
 
 def _costs(study: Described, lines: Lines) -> list[str]:

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from fairseq_mtmoe.moe.reference import slow_forward
-from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.models import batch, moe_model, perturb, stub_task
 from tests.helpers.pairwise import pairwise
 from tests.helpers.pretended_gpu import pretended_gpu
@@ -65,21 +64,10 @@ def passed(model, net_input):
     return [output.detach(), *(parameter.grad for parameter in model.parameters())]
 
 
-# What options do is no matter of types.
-OPTIONS = ({"idle": True}, {"checkpoint_activations": True})
-TYPES_OPTIONS = [*((dtype, {}) for dtype in TOLERANCES), *((torch.float32, options) for options in OPTIONS)]
-
-
-@pairwise(gates=GATES, types_options=TYPES_OPTIONS, capability=CAPABILITIES)
-def test_a_model_trains_as_in_this_form_on_a_cpu(gates, capability, types_options):
-    dtype, options = types_options[0], dict(types_options[1])
-    idle = options.pop("idle", False)
+@pairwise(gates=GATES, dtype=TOLERANCES, capability=CAPABILITIES)
+def test_a_model_trains_as_in_this_form_on_a_cpu(gates, dtype, capability):
     layers = dict(encoder_layers=4, decoder_layers=4) if "," in gates else {}
-    models = [moe_model(expert_gates=gates, **layers, **options).to(dtype).train() for _ in range(2)]
-    for model in models:
-        perturb(model)
-        for layer in expert_layers(model).values():
-            layer.idle = idle
+    models = [perturb(moe_model(expert_gates=gates, **layers)).to(dtype).train() for _ in range(2)]
     with device_kind_everywhere(CAPABILITIES[capability]):
         right = passed(models[0], batch())
     with pretended_gpu(capability):
