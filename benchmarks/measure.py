@@ -19,12 +19,12 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as ScreenTable
 from rich.text import Text
 from timing import ROOT, Floor, Ratio, shown, surroundings, where_and_how
 
 from fairseq_mtmoe.io.files import write_text
-from fairseq_mtmoe.io.tables import markdown_table
+from fairseq_mtmoe.io.tables import Table
 
 RESULTS = ROOT / "benchmarks" / "results"
 SLACK = 0.2  # by how much of its floor a figure may miss it before a check fails
@@ -65,7 +65,7 @@ class Report:
         """Show a table, and remember it for the report. The first column names the row; numbers are shortened."""
         cells = [[shown(value) for value in row] for row in rows]
         self._show(title, columns, cells, note)
-        self._parts.append("\n\n".join(filter(None, [f"## {title}", note, markdown_table(columns, cells)])))
+        self._parts.append("\n\n".join(filter(None, [f"## {title}", note, Table(columns, cells).in_markdown()])))
 
     def speeds(
         self,
@@ -117,7 +117,7 @@ class Report:
         lines = [figure.cells() for figure in self.figures]
         self._show("Floors", columns, lines, "")
         if write:
-            floors = [f"## Floors\n\n{markdown_table(columns, lines)}"] if lines else []
+            floors = [f"## Floors\n\n{Table(columns, lines).in_markdown()}"] if lines else []
             head = [f"# {self.title}", where_and_how(self.surroundings), *floors]
             write_text(RESULTS / f"{self.name}.md", "\n\n".join([*head, *self._parts]) + "\n")
             figures = [{**vars(one), "floor": str(one.floor), "met": one.floor.met(one.value)} for one in self.figures]
@@ -131,7 +131,7 @@ class Report:
             sys.exit(1)
 
     def _show(self, title: str, columns: Sequence[str], cells: Sequence[Sequence[str]], note: str) -> None:
-        table = Table(title=Text(title), caption=Text(note), title_justify="left", caption_justify="left")
+        table = ScreenTable(title=Text(title), caption=Text(note), title_justify="left", caption_justify="left")
         for index, column in enumerate(columns):
             table.add_column(Text(column), justify="right" if index else "left")
         for row in cells:

@@ -23,7 +23,7 @@ from study_plan import Contrast, Entry, read_table
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import write_text
-from fairseq_mtmoe.io.tables import markdown_table
+from fairseq_mtmoe.io.tables import Table
 
 PICTURE = RESULTS.with_name("options.png")
 TITLES = {"bleu": "BLEU", "chrf": "chrF++", PERPLEXITY: "Validation perplexity"}
@@ -105,7 +105,7 @@ def _table_of(
         seeds = max((len(values.get(name, {})) for values in by_group.values()), default=0)
         if seeds:
             rows.append([title, seeds, *(_mean(name, values, metric, strata) for values in by_group.values())])
-    return markdown_table(["row", "seeds", *by_group], rows) if rows else ""
+    return Table(["row", "seeds", *by_group], rows).in_markdown() if rows else ""
 
 
 def _mean(row: str, values: Values, metric: str, strata: Sequence[str] | None = None) -> str:
@@ -133,7 +133,7 @@ def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Differe
     columns = list(dict.fromkeys(one.group for one, _ in compared))
     rows = [[study.rows.get(row, row), study.rows.get(control, control), *(of.get(group, "") for group in columns)]
             for (row, control), of in cells.items()]  # fmt: skip
-    return markdown_table(["row", "control", *columns], rows, 2 + len(columns))
+    return Table(["row", "control", *columns], rows, texts=2 + len(columns)).in_markdown()
 
 
 def _over_sentences(asked: Sequence[Contrast], folder: Path) -> list[str]:
@@ -149,7 +149,7 @@ def _over_sentences(asked: Sequence[Contrast], folder: Path) -> list[str]:
     if not rows:
         return []
     head = ["row", "control", "test set", "BLEU"]
-    return ["## Over seeds and test sentences", OVER_SENTENCES, markdown_table(head, rows, 4)]
+    return ["## Over seeds and test sentences", OVER_SENTENCES, Table(head, rows, texts=4).in_markdown()]
 
 
 def _costs(study: Described, lines: Lines) -> list[str]:
@@ -170,7 +170,7 @@ def _costs(study: Described, lines: Lines) -> list[str]:
         "quartiles. Rows that are not here have the shape of one that is, or were not timed."
     )
     head = ["row", "million parameters", "multiplications", "step / dense"]
-    return ["## Cost", said, markdown_table(head, rows, (0, 3))]
+    return ["## Cost", said, Table(head, rows, texts=(0, 3)).in_markdown()]
 
 
 def _rates(lines: Lines, metric: str, titles: dict[str, str]) -> list[str]:
@@ -191,7 +191,7 @@ def _rates(lines: Lines, metric: str, titles: dict[str, str]) -> list[str]:
     ]  # fmt: skip
     head = ["row", "learning rate", f"{metric.replace('valid ', 'validation ')}, all", *of_gates, "chosen"]
     said = "Shorter runs of one other seed; the rate of the best one holds for all rows that name it below."
-    return ["## Learning rates", said, markdown_table(head, rows)] if rows else []
+    return ["## Learning rates", said, Table(head, rows).in_markdown()] if rows else []
 
 
 def _entry(entry: Entry, lines: Lines) -> list[str]:
@@ -211,7 +211,8 @@ def _entry(entry: Entry, lines: Lines) -> list[str]:
          over_trigrams <= entry.source_free),
     ]  # fmt: skip
     cells = [[*texts, "yes" if is_met else "no"] for *texts, is_met in rows]
-    return ["## Does the dense row translate?", markdown_table(["what", "asked", "found", "met"], cells, (0, 1, 3))]
+    table = Table(["what", "asked", "found", "met"], cells, texts=(0, 1, 3))
+    return ["## Does the dense row translate?", table.in_markdown()]
 
 
 # ---- the picture of captions ----

@@ -39,25 +39,23 @@ def is_plain(value: Any) -> bool:
     """Return whether it is an option's value: null, bool, number, text, flat list."""
     if isinstance(value, list):
         return all(is_plain(item) and not isinstance(item, list) for item in value)
-    if value is None or isinstance(value, bool):
-        return True
-    is_nan = value != value
-    return fault(value, Text | float) is None and not is_nan
+    is_number_or_text = fault(value, Text | float) is None and value == value
+    return value is None or isinstance(value, bool) or is_number_or_text
 
 
-_AMOUNT = f"null or a number from 0 to {LARGEST_AMOUNT:g}"
-_FIGURE = f"null or a number from {-LARGEST_AMOUNT:g} to {LARGEST_AMOUNT:g}"
+
+def _from(least: float) -> Rule:
+    rule = f"null or a number from {least:g} to {LARGEST_AMOUNT:g}"
+    return Rule(rule, lambda value: value is None or least <= value <= LARGEST_AMOUNT)
+
+
 Count = Annotated[float, Rule("a whole number from 0", is_count)]
-Amount = Annotated[
-    float | None, Rule(_AMOUNT, lambda value: value is None or 0 <= value <= LARGEST_AMOUNT)
-]
-Figure = Annotated[
-    float | None, Rule(_FIGURE, lambda value: value is None or abs(value) <= LARGEST_AMOUNT)
-]
+Amount = Annotated[float | None, _from(0)]
+Figure = Annotated[float | None, _from(-LARGEST_AMOUNT)]
 Plain = Annotated[Any, Rule("a plain value", is_plain)]
 Figures = dict[Text, Figure]
 Perplexity = Annotated[
-    Figures, Rule(f"`ppl`, {_AMOUNT},", lambda value: fault(value.get("ppl"), Amount) is None)
+    Figures, Rule("figures with `ppl` from 0", lambda value: fault(value.get("ppl"), Amount) is None)
 ]
 _SIZE = {"parameters": Count, "multiplications": Count}
 _TOLD = dict.fromkeys(

@@ -43,12 +43,12 @@ def isolated(function: Callable[..., Result], *arguments: object, memory: int, s
     call = pickle.dumps((memory, seconds, function, arguments))
     done = subprocess.run([sys.executable, "-c", _BEGIN, *sys.path], input=call, stdout=subprocess.PIPE)
     try:
-        kind, value = pickle.loads(done.stdout)
+        answer = pickle.loads(done.stdout)
     except (EOFError, pickle.UnpicklingError) as error:  # it ended before it wrote an answer
         raise Lost(_ending(done.returncode, seconds)) from error
-    if kind is not None:
-        raise kind(value)
-    return cast(Result, value)
+    if isinstance(answer, Exception):
+        raise answer
+    return cast(Result, answer)
 
 
 def _ending(code: int, seconds: int) -> str:
@@ -69,15 +69,15 @@ def serve() -> None:
     memory, seconds, function, arguments = pickle.load(sys.stdin.buffer)  # imports the module, before limits apply
     _limit(memory)
     signal.alarm(seconds)  # without a handler it ends this process even inside the library
-    answer: tuple[type[Exception] | None, object]
+    answer: object
     try:
-        answer = None, function(*arguments)
+        answer = function(*arguments)
     except UserError as error:
-        answer = UserError, str(error)
+        answer = error
     except MemoryError:
-        answer = Lost, f"reading it takes over {memory >> 20} MiB of memory"
+        answer = Lost(f"reading it takes over {memory >> 20} MiB of memory")
     except BaseException as error:  # Rust's panics are no `Exception`
-        answer = Lost, first_line(error)[:300] or type(error).__name__
+        answer = Lost(first_line(error)[:300] or type(error).__name__)
     pickle.dump(answer, results)
     results.flush()
     os._exit(0)  # a library's exit handlers may crash, too

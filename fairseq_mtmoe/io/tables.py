@@ -69,14 +69,6 @@ class Table:
         return [[cell and f"{start}{cell}{end}" for cell in row] for row in self.below]
 
 
-def markdown_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], texts: int | Sequence[int] = 1
-) -> str:
-    """Return a Markdown table; `texts` are the leading text columns, or their indices."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    return Table(columns, cells, texts=texts).in_markdown()
-
-
 def _shown(text: str) -> str:
     """Return a text for rich's console, without markup and control characters."""
     return escape(visible(text))

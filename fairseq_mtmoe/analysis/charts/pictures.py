@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ PICTURES = {
     "pairs": Picture(runs.pairs, ("pair",), "ppl"),
     "metrics": Picture(runs.metrics, ("task",)),
     "metrics_minutes": Picture(_over_minutes(runs.metrics), ("task",)),
-    "training": Picture(runs.training, ("train",)),
+    "training": Picture(partial(runs.training, titles=runs.TRAINING, title="Training"), ("train",)),
     "sampling": Picture(runs.sampling, ("sampling",)),
     "selection": Picture(runs.selection, ("selection",), "share"),
     "experts": Picture(experts.experts, ("experts",)),
@@ -54,7 +55,7 @@ PICTURES = {
     "balance": Picture(runs.balance, ("experts",)),
     "gate_movement": Picture(runs.movement, ("gates",)),
     "sources": Picture(runs.sources, ("sources",)),
-    "speed": Picture(runs.speed, ("train",)),
+    "speed": Picture(partial(runs.training, titles=runs.SPEED, title="Speed"), ("train",)),
 }
 
 

@@ -6,7 +6,7 @@ the gates' distance from their start.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,25 +71,28 @@ def sampling(runs: Sequence[Run]) -> Chart:
     """Draw sampling probabilities, and the temperature below; runs side by side."""
     probabilities: list[Point] = []
     temperatures: list[Point] = []
-    x_title, pairs = "epoch", 0
+    x_title = "epoch"
     for run in runs:
         x_title, x = sampling_axis(run.of("sampling"))
-        rows = run.of("sampling", metric="probability")
-        pairs = max(pairs, len(rows))
-        for row in rows:
+        for row in run.of("sampling", metric="probability"):
             probabilities += points_of(row, x, _named(runs, row, row.task, percent), run.name)
         for row in run.of("sampling", metric="temperature"):
             temperatures += points_of(row, x, "temperature", run.name)
     form = Panel("", width=380, columns=len(runs), sides="shared")
     parts = []
     if probabilities:
-        title = "" if temperatures else x_title
-        shown = replace(form, x=title, y="sampling probability", log=True, axis="~%", height=max(220, 12 * pairs))
+        title, height = "" if temperatures else x_title, _height(probabilities, 220)
+        shown = replace(form, x=title, y="sampling probability", log=True, axis="~%", height=height)
         parts.append(lines(probabilities, shown))
     if temperatures:
         parts.append(lines(temperatures, replace(form, x=x_title, y="temperature", height=80)))
     unit = "task" if runs[0].unit == "task" else "language pair"
     return finished(_stacked(parts), f"Sampling probability by {unit}")
+
+
+def _height(points: Sequence[Point], least: int) -> int:
+    """Return the height of a panel beside whose legend there is room for all lines."""
+    return max(least, look.LEGEND_LINE * len(look.order_of(points, "line")))
 
 
 def _stacked(parts: Sequence[Chart]) -> Chart:
@@ -173,9 +176,8 @@ def pairs(runs: Sequence[Run]) -> Chart:
         for row in run.of("pair", metric="ppl"):
             points += points_of(row, row.moments.update, _named(runs, row, row.task), run.name)
     low, high = _range_without_start(points, len(runs))
-    height = max(300, look.LEGEND_LINE * len(look.order_of(points, "line")))
     form = Panel(
-        "updates", "perplexity", log=True, axis=",~r", height=height, low=low, high=high, sides="shared"
+        "updates", "perplexity", log=True, axis=",~r", height=_height(points, 300), low=low, high=high, sides="shared"
     )
     return finished(lines(points, form), "Validation perplexity by pair")
 
@@ -186,7 +188,7 @@ def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
     Several runs have a panel per metric.
     """
     points = _compared(runs, _main_metrics, over, "{:.1f}".format)
-    size = (520, max(320, 16 * len(look.order_of(points, "line")))) if len(runs) == 1 else (280, 180)
+    size = (520, _height(points, 320)) if len(runs) == 1 else (280, 180)
     form = Panel(over, "percent", width=size[0], height=size[1], columns=3)
     return finished(lines(points, form), f"Metrics in validation over {over}")
 
@@ -203,17 +205,8 @@ def _main_metrics(run: Run) -> list[tuple[str, Row]]:
     return titled
 
 
-def training(runs: Sequence[Run]) -> Chart:
-    """Draw loss, gradients and skipped updates of training."""
-    return _of_training(runs, TRAINING, "Training")
-
-
-def speed(runs: Sequence[Run]) -> Chart:
-    """Draw tokens per second, padding and free memory."""
-    return _of_training(runs, SPEED, "Speed")
-
-
-def _of_training(runs: Sequence[Run], titles: dict[str, str], title: str) -> Chart | None:
+def training(runs: Sequence[Run], titles: Mapping[str, str], title: str) -> Chart | None:
+    """Draw figures of training, in a panel per metric with its title."""
     points: list[Point] = []
     for metric, panel in titles.items():
         for run in runs:

@@ -26,11 +26,9 @@ def settings_of(run: Run) -> dict[str, str]:
     """Return a run's settings: `FIRST`, sizes, options, then versions."""
     start = start_of(run)
     settings = {name: start.get(name) for name in FIRST}
-    for name, title in SIZES.items():
-        # A model that became sparse logged its new size then.
-        sized = [event for event in run.events if event["event"] in ("run", "sparsified")]
-        size = last_of(sized, name)
-        settings[title] = None if size is None else f"{int(size):,}"
+    # A model that became sparse logged its new size then.
+    sized = [event for event in run.events if event["event"] in ("run", "sparsified")]
+    settings |= {title: _counted(last_of(sized, name)) for name, title in SIZES.items()}
     sizes = start.get("sizes") or {}
     if sizes:
         settings["training sentences"] = f"{int(sum(sizes.values())):,} in {len(sizes)} sets"
@@ -69,10 +67,8 @@ def compared_settings(runs: Sequence[Run]) -> tuple[list[tuple[str, list[str]]],
 
 def last_of(events: Sequence[Mapping[str, Any]], name: str) -> Any:
     """Return a field's last value that is not None; None if there is none."""
-    for event in reversed(events):
-        if event.get(name) is not None:
-            return event[name]
-    return None
+    values = [event[name] for event in events if event.get(name) is not None]
+    return values[-1] if values else None
 
 
 def progress_of(run: Run) -> dict[str, str]:
