@@ -159,8 +159,8 @@ def mean_table(systems: Sequence[System]) -> Table:
     majority = systems[0].runs[0].majority
     below = []
     if majority:
-        scores = {name: f"{score:.2f}" for name, score in majority.items()}
-        below = [[MAJORITY, "", *[scores.get(name, "") for name in systems[0].names]]]
+        cells = [f"{majority[name]:.2f}" if name in majority else "" for name in systems[0].names]
+        below = [[MAJORITY, "", *cells]]
     return Table(["system", "seeds", *_titles(systems[0])], rows, below, texts=2, bold=False)
 
 
@@ -193,8 +193,7 @@ def notes(systems: Sequence[System]) -> list[str]:
     if systems[0].runs[0].majority:
         lines.append(MAJORITY_NOTE)
     for name, run in _named_runs(systems):
-        if run.tasks:
-            lines += [f"{name}, {remark}" for remark in run.remarks]
+        lines += [f"{name}, {remark}" for remark in run.remarks if run.tasks]
     for system in systems:
         logged = [run.settings.get("updates") for run in system.runs if len(run.folders) == 1]
         updates = sorted({number for number in logged if number is not None})

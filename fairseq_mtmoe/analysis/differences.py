@@ -199,8 +199,7 @@ def to_json(
             }
         for name, comparison in compared.groups.items():
             averages[name] = {"pairs": len(first.scores.groups[name]), **asdict(comparison)}
-        by_metric = written.setdefault(compared.other.name, {})
-        by_metric[compared.metric] = {"pairs": pairs, "averages": averages}
+        written.setdefault(compared.other.name, {})[compared.metric] = {"pairs": pairs, "averages": averages}
     systems = {}
     for system in _systems(differences):
         systems[system.name] = {"folder": str(system.folder), "checkpoint": system.scores.checkpoints[0]}

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +55,12 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
 
     Raises `UserError` if one holds no evaluation, or evaluations have different test sets.
     """
-    scores_by_folder: dict[Path, Scores] = {}
-    for folder in folders:
-        scores = read_scores(folder, WITH_TEXTS)
-        path = Path(scores.folders[0])
-        if path.resolve() in [other.resolve() for other in scores_by_folder]:
-            raise UserError(f"The compared folders must differ, but {path} is given twice.")
-        scores_by_folder[path] = scores
+    found = [read_scores(folder, WITH_TEXTS) for folder in folders]
+    paths = [Path(scores.folders[0]) for scores in found]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UserError(f"The compared folders must differ, but of {', '.join(map(str, paths))} two are the same.")
     evaluations = []
-    for name, (path, scores) in zip(_names([*scores_by_folder]), scores_by_folder.items(), strict=True):
+    for name, path, scores in zip(_names(paths), paths, found, strict=True):
         if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
             raise UserError(
                 f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; compare "
@@ -85,20 +82,14 @@ def _names(folders: Sequence[Path]) -> list[str]:
     """Return short names: of different runs their folders', not those of scores in them."""
     runs = []
     for folder in map(Path.resolve, folders):
-        if folder.name == SCORES:
-            runs.append(folder.parent)
-        elif folder.parent.name == SCORES:
-            runs.append(folder.parents[1])
-        else:
-            runs.append(folder)
+        above = [parent.parent for parent in (folder, folder.parent) if parent.name == SCORES]
+        runs.append(above[0] if above else folder)
     return run_names(runs if len(set(runs)) == len(runs) else folders)
 
 
 def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the metrics that every pair of every evaluation has."""
-    figures = []
-    for evaluation in evaluations:
-        figures += [score.figures for score in evaluation.scores.pairs.values()]
+    figures = [score.figures for evaluation in evaluations for score in evaluation.scores.pairs.values()]
     return [name for name in figures[0] if all(name in pair_figures for pair_figures in figures)]
 
 
@@ -109,14 +100,12 @@ def outputs_of(
 
     Raises `UserError` if the texts do not give the stored score.
     """
-    if metric in evaluations[0].texts[pair].figures:
-        scorer: Any = SentenceMean()
-    else:
-        scorer = scorer_of(metric, pair)
+    is_by_sentence = metric in evaluations[0].texts[pair].figures
+    scorer: Any = SentenceMean() if is_by_sentence else scorer_of(metric, pair)
     outputs = []
     for evaluation in evaluations:
         texts = evaluation.texts[pair]
-        if metric in texts.figures:
+        if is_by_sentence:
             output, file = output_of(scorer, texts.figures[metric]), metric.lower()
         else:
             cut = pieces.cut if metric == SPBLEU and pieces is not None else list
@@ -136,25 +125,18 @@ def outputs_of(
 def _texts(folder: Path, score: PairScore) -> Texts:
     """Read a pair's hypotheses, references and figures (UserError: lines are missing)."""
     pair = score.pair
-    paths = [folder / f"{pair}.hyp", folder / f"{pair}.ref"]
-    for number in count(1):
-        path = folder / f"{pair}.ref{number}"
-        if not path.exists():
-            break
-        paths.append(path)
+    further = takewhile(Path.exists, (folder / f"{pair}.ref{number}" for number in count(1)))
     texts = []
-    for path in paths:
+    for path in (folder / f"{pair}.hyp", folder / f"{pair}.ref", *further):
         lines = text_lines(path, f"the texts of {pair}")
         if len(lines) != score.sentences or not lines:
             rule = f"the {score.sentences} lines that were scored"
             raise UserError(f"`{path}` must have {rule}, but has {len(lines)}: evaluate again.")
         texts.append(lines)
-    hypotheses, first, *further = texts
-    references: list[list[str | None]] = [[*first]]
-    references += [[line or None for line in lines] for lines in further]
-    figures = {}
-    for name in score.metrics:
-        figures[name] = _figures(folder / f"{pair}.{name.lower()}", score.sentences)
+    hypotheses, first, *others = texts
+    references: list[Sequence[str | None]] = [first]
+    references += [[line or None for line in lines] for lines in others]
+    figures = {name: _figures(folder / f"{pair}.{name.lower()}", score.sentences) for name in score.metrics}
     return Texts(hypotheses, references, figures)
 
 

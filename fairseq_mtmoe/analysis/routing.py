@@ -30,8 +30,7 @@ def entropies(counts_TN: Values) -> Values:
     with np.errstate(divide="ignore", invalid="ignore"):
         shares_TN = counts_TN / totals_T[:, None]
         terms_TN = np.where(shares_TN > 0, -shares_TN * np.log(shares_TN), 0.0)
-        entropies_T: Values = terms_TN.sum(axis=1) / np.log(counts_TN.shape[1])
-    return np.where(totals_T > 0, entropies_T, np.nan)
+        return np.where(totals_T > 0, terms_TN.sum(axis=1) / np.log(counts_TN.shape[1]), np.nan)
 
 
 def used_experts(counts_TN: Values) -> NDArray[np.bool_]:

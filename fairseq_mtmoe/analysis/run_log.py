@@ -194,8 +194,9 @@ def read(path: str | Path) -> list[Event]:
         moment = _moment(event)
         if moment < earliest.get(kind, (math.inf, 0.0)):
             earliest[kind] = moment
-            is_start = event["event"] == "run" and starts
-            kept.append({**event, "started": starts[0]} if is_start else event)
+            if event["event"] == "run" and starts:
+                event = {**event, "started": starts[0]}
+            kept.append(event)
     return kept[::-1]
 
 

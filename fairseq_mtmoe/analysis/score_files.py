@@ -141,11 +141,8 @@ class Scores:
     @property
     def majority(self) -> dict[str, float]:
         """Score of one label for every example, by task and its main metric, where known."""
-        scores = {}
-        for row in chosen_rows(self.rows, "task", run=MAJORITY):
-            if row.metric == self.main[row.task].metric:
-                scores[row.task] = row.figure
-        return scores
+        rows = chosen_rows(self.rows, "task", run=MAJORITY)
+        return {row.task: row.figure for row in rows if row.metric == self.main[row.task].metric}
 
     @property
     def has_tiers(self) -> bool:
@@ -187,15 +184,15 @@ class Scores:
         groups: dict[str, list[str]] = {}
         for name in sorted({**self.groups, **other.groups}, key=lambda name: name == ALL):  # it stays last
             groups[name] = [*self.groups.get(name, ()), *other.groups.get(name, ())]
-        return replace(
-            self,
-            rows=self.rows + other.rows,
-            groups=groups,
-            data={**self.data, **other.data},
-            pairs={**self.pairs, **other.pairs},
-            tasks={**self.tasks, **other.tasks},
-            folders=self.folders + other.folders,
-            checkpoints=self.checkpoints + other.checkpoints,
+        return Scores(
+            self.rows + other.rows,
+            groups,
+            self.data | other.data,
+            self.settings,
+            {**self.pairs, **other.pairs},
+            {**self.tasks, **other.tasks},
+            self.folders + other.folders,
+            self.checkpoints + other.checkpoints,
         )
 
 
@@ -230,6 +227,7 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
     ranks = [*TIERS, ""]
     ordered = sorted(scores, key=lambda score: (ranks.index(score.tier), score.pair))
     rows, data = [], {}
+    groups: dict[str, list[str]] = {}
     for score in ordered:
         for metric, value in score.figures.items():
             rows.append(score_row("pair", score.pair, metric, value, score.sentences))
@@ -238,10 +236,7 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
             "data": settings.get("data_sha256"),
             "kind of references": settings.get("references"),
         }
-    groups: dict[str, list[str]] = {}
-    for score in ordered:
-        if score.tier:
-            groups.setdefault(score.tier, []).append(score.pair)
+        groups.setdefault(score.tier or ALL, []).append(score.pair)
     pairs = {score.pair: score for score in ordered}
     return Scores(rows, {**groups, ALL: list(pairs)}, data, settings, pairs)
 
@@ -338,8 +333,7 @@ def read_scores(
 def _logged(folder: Path, name: str) -> Any:
     """Return a field of a run log's start; None if it is missing or unreadable."""
     try:
-        events = run_log.read(folder / run_log.FILE_NAME)
+        starts = of_kind(run_log.read(folder / run_log.FILE_NAME), "run")
     except UserError:
         return None
-    starts = of_kind(events, "run")
     return starts[0].get(name) if starts else None

@@ -68,8 +68,7 @@ def _task_table(scores: Scores) -> Table:
         means.append([title, counted("task", row.n), "", with_error(row.figure, row.stderr), ""])
     columns = ["task", "metric", "examples", "score", MAJORITY]
     if not majority:
-        del columns[-1]
-        for cells in (*rows, *means):
+        for cells in (columns, *rows, *means):
             del cells[-1]
     return Table(columns, rows, means, texts=2)
 
@@ -96,9 +95,9 @@ def to_json(scores: Scores) -> str:
             "examples": main.n,
             "sets": record["sets"],
         }
-    averages = {}
-    for row in scores.averages:
-        averages[row.task] = {"tasks": row.n, "score": row.figure, "standard_error": row.stderr}
+    averages = {
+        row.task: {"tasks": row.n, "score": row.figure, "standard_error": row.stderr} for row in scores.averages
+    }
     return as_json({**content, "tasks": tasks, "averages": averages})
 
 

@@ -142,12 +142,6 @@ class PieceBleu:
         # sacreBLEU removes spaces at a line's end before it cuts.
         return [line if line is None else " ".join(self._model.encode_as_pieces(line.rstrip())) for line in lines]
 
-    def signature(self, bleu: BLEU) -> str:
-        """Return the signature of a sacreBLEU metric that has scored cut texts."""
-        signature = bleu.get_signature()
-        signature.update("tok", self.name)
-        return str(signature)
-
 
 def score_pair(
     pair: str,
@@ -172,16 +166,13 @@ def score_pair(
     all_references += [[line or None for line in lines] for lines in more_references]
     fields: dict[str, Any] = {}
     for metric, (score_field, signature_field) in FIELDS.items():
-        scorer = scorer_of(metric, pair)
-        if metric != SPBLEU:
-            score = scorer.corpus_score(hypotheses, all_references)
-            signature = str(scorer.get_signature())
-        elif pieces is not None:
-            cut_references = [pieces.cut(lines) for lines in all_references]
-            score = scorer.corpus_score(pieces.cut(hypotheses), cut_references)
-            signature = pieces.signature(scorer)
-        else:
+        if metric == SPBLEU and pieces is None:
             continue
-        fields[score_field] = float(score.score)
-        fields[signature_field] = signature
+        scorer = scorer_of(metric, pair)
+        cut = pieces.cut if metric == SPBLEU and pieces is not None else list
+        fields[score_field] = float(scorer.corpus_score(cut(hypotheses), [*map(cut, all_references)]).score)
+        signature = scorer.get_signature()
+        if metric == SPBLEU and pieces is not None:
+            signature.update("tok", pieces.name)
+        fields[signature_field] = str(signature)
     return PairScore(pair, tier, len(references), **fields, more_references=len(more_references))

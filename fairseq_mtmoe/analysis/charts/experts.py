@@ -63,8 +63,8 @@ def experts(runs: Sequence[Run]) -> Chart | None:
                 label = f"{task}, {percent(share)} of data" if share else task
                 bars += [{**bar, "row": label} for bar in _bars(run, layer, task, len(runs) > 1)]
     names = look.order_of((bar for bar in bars if bar["moment"]), "moment")
-    highest = max((bar["share"] or 0.0 for bar in bars), default=1.0) or 1.0
-    ramp = look.colors(names, look.EARLY_TO_LATE[-min(3, len(names)) :], (0.85, 0))
+    highest = max(bar["share"] or 0.0 for bar in bars) or 1.0
+    ramp = look.colors(names, look.EARLY_TO_LATE[-len(names) :])
     base = alt.Chart().encode(x=alt.X("expert:O", title="expert", axis=alt.Axis(labelOverlap=True, labelAngle=0)))
     share_scale = alt.Scale(domain=[0, 1.2 * highest])
     bar_marks = base.transform_filter("isValid(datum.share)").mark_bar().encode(

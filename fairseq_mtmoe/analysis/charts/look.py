@@ -117,18 +117,15 @@ def lines(points: Sequence[Point], form: Panel) -> Chart:
 
 def order_of(points: Iterable[Point], field: str) -> list[Any]:
     """Return a field's values in order of appearance, as Vega-Lite sorts by default."""
-    return list(dict.fromkeys(point[field] for point in points if field in point))
+    return list(dict.fromkeys(point[field] for point in points))
 
 
-def colors(
-    names: Sequence[str], few: Sequence[str] = PALETTE, extent: tuple[float, float] = (0, 0.85)
-) -> alt.Scale:
+def colors(names: Sequence[str], few: Sequence[str] = PALETTE) -> alt.Scale:
     """Return a colour per name: of `few`, or of viridis without its pale end."""
     if len(names) <= len(few):
         return alt.Scale(domain=list(names), range=list(few))
-    # Vega leaves out both ends of the extent.
-    step = (extent[1] - extent[0]) / max(1, len(names) - 1)
-    ends = [extent[0] - step, extent[1] + step]
+    step = 0.85 / max(1, len(names) - 1)
+    ends = [-step, 0.85 + step]  # Vega leaves out both
     return alt.Scale(domain=list(names), scheme=alt.SchemeParams("viridis", extent=ends))
 
 

@@ -31,11 +31,8 @@ GATE = "moe.gate.weight"
 
 def task_gates(state: Mapping[str, Any]) -> dict[str, Array]:
     """Return a checkpoint's gates of tasks, (T, N, H), by layer; empty without task gates."""
-    gates = {}
-    for key, weight in state["model"].items():
-        if key.endswith(GATE) and weight.ndim == 3:
-            gates[key.removesuffix(f".{GATE}")] = weight.float().numpy()
-    return gates
+    weights = {key: weight for key, weight in state["model"].items() if key.endswith(GATE)}
+    return {key.removesuffix(f".{GATE}"): gate.float().numpy() for key, gate in weights.items() if gate.ndim == 3}
 
 
 def task_embeddings(state: Mapping[str, Any]) -> Array | None:
@@ -68,35 +65,30 @@ def gates(states: Mapping[str, Mapping[str, Any]]) -> Chart | None:
     One run has a panel for the mean and for each layer; several runs have one panel each, with the
     mean.
     """
-    panels: dict[str, tuple[list[str], Matrix]] = {}
-    for name, state in states.items():
-        cosines = {layer: gate_similarities(weight) for layer, weight in task_gates(state).items()}
-        if not cosines:
-            continue
-        tasks = task_names(state)
-        title = name if len(states) > 1 else "all layers"
-        panels[title] = tasks, np.mean(list(cosines.values()), axis=0)
-        if len(states) == 1 and len(cosines) > 1:
-            for layer, matrix in cosines.items():
-                panels[layer] = tasks, matrix
-    if not panels:
-        return None
-    return finished(_matrices(panels), "Similarity of the tasks' gates", GATES_NOTE)
-
-
-def _matrices(panels: Mapping[str, tuple[list[str], Matrix]]) -> Chart:
-    """Draw a square per panel; its diagonal is empty."""
     cells: list[Point] = []
-    for panel, (tasks, matrix) in panels.items():
-        for row, column in np.ndindex(matrix.shape):
-            value = look.finite(float(matrix[row, column])) if row != column else None
-            cells.append({"row": tasks[row], "column": tasks[column], "value": value, "panel": panel})
+    for name, state in states.items():
+        panels = {layer: gate_similarities(weight) for layer, weight in task_gates(state).items()}
+        if not panels:
+            continue
+        mean = np.mean(list(panels.values()), axis=0)
+        if len(states) > 1:
+            panels = {name: mean}
+        elif len(panels) > 1:
+            panels = {"all layers": mean, **panels}
+        tasks = task_names(state)
+        for panel, matrix in panels.items():
+            for row, column in np.ndindex(matrix.shape):
+                value = look.finite(float(matrix[row, column])) if row != column else None
+                cells.append({"row": tasks[row], "column": tasks[column], "value": value, "panel": panel})
+    if not cells:
+        return None
     limit = max([LEAST_COSINE, *[abs(cell["value"] or 0.0) for cell in cells]])
     for cell in cells:
         cell["dark"] = abs(cell["value"] or 0.0) > 0.7 * limit
     # Orange and purple are safe for every colour vision; in grey the numbers show the sign.
     scale = alt.Scale(scheme="purpleorange", domain=[-limit, limit], domainMid=0)
-    return look.heat(cells, scale, written=look.most(cells, "row") <= MOST_WRITTEN)
+    chart = look.heat(cells, scale, written=look.most(cells, "row") <= MOST_WRITTEN)
+    return finished(chart, "Similarity of the tasks' gates", GATES_NOTE)
 
 
 def plane_of(table_KD: Array) -> tuple[Matrix, tuple[float, float]]:

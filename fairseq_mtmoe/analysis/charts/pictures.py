@@ -22,11 +22,6 @@ class Picture:
     groups: tuple[str, ...]
     metric: str = ""
 
-    def logged(self, shown: Sequence[Run]) -> list[Run]:
-        """Return the runs that have what the chart shows."""
-        wanted = {"metric": self.metric} if self.metric else {}
-        return [run for run in shown if run.of(*self.groups, **wanted)]
-
 
 def _over_minutes(draw: Callable[[Sequence[Run], str], Chart]) -> Callable[[Sequence[Run]], Chart | None]:
     """Return a chart's form over minutes, for several runs which all log the minutes of validations."""
@@ -67,7 +62,8 @@ def pictures_of(shown: Sequence[Run], states: Mapping[str, Mapping[str, Any]]) -
     thinned = [run.thinned(most) for run in shown]
     charts: dict[str, Chart | None] = {}
     for name, picture in PICTURES.items():
-        logged = picture.logged(thinned)
+        wanted = {"metric": picture.metric} if picture.metric else {}
+        logged = [run for run in thinned if run.of(*picture.groups, **wanted)]
         charts[name] = picture.draw(logged) if logged else None
     charts["gates"] = models.gates(states)
     charts["embeddings"] = models.embeddings(states)

@@ -71,9 +71,11 @@ def sampling(runs: Sequence[Run]) -> Chart:
     """Draw sampling probabilities, and the temperature below; runs side by side."""
     probabilities: list[Point] = []
     temperatures: list[Point] = []
-    x_title = "epoch"
     for run in runs:
-        x_title, x = sampling_axis(run.of("sampling"))
+        moments = run.of("sampling")[0].moments
+        x_title, x = "epoch", moments.epoch
+        if len(set(x.tolist())) < len(x) and not np.isnan(moments.update).any():  # an epoch has several values
+            x_title, x = "update", moments.update
         for row in run.of("sampling", metric="probability"):
             probabilities += points_of(row, x, _named(runs, row, row.task, percent), run.name)
         for row in run.of("sampling", metric="temperature"):
@@ -97,16 +99,6 @@ def _height(points: Sequence[Point], least: int) -> int:
 
 def _stacked(parts: Sequence[Chart]) -> Chart:
     return alt.vconcat(*parts).resolve_scale(color="independent", strokeDash="independent")
-
-
-def sampling_axis(rows: Sequence[Row]) -> tuple[str, Values]:
-    """Return the x axis and the positions on it.
-
-    It is updates if an epoch has several values, else epochs.
-    """
-    epochs, updates = rows[0].moments.epoch, rows[0].moments.update
-    is_within = len(set(epochs.tolist())) < len(epochs) and not np.isnan(updates).any()
-    return ("update", updates) if is_within else ("epoch", epochs)
 
 
 Titled = Callable[[Run], Iterable[tuple[str, Row]]]
@@ -141,10 +133,8 @@ def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
     """
     points = _compared(runs, _perplexities, over)
     low, high = _range_without_start(points, len(runs))
-    size = (520, 340) if len(runs) == 1 else (360, 230)
-    form = Panel(
-        over, "perplexity", log=True, axis=",~r", width=size[0], height=size[1], low=low, high=high
-    )
+    width, height = (520, 340) if len(runs) == 1 else (360, 230)
+    form = Panel(over, "perplexity", log=True, axis=",~r", width=width, height=height, low=low, high=high)
     return finished(lines(points, form), f"Validation perplexity over {over}")
 
 
@@ -188,8 +178,8 @@ def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
     Several runs have a panel per metric.
     """
     points = _compared(runs, _main_metrics, over, "{:.1f}".format)
-    size = (520, _height(points, 320)) if len(runs) == 1 else (280, 180)
-    form = Panel(over, "percent", width=size[0], height=size[1], columns=3)
+    width, height = (520, _height(points, 320)) if len(runs) == 1 else (280, 180)
+    form = Panel(over, "percent", width=width, height=height, columns=3)
     return finished(lines(points, form), f"Metrics in validation over {over}")
 
 

@@ -102,7 +102,7 @@ def _judged(run: Run) -> Row | None:
     means = run.of("group", metric="mean")
     of_all = [row for row in means if row.task == "all"]
     rows = [*of_all, *means[-1:], *run.of("all", "tier", "pair", "task")]
-    return rows[0] if rows else None
+    return next(iter(rows), None)
 
 
 def _counted(value: float | None) -> str:

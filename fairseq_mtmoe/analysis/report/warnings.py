@@ -37,9 +37,8 @@ def loss_not_finite(run: Run) -> Iterator[str]:
             continue
         times = f"{len(updates):,} time" + "s" * (len(updates) > 1)
         yield (
-            f"The {kind} loss was not finite {times}, first at update {updates[0]:,}. Lower "
-            "`--lr`, raise `--warmup-updates` or set `--clip-norm`, and resume from an earlier "
-            "checkpoint."
+            f"The {kind} loss was not finite {times}, first at update {updates[0]:,}. Lower `--lr`, raise "
+            "`--warmup-updates` or set `--clip-norm`, and resume from an earlier checkpoint."
         )
 
 
@@ -56,10 +55,9 @@ def collapsed_routing(run: Run) -> Iterator[str]:
         if size == 1 or not all(is_low[-LAST:]):
             continue
         yield (
-            f"Routing of {layer} has collapsed: its tokens are spread as over {effective[-1]:.1f} "
-            f"experts and not {size} (exponential of the entropy of their shares; below {bound:.3g} "
-            f"in {_last(counts)}, since update {_since(updates, is_low):,}). Use fewer experts; in "
-            "translation, `--expert-gates base` balances."
+            f"Routing of {layer} has collapsed: its tokens are spread as over {effective[-1]:.1f} experts and not "
+            f"{size} (exponential of the entropy of their shares; below {bound:.3g} in {_last(counts)}, since update "
+            f"{_since(updates, is_low):,}). Use fewer experts; in translation, `--expert-gates base` balances."
         )
 
 
@@ -88,10 +86,9 @@ def dead_experts(run: Run) -> Iterator[str]:
         size = counts[0].shape[1]
         since = _since(updates, [dead <= experts for experts in unused])
         yield (
-            f"{len(dead)} of {size} experts of {layer} are hardly used: {_listed(sorted(dead))} got "
-            f"less than {LEAST_SHARE:.0%} of a fair share (1/{size}) of every {unit}'s tokens in "
-            f"{_last(counts)} (since update {since:,}). Use fewer experts or more tokens per update; "
-            "in translation, `--expert-gates base` balances."
+            f"{len(dead)} of {size} experts of {layer} are hardly used: {_listed(sorted(dead))} got less than "
+            f"{LEAST_SHARE:.0%} of a fair share (1/{size}) of every {unit}'s tokens in {_last(counts)} (since update "
+            f"{since:,}). Use fewer experts or more tokens per update; in translation, `--expert-gates base` balances."
         )
 
 
@@ -173,10 +170,9 @@ def skipped_updates(run: Run) -> Iterator[str]:
     skipped = int(max(event["skipped"] for event in skipping))
     first, updates = int(skipping[0]["update"]), int(events[-1]["update"])
     yield (
-        f"{skipped:,} of {updates:,} updates {'were' if skipped > 1 else 'was'} skipped because "
-        f"loss or gradients were not finite, the first before update {first:,} "
-        f"({MANY_SKIPPED:.0%} or fewer do no harm). Lower `--lr`, raise `--warmup-updates` or set "
-        "`--clip-norm`."
+        f"{skipped:,} of {updates:,} updates {'were' if skipped > 1 else 'was'} skipped because loss or gradients "
+        f"were not finite, the first before update {first:,} ({MANY_SKIPPED:.0%} or fewer do no harm). Lower `--lr`, "
+        "raise `--warmup-updates` or set `--clip-norm`."
     )
 
 
