@@ -244,7 +244,6 @@ def test_a_pair_of_which_nothing_is_left_ends_the_run(raw, tmp_path):
     written(raw, "\n".join(texts), "\n".join([*texts[:40], *["Это предложение"] * 5]))
     copies = {"name": "copies", "pair": "en-fi", "role": "train", "files": ["a", "b"]}
     change(raw / "recipe.yaml", corpora=[copies, *entries(raw)])
-    with refused("en-fi") as caught:
+    with refused("en-fi"):
         prepare_small(raw, tmp_path / "data")
-    assert "(40 by copy, 5 by wrong_script)" in str(caught.value)
     assert not (tmp_path / "data").exists()

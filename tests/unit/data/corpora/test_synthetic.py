@@ -54,15 +54,16 @@ def test_the_tag_is_on_the_side_of_the_corpus_source(raw, tmp_path):
     assert tagged == [0, 28] and synthetic_shares(str(tmp_path / "data")).keys() == {"de-en"}
 
 
-def test_weights_repeat_a_corpus_and_a_change_of_kind_is_noticed(raw, tmp_path):
+def test_weights_repeat_a_corpus_and_changes_of_weight_and_kind_are_noticed(raw, tmp_path):
     add_synthetic(raw)
     prepare_small(raw, tmp_path / "data")
     corpora = entries(raw)
-    corpora[1]["weight"] = 3
-    del corpora[-1]["kind"]
-    change(raw / "recipe.yaml", corpora=corpora)
-    with refused("data"):
-        prepare_small(raw, tmp_path / "data")
+    weighted, parallel = {**corpora[1], "weight": 3}, {**corpora[-1], "kind": "parallel"}
+    for changed in ([*corpora[:-1], parallel], [corpora[0], weighted, *corpora[2:]]):
+        change(raw / "recipe.yaml", corpora=changed)
+        with refused("data"):
+            prepare_small(raw, tmp_path / "data")
+    change(raw / "recipe.yaml", corpora=[corpora[0], weighted, *corpora[2:-1], parallel])
     kept = prepare_small(raw, tmp_path / "data", overwrite=True)["corpora"][corpora[1]["name"]]["kept"]
     assert TAG not in (tmp_path / "data" / "dict.en.txt").read_text()
     copies = Counter(text_of(tmp_path / "data", "train.en-de.en"))

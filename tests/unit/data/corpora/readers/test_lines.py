@@ -32,11 +32,6 @@ def test_a_byte_order_mark_is_no_text_and_other_encodings_are_reported(tmp_path)
     assert pairs == [] and {reason for _, _, reason in bad} <= {"encoding", "nul"}
 
 
-def test_an_unknown_format_is_refused(tmp_path):
-    with refused("format of corpus"):
-        found_in(written(tmp_path, b"a\n", format="docx"))
-
-
 def test_memory_does_not_grow_with_the_file(tmp_path):
     files = written(tmp_path, b"a sentence of some length, which is English\n" * 120_000, b"ein Satz\n" * 120_000)
     tracemalloc.start()

@@ -96,10 +96,12 @@ def test_entities_neither_grow_nor_are_fetched_and_wrong_xml_is_refused(tmp_path
         found_in(written(tmp_path, text, format="tmx"))
 
 
-def test_two_files_of_xml_are_one_too_many(tmp_path):
+def test_files_without_a_format_that_fits_are_refused(tmp_path):
     with refused("files of corpus"):
         found_in(written(tmp_path, TMX, TMX, format="tmx"))
-    with refused("a"):  # whose format is unknown
+    with refused("format of corpus"):
+        found_in(written(tmp_path, TMX, format="docx"))
+    with refused("a"):
         found_in(written(tmp_path, codecs.BOM_UTF8 + b"<p>a line</p>\n"))
 
 
