@@ -34,7 +34,7 @@ class DecodingModels:
     def __init__(self, folder: Path) -> None:
         register()
         self.folder = folder
-        self.made: dict[Any, Any] = {}  # outputs, by what they are of
+        self.made: dict[Any, Translating] = {}  # by kind and seeds
         write_folder(folder / "theirs", CASES["nllb"])
         mtmoe("import-hf", folder / "theirs", folder / "imported.pt")
         self.data = self._data()
@@ -55,11 +55,13 @@ class DecodingModels:
 
     def of(self, kind: str, *seeds: int) -> Translating:
         """A model of this kind, the first if nothing is said, or an ensemble."""
-        paths = [self.folder / f"{kind}.{seed}.pt" for seed in seeds or (1,)]
-        for path, seed in zip(paths, seeds or (1,), strict=True):
-            if not path.exists():
-                self._make(kind, path, seed)
-        return Translating(self.data, tuple(paths))
+        if (kind, seeds) not in self.made:
+            paths = [self.folder / f"{kind}.{seed}.pt" for seed in seeds or (1,)]
+            for path, seed in zip(paths, seeds or (1,), strict=True):
+                if not path.exists():
+                    self._make(kind, path, seed)
+            self.made[kind, seeds] = Translating(self.data, paths)
+        return self.made[kind, seeds]
 
     def _make(self, kind: str, path: Path, seed: int) -> None:
         if kind == "imported":
@@ -68,7 +70,7 @@ class DecodingModels:
             save_before_training([self.data, *TASK, *KINDS[kind]], path, partial(perturb, scale=0.1, seed=seed), seed)
             state = file_io.load(str(path))
         torch.save(state, path)
-        made = Translating(self.data, (path,))
+        made = Translating(self.data, [path])
         teach(made, seed)
         torch.save({**state, "model": made.loaded[0][0].state_dict()}, path)
 

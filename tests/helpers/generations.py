@@ -71,12 +71,13 @@ def read(text: str) -> Output:
     return output
 
 
-@dataclass(frozen=True)
+@dataclass
 class Translating:
     """Checkpoints (several are an ensemble) and the data directory of their test set."""
 
     data: Path
-    paths: tuple[Path, ...]
+    paths: list[Path]
+    outputs: dict[Any, Output] = field(default_factory=dict)  # by options
 
     def generate(self, *more: object) -> Output:
         """What fairseq-generate writes of the test set."""
@@ -86,6 +87,18 @@ class Translating:
         with redirect_stdout(io.StringIO()) as written:
             generate.main(cfg)
         return read(written.getvalue())
+
+    def run(self, *options: object) -> Output:
+        """The same, made once."""
+        if options not in self.outputs:
+            self.outputs[options] = self.generate(*options)
+        return self.outputs[options]
+
+    def scored(self, *options: object) -> Output:
+        """The same, after all scores were found to be the model's own."""
+        output = self.run(*options)
+        self.check_scores(output)
+        return output
 
     @cached_property
     def loaded(self) -> tuple[list[Any], Any]:

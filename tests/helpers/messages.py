@@ -14,10 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @dataclass(frozen=True)
 class Message:
-    """One collective operation: torch's name, its numbers' type, and the bytes that leave this process.
-
-    In an all-reduce they are those of its numbers, as much as leaves each of two processes.
-    """
+    """One collective operation: torch's name, its numbers' type, and the bytes that leave this process."""
 
     operation: str
     dtype: str

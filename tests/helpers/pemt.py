@@ -120,10 +120,7 @@ def translator(**options: Any) -> nn.Module:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Backbone:
-    """How models of a backbone are made, made again of a checkpoint's options, and what they say.
-
-    says: all numbers for some texts, and what else goes into a loss.
-    """
+    """How models of a backbone are made, made again of a checkpoint's options, and what they say."""
 
     name: str
     make: Callable[..., Any]

@@ -21,10 +21,7 @@ EXPERT = ".moe.experts."
 
 
 def trained(num_experts: int = 4, flat: bool = False, seed: int = 1, **options: Any) -> tuple[dict, list]:
-    """What fairseq's trainer would save after two updates, and names and shapes of the trained parameters.
-
-    With `flat` in bfloat16, with one vector of moments for all parameters, as with `--fp16`.
-    """
+    """What fairseq's trainer would save after two updates, and names and shapes of the trained parameters."""
     model = moe_model(seed, num_experts=num_experts, **options).train()
     model = model.bfloat16() if flat else model
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

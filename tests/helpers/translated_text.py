@@ -27,10 +27,7 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 def make_text_data(folder: Path, lines: Sequence[str] = (), **options: object) -> Path:
-    """A data directory with `test` sets and what models need of `train`; options are of `trained_pieces`.
-
-    `lines` are its text, and the source of each test set, in the place of few.
-    """
+    """A data directory with `test` sets and what models need of `train`; options are of `trained_pieces`."""
     folder.mkdir()
     model = trained_pieces(lines or texts(400, 0), "unigram", **{"size": 90, **options})
     (folder / "spm.model").write_bytes(model)

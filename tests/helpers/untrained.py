@@ -77,10 +77,7 @@ def babble(model: torch.nn.Module) -> None:
 
 
 def imitate(data: Path, checkpoint: Path, pair: str) -> list[str]:
-    """Replace the pair's test set by one that the model does well on: its own translations, partly changed.
-
-    One reference, which `write_raw` takes as returned, has an unknown word; the last source is longer than positions.
-    """
+    """Replace the pair's test set by one that the model does well on: its own translations, partly changed."""
     from fairseq_mtmoe.evaluation.decode import Decoding
     from fairseq_mtmoe.evaluation.translator import Translator
 

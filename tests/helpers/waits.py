@@ -19,10 +19,7 @@ TYPES = (("bfloat16", (9, 0)), ("bfloat16", (8, 0)), ("float16", (9, 0)), ("floa
 
 
 def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bool, **expert_options: Any) -> int:
-    """How often the host waits in one expert layer, forward and, in training, backward; one process or each of several.
-
-    In several processes BASE shuffles its tokens; the numbers of tokens, which a stack asks for once, are known.
-    """
+    """How often the host waits in one expert layer, forward and, in training, backward, in this process."""
     from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
     from fairseq_mtmoe.moe.gates import BaseGate
     from fairseq_mtmoe.moe.parallel.placement import place_experts

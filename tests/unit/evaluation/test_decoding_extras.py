@@ -1,10 +1,12 @@
 """fairseq's decoding options with each kind of translator, as docs/reference/decoding.md lists them."""
 
+from functools import partial
+
 import pytest
 from fairseq import options
 
 from fairseq_mtmoe import register
-from tests.helpers.decoding_extras import CHECKS, Trial
+from tests.helpers.decoding_extras import CHECKS
 from tests.helpers.decoding_models import KINDS, DecodingModels
 from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
@@ -23,7 +25,7 @@ def models(tmp_path_factory):
     ("kind", "option"), rarely(CASES, *(case for case in CASES if case[0] != "base_moe"))
 )
 def test_an_option_of_fairseq_does_what_it_says(models, kind, option):
-    CHECKS[option](Trial(models, kind))
+    CHECKS[option](partial(models.of, kind))
 
 
 @pytest.mark.parametrize(("command", "given", "names"), [
