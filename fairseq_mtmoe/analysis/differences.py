@@ -102,8 +102,7 @@ def difference_table(differences: Differences) -> Table:
         rows.append([pair, score.tier, f"{score.sentences:,}", *cells])
     below = []
     for name, comparison in differences.groups.items():
-        pairs = counted("pair", len(scores.groups[name]))
-        below.append([name, pairs, "", *_cells(differences.metric, comparison)])
+        below.append([name, counted("pair", len(scores.groups[name])), "", *_cells(differences.metric, comparison)])
     columns = ["pair", "tier", "sentences", differences.first.name, differences.other.name]
     return Table([*columns, "difference", "p bootstrap", "p randomisation"], rows, below, texts=2)
 

@@ -94,7 +94,7 @@ def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def outputs_of(
-    metric: str, pair: str, evaluations: Sequence[Evaluation], pieces: PieceBleu | None = None
+    metric: str, pair: str, evaluations: Sequence[Evaluation], pieces: PieceBleu | None
 ) -> tuple[Any, list[SystemOutput]]:
     """Return the metric, and each system's output by it on one pair.
 

@@ -72,11 +72,3 @@ def test_a_file_after_an_accident_is_a_value_or_a_sentence(name, tmp_path):
         folder.mkdir()
         seed = f"{name} {SEED} {number}"
         assert end_of_try(READERS[name], seed, folder) == "", f"{seed}: {folder}"
-
-
-@pytest.mark.parametrize(("read", "words"), [
-    (lambda folder: os.abort(), "exit code -6"), (lambda folder: bytearray(1 << 36), "MemoryError"),
-])  # fmt: skip
-def test_another_end_is_noticed(read, words, tmp_path):
-    (tmp_path / "folder").mkdir()
-    assert words in end_of_try(Reader(READERS["tsv"].write, read), "x", tmp_path / "folder")

@@ -75,12 +75,10 @@ def test_perplexity_shows_tiers_over_updates_or_minutes_and_where_a_run_became_s
     assert [x for x, _ in lines_of(points)["all pairs", "k3"]] == pytest.approx([3.33, 6.66, 10])
 
 
-@pytest.mark.parametrize(("validations", "is_cut"), [(40, True), (4, False)])
-def test_the_steep_beginning_of_a_long_run_does_not_flatten_the_rest(validations, is_cut):
-    chart = charts.perplexity([run(validations=validations)]).to_dict()
+def test_the_steep_beginning_of_a_long_run_does_not_flatten_the_rest():
+    chart = charts.perplexity([run(validations=40)]).to_dict()
     _, high = chart["spec"]["layer"][0]["encoding"]["y"]["scale"]["domain"]
-    first = max(point["y"] for point in chart["datasets"][chart["data"]["name"]])
-    assert (high < first) == is_cut
+    assert high < max(point["y"] for point in chart["datasets"][chart["data"]["name"]])
 
 
 def test_metrics_of_one_run_are_lines_with_their_last_values_and_of_several_a_panel_each():
