@@ -1,7 +1,9 @@
 """What an expert layer costs: time and memory of a forward and a backward pass, ours and others', in one run.
 
     python benchmarks/bench_layer.py --write
+    python benchmarks/bench_layer.py --beside --no-peers --write    # while another process keeps a core busy
 
+`--beside` sets `OMP_WAIT_POLICY=PASSIVE`, unless the environment has another policy.
 Before anything is timed, our layers' outputs are compared with `moe/reference.py`, and the bound's with plain products.
 All systems take the same batches in turn. On a GPU `make gpu-check` times our layers.
 """
@@ -10,6 +12,10 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from statistics import median
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler says when it starts and stops
@@ -24,6 +30,8 @@ from timing import Floor, Ratio, interleaved
 FULL, SMALL = Sizes(4096, 512, 2048), Sizes(4096, 256, 1024)
 BATCHES = 4
 MANY_EXPERTS = 64  # with more of them, the bound itself is far from the dense layer, and some peers take minutes
+DENSE_FLOOR = Floor(1.10)
+BESIDE_FLOORS = {8: Floor(1.25), 32: Floor(1.5)}  # by the number of experts, while another process keeps a core busy
 COLUMNS = ("system", "ms", "time / dense", "time / bound", "time / dense, per active FLOP", "memory / dense")
 NOTE = (
     "Medians and quartiles of forward and backward passes, with gradients of input, gate and weights. "
@@ -36,17 +44,39 @@ NOTE = (
     "layer", "One expert layer, forward and backward", "Small sizes, 8 and 32 experts, no peers, whose floor is far."
 )
 @click.option("--peers/--no-peers", default=True, help="Time the layers of others too.")
-def main(report: Report, small: bool, repetitions: int, peers: bool) -> None:
+@click.option("--beside", is_flag=True, help="Keep one core busy with another process.")
+def main(report: Report, small: bool, repetitions: int, peers: bool, beside: bool) -> None:
     """Time one expert layer of each kind, and print tables with ratios."""
+    if beside and "OMP_WAIT_POLICY" not in os.environ:  # OpenMP reads it once, when torch is loaded
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
     torch.manual_seed(1)
     sizes = SMALL if small else FULL
     report.text(f"{sizes.tokens} tokens, H={sizes.hidden}, F={sizes.inner}, {str(sizes.dtype).removeprefix('torch.')}.")
-    for num_experts in (8, 32) if small else (8, 32, 128):
-        compare(report, num_experts, sizes, repetitions, peers and not small and num_experts <= MANY_EXPERTS)
-        gc.collect()
+    if beside:
+        report.name = report.name.replace("layer", "layer_beside")
+    with busy_core() if beside else nullcontext():
+        for num_experts in (8, 32) if small or beside else (8, 32, 128):
+            dense_floor = BESIDE_FLOORS[num_experts] if beside else DENSE_FLOOR
+            has_peers = peers and not small and num_experts <= MANY_EXPERTS
+            compare(report, num_experts, sizes, repetitions, has_peers, dense_floor)
+            gc.collect()
 
 
-def compare(report: Report, num_experts: int, sizes: Sizes, repetitions: int, has_peers: bool) -> None:
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Keep the last core busy with a process that counts."""
+    core = max(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def compare(
+    report: Report, num_experts: int, sizes: Sizes, repetitions: int, has_peers: bool, dense_floor: Floor
+) -> None:
     """Check our layers of so many experts, time all systems, and add their table and figures."""
     inputs = sizes.inputs(BATCHES)
     systems = own_systems(num_experts, sizes, inputs)
@@ -71,7 +101,7 @@ def compare(report: Report, num_experts: int, sizes: Sizes, repetitions: int, ha
     report.table(f"{num_experts} experts", COLUMNS, rows, NOTE)
     others = [("bound", seconds[bound], Floor(1.15))]
     if num_experts <= MANY_EXPERTS:
-        others.insert(0, ("dense", seconds[DENSE], Floor(1.10)))
+        others.insert(0, ("dense", seconds[DENSE], dense_floor))
     if peers:
         per_expert = {
             name: [value / peer.experts_per_token for value in seconds[name]] for name, peer in peers.items()
