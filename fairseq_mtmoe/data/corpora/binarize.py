@@ -47,8 +47,10 @@ def writer(prefix: Path, symbols: int) -> Iterator[Callable[[NDArray[Any], NDArr
 
         yield add
     lengths = np.concatenate(parts)
-    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    addresses = np.cumsum(lengths, dtype=np.int64)  # in bytes
+    addresses -= lengths
+    addresses *= np.dtype(dtype).itemsize
     with open(f"{prefix}.idx", "wb") as index:
         index.write(_MAGIC + struct.pack("<QBQ", _VERSION, _CODES[dtype], len(lengths)))
         lengths.tofile(index)
-        (starts * np.dtype(dtype).itemsize).tofile(index)  # addresses in bytes
+        addresses.tofile(index)
