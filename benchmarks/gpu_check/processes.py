@@ -56,8 +56,7 @@ def compare(kind: str, dtype: torch.dtype, states: list[dict[str, Tensor]]) -> N
         for name, value in right.items():
             apart = float((state[name].double() - value.double()).abs().max())
             scale = max(float(value.abs().max()), TOKENS**0.5 if name == "blend" else 1e-3)
-            place = f"{kind} gate, {dtype}, process {rank}: {name}"
-            assert apart <= TOLERANCE[dtype] * scale, f"{place} differs by {apart / scale:.1e}"
+            assert apart <= TOLERANCE[dtype] * scale, f"{kind}, {dtype}, rank {rank}: {name} is {apart / scale:.1e} off"
 
 
 def built(kind: str, dtype: torch.dtype, placement: Any = None) -> MoELayer:
