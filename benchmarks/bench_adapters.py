@@ -15,7 +15,7 @@ import logging
 
 import torch
 from adapter_systems import MERGED, OURS, PEER, SIX, Size, System, systems
-from layer_costs import peak_memory
+from layer_systems import peak_memory
 from measure import Report, benchmark
 from timing import Floor, interleaved
 

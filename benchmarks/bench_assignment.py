@@ -2,8 +2,8 @@
 
     python benchmarks/bench_assignment.py --write
 
-Scores are isotropic, or skewed: all tokens prefer the same few experts. The optimum is bounded by our
-prices (duality). On a GPU `make gpu-check` times it.
+Scores are isotropic, or skewed: all tokens prefer the same few experts. The optimum is bounded by our prices
+(duality). On a GPU `make gpu-check` times it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ timed beside one whose experts differ, and beside ours before it is sparse, so t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain, cycle
 from typing import Any
 
@@ -44,9 +44,6 @@ class System:
         self.generator = task.build_generator([model], generation)
         self.samples: Iterator[Sample] = iter(())
 
-    def feed(self, samples: Sequence[Sample]) -> None:
-        self.samples = cycle(samples)
-
     def __call__(self) -> list[list[dict[str, Any]]]:
         found: list[list[dict[str, Any]]] = self.task.inference_step(self.generator, [self.model], next(self.samples))
         return found
@@ -77,7 +74,7 @@ def batches(data: LanguagePairDataset, words: int, batch_size: int, count: int) 
 def check_equal(running: dict[str, System], sample: Sample) -> str:
     """Assert that equal models find equal hypotheses; says how equal."""
     for system in running.values():
-        system.feed([sample])
+        system.samples = cycle([sample])
     wanted = [*chain.from_iterable(running[STOCK]())]
     same: dict[str, int] = {}
     for name in (DENSE, COPIES):
@@ -108,7 +105,7 @@ def main(report: Report, small: bool, repetitions: int) -> None:
     for batch_size in batch_sizes:
         samples = batches(data, words, batch_size, repetitions)
         for system in running.values():
-            system.feed(samples)
+            system.samples = cycle(samples)
         seconds = interleaved(running, repetitions, warmups=1)
         title = f"{batch_size} sentences a batch"
         report.speeds(title, seconds, STOCK, [batch_size] * repetitions, "sentences")

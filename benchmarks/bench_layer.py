@@ -1,29 +1,36 @@
 """What an expert layer costs: time and memory of a forward and a backward pass, ours and others', in one run.
 
     python benchmarks/bench_layer.py --write
-    python benchmarks/bench_layer.py --beside --no-peers --write    # while another process keeps a core busy
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/bench_layer.py --beside --write    # beside a busy process
 
-`--beside` sets `OMP_WAIT_POLICY=PASSIVE`, unless the environment has another policy.
 Before anything is timed, our layers' outputs are compared with `moe/reference.py`, and the bound's with plain products.
 All systems take the same batches in turn. On a GPU `make gpu-check` times our layers.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from statistics import median
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler says when it starts and stops
 
 import click
 import torch
-from layer_costs import peak_memory
-from layer_systems import BOUNDS, DENSE, GATES, Sizes, check_bound, check_in_place, own_systems, peer_systems
+from layer_systems import (
+    BOUNDS,
+    DENSE,
+    GATES,
+    Sizes,
+    check_bound,
+    check_in_place,
+    own_systems,
+    peak_memory,
+    peer_systems,
+)
 from measure import Report, benchmark
 from timing import Floor, Ratio, interleaved
 
@@ -43,35 +50,22 @@ NOTE = (
 @benchmark(
     "layer", "One expert layer, forward and backward", "Small sizes, 8 and 32 experts, no peers, whose floor is far."
 )
-@click.option("--peers/--no-peers", default=True, help="Time the layers of others too.")
-@click.option("--beside", is_flag=True, help="Keep one core busy with another process.")
-def main(report: Report, small: bool, repetitions: int, peers: bool, beside: bool) -> None:
+@click.option("--beside", is_flag=True, help="Keep one core busy with another process, without peers.")
+def main(report: Report, small: bool, repetitions: int, beside: bool) -> None:
     """Time one expert layer of each kind, and print tables with ratios."""
-    if beside and "OMP_WAIT_POLICY" not in os.environ:  # OpenMP reads it once, when torch is loaded
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
     torch.manual_seed(1)
     sizes = SMALL if small else FULL
     report.text(f"{sizes.tokens} tokens, H={sizes.hidden}, F={sizes.inner}, {str(sizes.dtype).removeprefix('torch.')}.")
     if beside:
         report.name = report.name.replace("layer", "layer_beside")
-    with busy_core() if beside else nullcontext():
-        for num_experts in (8, 32) if small or beside else (8, 32, 128):
-            dense_floor = BESIDE_FLOORS[num_experts] if beside else DENSE_FLOOR
-            has_peers = peers and not small and num_experts <= MANY_EXPERTS
-            compare(report, num_experts, sizes, repetitions, has_peers, dense_floor)
-            gc.collect()
-
-
-@contextmanager
-def busy_core() -> Iterator[None]:
-    """Keep the last core busy with a process that counts."""
-    core = max(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", code]) as process:
-        try:
-            yield
-        finally:
-            process.kill()
+        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        atexit.register(busy.kill)
+        os.sched_setaffinity(busy.pid, {max(os.sched_getaffinity(0))})
+    for num_experts in (8, 32) if small or beside else (8, 32, 128):
+        dense_floor = BESIDE_FLOORS[num_experts] if beside else DENSE_FLOOR
+        has_peers = not small and not beside and num_experts <= MANY_EXPERTS
+        compare(report, num_experts, sizes, repetitions, has_peers, dense_floor)
+        gc.collect()
 
 
 def compare(

@@ -3,10 +3,10 @@
     python benchmarks/bench_prepare.py --write
     python benchmarks/bench_prepare.py --write --alone --pairs 50000000    # memory, without the peer
 
-Both get the same made-up pairs, whose words have Zipf's frequencies. The peer does what fairseq's
-examples do: SentencePiece encodes both sides at once, and `fairseq-preprocess` binarizes what it
-wrote. It is given a model and a dictionary; ours trains its vocabulary, cleans, compares pairs, draws
-validation data and reports. Time is wall clock, memory the peak of the sum over all processes.
+Both get the same made-up pairs, whose words have Zipf's frequencies. The peer does what fairseq's examples do:
+SentencePiece encodes both sides at once, and `fairseq-preprocess` binarizes what it wrote. It is given a model and a
+dictionary; ours trains its vocabulary, cleans, compares pairs, draws validation data and reports. Time is wall clock,
+memory the peak of the sum over all processes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import torch
 from bench_step import COMMON, OURS, SPARSE, STOCK, STOCKS
 from fairseq.trainer import Trainer
 from measure import Report, benchmark
-from timing import Floor, Ratio, shown
+from timing import Floor, Ratio
 from torch import distributed as dist
 from wmt15_models import SMALL, Size, batches, models, sentences, sparse_config, stock_config, translation_task
 
@@ -34,7 +34,6 @@ from fairseq_mtmoe.slots import expert_layers
 TINY = Size(width=64, inner=256, layers=2, heads=2, num_experts=8, symbols=1_000)
 # By number of processes. At a width of 64 an exchange takes as long as a block computes.
 FLOORS = {SMALL: {1: 1.0, 2: 0.9, 4: 0.9}, TINY: {1: 0.9, 2: 0.65}}
-WEAK, STRONG = "same batch per process", "same global batch"
 WARMUPS = 2
 TIMEOUT = timedelta(minutes=5)
 
@@ -58,7 +57,7 @@ class Step:
     num_bytes: int
 
 
-Steps = dict[tuple[str, str], list[Step]]  # by kind of batch and system
+Steps = dict[str, list[Step]]  # by system
 
 
 def measure_processes(num_processes: int, plan: Plan) -> list[Steps]:
@@ -78,28 +77,24 @@ def measure(rank: int, num_processes: int, address: str, plan: Plan) -> Steps:
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=num_processes, timeout=TIMEOUT)
     systems = build_systems(plan)
     samples = samples_of_process(plan)
-    steps: Steps = {(kind, name): [] for kind in samples for name in systems}
-    keys = list(steps)
-    for repetition in range(-WARMUPS, plan.repetitions):
-        first = repetition % len(keys)
-        for kind, name in keys[first:] + keys[:first]:
-            step = systems[name](samples[kind][repetition + WARMUPS])
+    steps: Steps = {name: [] for name in systems}
+    names = list(systems)
+    for repetition, sample in enumerate(samples, start=-WARMUPS):
+        names.reverse()  # so that each system begins in every second repetition
+        for name in names:
+            step = systems[name](sample)
             if repetition >= 0:
-                steps[kind, name].append(step)
+                steps[name].append(step)
     dist.destroy_process_group()
     return steps
 
 
-def samples_of_process(plan: Plan) -> dict[str, list[dict[str, Any]]]:
-    """Return this process's batches of either kind; both systems get the same ones."""
+def samples_of_process(plan: Plan) -> list[dict[str, Any]]:
+    """Return this process's batches, which both systems get."""
     num_processes = dist.get_world_size()
     data = sentences(translation_task(plan.size), 100_000)
     number = (WARMUPS + plan.repetitions) * num_processes
-    sizes = {WEAK: plan.max_tokens, STRONG: plan.max_tokens // num_processes}
-    return {
-        kind: list(islice(batches(data, max_tokens), dist.get_rank(), number, num_processes))
-        for kind, max_tokens in sizes.items()
-    }
+    return list(islice(batches(data, plan.max_tokens), dist.get_rank(), number, num_processes))
 
 
 class System:
@@ -139,9 +134,9 @@ def build_systems(plan: Plan) -> dict[str, System]:
     }
 
 
-def updates_of(processes: list[Steps], kind: str, system: str) -> list[tuple[Step, ...]]:
+def updates_of(processes: list[Steps], system: str) -> list[tuple[Step, ...]]:
     """Return the steps of all processes in each update."""
-    return list(zip(*(steps[kind, system] for steps in processes), strict=True))
+    return list(zip(*(steps[system] for steps in processes), strict=True))
 
 
 def speed(update: tuple[Step, ...]) -> float:
@@ -154,34 +149,32 @@ def exchange_share(update: tuple[Step, ...]) -> float:
     return 100 * fmean(step.exchange for step in update) / max(step.seconds for step in update)
 
 
-def spread(values: list[float]) -> str:
+def spread(values: list[float]) -> Ratio:
     """Return the median and the quartiles of values."""
-    ratio = Ratio.of(values, [1.0] * len(values))
-    return f"{shown(ratio.median)} ({shown(ratio.low)}-{shown(ratio.high)})"
+    return Ratio.of(values, [1.0] * len(values))
 
 
 def show(report: Report, measured: dict[int, list[Steps]], floors: dict[int, float]) -> None:
     """Show tokens per second, compared with one process and with stock fairseq, and the exchange of tokens."""
     speeds, exchanges = [], []
-    for kind in (WEAK, STRONG):
-        alone = median(map(speed, updates_of(measured[1], kind, SPARSE)))
-        for num_processes, processes in measured.items():
-            sparse, stock = (list(map(speed, updates_of(processes, kind, name))) for name in (SPARSE, STOCK))
-            name = f"{kind}, {num_processes}"
-            speeds.append([name, spread(sparse), spread(stock), median(sparse) / alone, Ratio.of(sparse, stock)])
-            if kind == WEAK:
-                floor = Floor(floors[num_processes], at_most=False)
-                report.ratio(f"tokens/s over stock fairseq's, {num_processes} processes", sparse, stock, floor)
-            if num_processes > 1:
-                shares = list(map(exchange_share, updates_of(processes, kind, SPARSE)))
-                sent = median(step.num_bytes for step in processes[0][kind, SPARSE])
-                exchanges.append([name, spread(shares), sent / 1e6])
-    first = "batches, processes"
-    columns = [first, SPARSE, STOCK, f"{SPARSE} over one process", f"{SPARSE} over stock"]
+    alone = median(map(speed, updates_of(measured[1], SPARSE)))
+    for count, processes in measured.items():
+        updates = updates_of(processes, SPARSE)
+        sparse, stock = list(map(speed, updates)), list(map(speed, updates_of(processes, STOCK)))
+        ratio = Ratio.of(sparse, stock)
+        speeds.append([str(count), spread(sparse), spread(stock), median(sparse) / alone, ratio])
+        floor = Floor(floors[count], at_most=False)
+        report.figure(
+            f"tokens/s over stock fairseq's, {count} processes", ratio.median, floor, (ratio.low, ratio.high)
+        )
+        if count > 1:
+            sent = median(step.num_bytes for step in processes[0][SPARSE])
+            exchanges.append([str(count), spread(list(map(exchange_share, updates))), sent / 1e6])
+    columns = ["processes", SPARSE, STOCK, f"{SPARSE} over one process", f"{SPARSE} over stock"]
     cores = len(os.sched_getaffinity(0))
     note = f"All processes together; medians and quartiles. {cores} cores, which processes share."
     report.table("Target tokens per second", columns, speeds, note)
-    columns = [first, "% of the update (quartiles)", "MB sent by a process"]
+    columns = ["processes", "% of the update (quartiles)", "MB sent by a process"]
     note = "As `--log-expert-comm` counts it, waiting for other processes included."
     report.table("The exchange in an update", columns, exchanges, note)
 
@@ -194,13 +187,13 @@ def main(report: Report, small: bool, repetitions: int) -> None:
     measured = {count: measure_processes(count, plan) for count in FLOORS[plan.size]}
     report.text(
         f"{plan.size}; BASE gates, tokens shuffled; float32, one thread in each process, gloo, "
-        f"`--ddp-backend pytorch_ddp` for both models. Batches of at most {plan.max_tokens:,} tokens: in each process "
-        f"(“{WEAK}”) or in all together (“{STRONG}”). The models take turns, {plan.repetitions} updates of each. The "
-        "stock model has fairseq's loss and Adam, ours the plugin's."
+        f"`--ddp-backend pytorch_ddp` for both models. Batches of at most {plan.max_tokens:,} tokens in each process. "
+        f"The models take turns, {plan.repetitions} updates of each. The stock model has fairseq's loss and Adam, ours "
+        "the plugin's."
     )
     for count, processes in measured.items():
         for rank, steps in enumerate(processes):
-            named = {", ".join(key): list(map(asdict, steps[key])) for key in steps}
+            named = {name: list(map(asdict, steps[name])) for name in steps}
             report.raw(f"process {rank} of {count}", named)
     show(report, measured, FLOORS[plan.size])
 

@@ -1,6 +1,5 @@
 """The layer benchmark: its checks see what is wrong, its bound and memory are what they say."""
 
-import layer_costs
 import layer_systems
 import pytest
 import torch
@@ -59,6 +58,6 @@ def test_checks_pass_what_is_right_and_see_wrong_outputs(systems):
 
 def test_memory_is_that_of_the_values_in_between(systems):
     inner, outer = (4 * SIZES.tokens * size for size in (SIZES.inner, SIZES.hidden))
-    found = layer_costs.peak_memory(systems[layer_systems.BOUNDS[0]])
+    found = layer_systems.peak_memory(systems[layer_systems.BOUNDS[0]])
     # At least the activations and one gradient of their size; weights (32 kB with their gradients) do not count.
     assert 2 * inner + outer <= found <= 3 * inner + 3 * outer
