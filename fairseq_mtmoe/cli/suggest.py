@@ -238,7 +238,7 @@ def remarks_on(trial: Trial, found: Plan, hours: float | None, enough: float) ->
     memory = f"{trial.memory:.1f} GiB of memory"
     if trial.gpu_left is not None:
         memory += f"; it leaves {trial.gpu_left:.1f} GiB of the GPU free"
-    time_needed = f"{found.updates:,} updates in {found.hours:.2g} hours, of {trial.seconds:.2f} s each"
+    time_needed = f"{found.updates:,} updates in {found.hours:,.2f} hours, of {trial.seconds:.2f} s each"
     lines = [f"Estimate: {time_needed}; {memory}."]
     if found.passes < LEAST_PASSES and hours is not None:
         few = f"{found.passes:.2g} passes over the data are few"
