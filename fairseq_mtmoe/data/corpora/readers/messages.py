@@ -24,7 +24,7 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
     Raises `UserError` if its header says that it is in a third language.
     """
     (content,) = files.contents
-    catalog = load_catalog(content)
+    catalog = load_catalog(content, is_compiled=files.format == "mo")
     lang, sides = catalog.metadata.get("Language", ""), [files.source_lang, files.target_lang]
     if lang and all(is_distant(lang, side) for side in sides):
         raise_invalid(f"Language in the header of {files.paths[0]}", f"{sides[0]} or {sides[1]}", lang)
@@ -36,11 +36,11 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
             yield Segment(first, second, excerpt=excerpt_of(source))
 
 
-def load_catalog(file: Content) -> polib.POFile | polib.MOFile:
+def load_catalog(file: Content, is_compiled: bool) -> polib.POFile | polib.MOFile:
     """Load a catalog without executing code (UserError: it is no catalog, or incomplete)."""
     content = read_bytes(file.path)
     try:
-        if not content.startswith(MAGIC):
+        if not is_compiled and not content.startswith(MAGIC):
             return polib.pofile(str(file.path))
         _check_strings(content)
         return polib.mofile(str(file.path))

@@ -75,9 +75,9 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
             raise_invalid(f"fields of {files.paths[0]}", "two different columns", dict(files.fields))
         is_named = isinstance(files.fields["source"], str) or isinstance(files.fields["target"], str)
         return Columns(source, target, width, is_named or {*(named or ())} == {titles[source], titles[target]})
-    if named is None:
+    if named is None or any(titles.count(name) > 1 for name in named):
         langs = f"{files.source_lang} and {files.target_lang}"
-        rule = f"given with the columns of {langs} (`fields: {{source: 1, target: 2}}`), as its first line names none"
+        rule = f"given with the columns of {langs} (`fields: {{source: 1, target: 2}}`), as line 1 does not tell them"
         raise_invalid(str(files.paths[0]), rule, "\t".join(first))
     return Columns(titles.index(named[0]), titles.index(named[1]), width, named=True)
 

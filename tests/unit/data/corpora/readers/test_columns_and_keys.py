@@ -68,6 +68,7 @@ def test_a_line_before_the_one_of_names_is_reported(tmp_path):
 def test_columns_that_nothing_tells_are_asked_for(tmp_path):
     for row, fields, name in (
         (("Ein Haus", "A house"), {}, "a"),
+        (("en", "en", "de"), {}, "a"),  # either could be meant
         (("a", "b"), {"source": 1, "target": 3}, "fields: target"),
         (("a", "b"), {"source": "x", "target": 2}, "fields: source"),
         (("a", "b"), {"source": 1, "target": 1}, "fields of"),
