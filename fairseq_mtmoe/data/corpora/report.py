@@ -76,7 +76,7 @@ def write(folder: Path, report: Report) -> None:
 def of_corpora(data: DataDirectory) -> Report:
     """Return the report on a recipe's corpora, ready for JSON."""
     recipe = data.recipe
-    corpora = {corpus.files.name: corpus for corpus in data.corpora}
+    corpora = {corpus.files.name: corpus for corpus in data.corpora if not corpus.files.is_drawn}
     settings = to_jsonable_python(asdict(recipe))
     for name in ("corpora", "path", "known_languages", "of_sources"):  # corpora are reported below
         del settings[name]

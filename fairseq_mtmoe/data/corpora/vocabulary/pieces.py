@@ -183,8 +183,8 @@ class GivenVocabulary:
         how = f"--finetune-from-model CHECKPOINT --lang-dict {data / LANGS}"
         sentences = f"To continue training a model with this vocabulary: {how}."
         if new := [lang for lang in languages_in(data) if lang not in self.langs]:
-            command = f"`mtmoe add-task CHECKPOINT OUT --task {new[0]}`"
-            sentences += f" First add {', '.join(new)}, in this order: {command}."
+            order = " in this order" if len(new) > 1 else ""
+            sentences += f" First add {', '.join(new)}{order}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`."
         return sentences
 
 
