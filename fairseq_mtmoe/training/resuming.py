@@ -99,7 +99,8 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
         if goes_on and loads.loaded:
             _expect_same_steps(trainer, path, loads.loaded[-1][1])
     except AssertionError:
-        _expect_same_steps(trainer, path, loads.loaded[-1][1])
+        if loads.loaded:
+            _expect_same_steps(trainer, path, loads.loaded[-1][1])
         raise
     except KeyError as error:
         if error.args != ("best",):  # which the state of `--lr-scheduler fixed` lacks
