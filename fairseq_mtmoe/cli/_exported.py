@@ -75,7 +75,7 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
 
 def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Raise `UserError` if Hugging Face's classes lack parts of the model, with advice on what to do instead."""
-    advice = "train `--arch mt_dense` instead, or use `mtmoe predict`"
+    advice = "use `mtmoe predict`" if options.get("t5") else "train `--arch mt_dense` instead, or use `mtmoe predict`"
     if not (options.get("t5") or options.get("encoder")):
         advice = "train a `--arch base_dense` on its translations"
         if DECODER not in content["model"]:

@@ -88,8 +88,9 @@ def experts(runs: Sequence[Run]) -> Chart | None:
 def _counted(run: Run) -> str:
     """Return a sentence on the tokens that are counted."""
     subset = run.of("experts")[0].subset
+    where = f" ({subset})" if subset else ""  # which an event may lack
     side = "" if run.unit == "task" else ", of the source in encoder layers and of the target in decoder layers"
-    counted = f"tokens of the {run.unit}'s validation examples ({subset}) without padding{side}"
+    counted = f"tokens of the {run.unit}'s validation examples{where} without padding{side}"
     return f"Counted: {counted}. Dashed: equal shares."
 
 
