@@ -167,7 +167,7 @@ class Reader:
         self._encoded = ensemble.forward_encoder(net_input)
         self._states: list[dict[str, Any]] = [{} for _ in range(ensemble.models_size)]
         decoders = [model.decoder for model in ensemble.models]
-        # whether decoders can share states between hypotheses
+        # Whether a sentence's hypotheses can share states in all decoders
         shares = all(isinstance(decoder, Decoder) and decoder.shares_beams for decoder in decoders)
         self.width = 1 if shares else beam
         self._sentence_S = torch.arange(len(net_input["src_tokens"]), device=net_input["src_tokens"].device)
@@ -275,7 +275,7 @@ class _Beams:
         return total_NK, words_NBK.flatten(1).gather(1, index_NK), index_NK // words_NBK.shape[2]
 
     def _end(self, ends_NB: Tensor, total_NB: Tensor, parents_NB: Tensor) -> None:
-        """Keep ended hypotheses that are a sentence's best, up to the beam's width."""
+        """Keep ended hypotheses, up to the beam's width."""
         if not ends_NB.any():
             return
         counted_NB = ends_NB & (ends_NB.cumsum(1) + self._ended_N.unsqueeze(1) <= self._beam)
@@ -310,5 +310,3 @@ def projection(model: Any) -> nn.Linear | None:
         return None
     plain = device_kind(layer.weight).can_sync and layer.weight.dtype == torch.float32
     return layer if plain and model.decoder.adaptive_softmax is None else None
-
-
