@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 # Without this, CPU memory comes in 4 KiB pages, and writing fresh memory in every update is three times as slow. torch
 # reads the variable on its first large allocation. A user who sets it to 0 keeps small pages.
