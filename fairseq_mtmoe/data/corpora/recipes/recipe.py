@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -84,7 +85,7 @@ class Recipe(Settings):
     codes: dict[str, str] = field(default_factory=dict)
     of_sources: dict[str, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def pairs(self) -> list[str]:
         """Return the language pairs with training data, each once; see `pair_of`."""
         return list(dict.fromkeys(self.pair_of(corpus) for corpus in self.corpora if corpus.role is Role.train))
@@ -94,7 +95,7 @@ class Recipe(Settings):
         same = [other for other in self.corpora if other.pair in (corpus.pair, reversed_pair(corpus.pair))]
         trained = [other.pair for other in same if other.role is Role.train]
         evaluated = [other.pair for other in same if other.role is not Role.train and other.pair in trained]
-        return next(iter([*evaluated, *trained]), corpus.pair)
+        return [*evaluated, *trained, corpus.pair][0]
 
     def data_code(self, lang: str) -> str:
         """Return a language's code in the data directory's names; languages that mBART lacks keep theirs."""
@@ -117,9 +118,9 @@ class Recipe(Settings):
         for pattern in self.directions or named:
             matching = self.directions_of(pattern)
             if not matching:
-                pairs = ", ".join(self.pairs)
                 raise UserError(
-                    f"`{self.path}: directions` has {pattern}, which no training corpus is for (there are {pairs})."
+                    f"`{self.path}: directions` has {pattern}, which no training corpus is for "
+                    f"(there are {', '.join(self.pairs)})."
                 )
             trained += sorted(matching - set(trained))
         return trained
