@@ -15,13 +15,13 @@ from timing import ROOT
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.t5.config import T5Config
-from fairseq_mtmoe.backbones.t5.model import T5Model, shifted
-from fairseq_mtmoe.models.pemt.base_model import adapter_plan
-from fairseq_mtmoe.models.pemt.config import SOURCE, TARGET, PemtOptions
-from fairseq_mtmoe.models.pemt.model import PemtT5Model
-from fairseq_mtmoe.models.pemt.sources import LoadedSources, Metadata, SourceMetadata
 from fairseq_mtmoe.moe.adapters import LORA
+from fairseq_mtmoe.nlu.t5.config import T5Config
+from fairseq_mtmoe.nlu.t5.model import T5Model, shifted
+from fairseq_mtmoe.pemt.base_model import adapter_plan
+from fairseq_mtmoe.pemt.config import SOURCE, TARGET, PemtOptions
+from fairseq_mtmoe.pemt.model import PemtT5Model
+from fairseq_mtmoe.pemt.sources import LoadedSources, Metadata, SourceMetadata
 from fairseq_mtmoe.slots import adapter_blocks
 
 sys.path.insert(0, str(ROOT))

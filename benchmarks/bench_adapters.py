@@ -19,7 +19,7 @@ from layer_systems import peak_memory
 from measure import Report, benchmark
 from timing import Floor, interleaved
 
-from fairseq_mtmoe.backbones.t5.config import T5_BASE
+from fairseq_mtmoe.nlu.t5.config import T5_BASE
 
 TRAINED = (PEER, OURS, SIX)
 WRITTEN = (*TRAINED, MERGED)

@@ -29,10 +29,10 @@ from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEp
 from measure import Report, benchmark
 from timing import Floor, interleaved
 
-from fairseq_mtmoe.data.mixtures.training import TrainingMixture
-from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.data.sampling.schedule import Schedule
-from fairseq_mtmoe.data.translation.collating import PairCollate
+from fairseq_mtmoe.multitask.mixtures.training import TrainingMixture
+from fairseq_mtmoe.multitask.sampling.plan import SamplingPlan
+from fairseq_mtmoe.multitask.sampling.schedule import Schedule
+from fairseq_mtmoe.translation.data.collating import PairCollate
 
 NUM_PAIRS = 50
 # Sentences of ML-50's largest and smallest pair; the others lie evenly between, in logarithms.

@@ -26,10 +26,10 @@ from measure import Report, benchmark
 from timing import ROOT, Floor, interleaved
 from wmt15_models import FULL, SMALL, RandomTexts, Size
 
-from fairseq_mtmoe.analysis.scores import score_pair
 from fairseq_mtmoe.cli._shared import quiet_fairseq
-from fairseq_mtmoe.evaluation.decode import MOST_TOKENS, Decoding
-from fairseq_mtmoe.evaluation.translator import Translator
+from fairseq_mtmoe.report.scores import score_pair
+from fairseq_mtmoe.translation.decode.decode import MOST_TOKENS, Decoding
+from fairseq_mtmoe.translation.decode.translator import Translator
 
 sys.path.insert(0, str(ROOT))
 

@@ -30,8 +30,8 @@ from glue_texts import lengths, serialized_tokenizer, write_benchmark
 from measure import Report, benchmark
 from timing import Floor, interleaved
 
-from fairseq_mtmoe.backbones.bert.config import MINILM, EncoderConfig
-from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
+from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES
+from fairseq_mtmoe.nlu.bert.config import MINILM, EncoderConfig
 
 WARMUPS = 2
 OWN, LONGEST = "GLUE's lengths", "128 tokens"

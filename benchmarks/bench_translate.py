@@ -26,9 +26,9 @@ from wmt15_models import FULL, SMALL, Size
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.cli._shared import quiet_fairseq
-from fairseq_mtmoe.evaluation.decode import Decoding
-from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from fairseq_mtmoe.evaluation.translator import Translator
+from fairseq_mtmoe.translation.decode.decode import Decoding
+from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
+from fairseq_mtmoe.translation.decode.translator import Translator
 
 sys.path.insert(0, str(ROOT))
 

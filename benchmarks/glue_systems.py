@@ -20,12 +20,12 @@ from fairseq.tasks import setup_task
 from torch import Tensor, nn
 from wmt15_models import training_config
 
-from fairseq_mtmoe.backbones.bert.config import EncoderConfig
-from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.backbones.bert.key_map import KEYS
-from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.conditioning import PARTS
-from fairseq_mtmoe.data.mixtures.training import TrainingMixture
+from fairseq_mtmoe.multitask.mixtures.training import TrainingMixture
+from fairseq_mtmoe.nlu.bert.config import EncoderConfig
+from fairseq_mtmoe.nlu.bert.encoder import BertEncoder
+from fairseq_mtmoe.nlu.bert.key_map import KEYS
+from fairseq_mtmoe.nlu.bert.pretrained import PretrainedEncoder
 
 Sample = dict[str, Any]
 PEER = "Hugging Face's BertModel"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
+from fairseq_mtmoe.nlu.data.table import chosen_rows, load_tables
 
 LENGTHS = Path(__file__).with_name("glue_lengths.json")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

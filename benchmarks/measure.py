@@ -23,8 +23,8 @@ from rich.table import Table as ScreenTable
 from rich.text import Text
 from timing import ROOT, Floor, Ratio, shown, surroundings, where_and_how
 
-from fairseq_mtmoe.io.files import write_text
-from fairseq_mtmoe.io.tables import Table
+from fairseq_mtmoe.core.files import write_text
+from fairseq_mtmoe.core.tables import Table
 
 RESULTS = ROOT / "benchmarks" / "results"
 SLACK = 0.2  # by how much of its floor a figure may miss it before a check fails

@@ -16,7 +16,7 @@ from omegaconf import MISSING, OmegaConf
 from study_figures import PARAMETERS, PERPLEXITY, RESULTS, ROOT, STEP
 from study_plan import Contrast, read_table
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 
 QUOTED = ROOT / "benchmarks" / "quoted.yaml"
 AGREES, DISAGREES, EXCLUDES, POST_HOC = "agrees", "disagrees", "excludes the paper's figure", "post hoc"

@@ -33,8 +33,8 @@ from study_plan import STUDIES, Study, read_table
 from timing import git, processor
 
 from fairseq_mtmoe import __version__
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import write_text
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import write_text
 
 AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
 PLUGIN = ("--user-dir", ROOT / "fairseq_mtmoe", "--cpu")

@@ -10,9 +10,9 @@ from typing import Any
 
 from study_plan import Study
 
-from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.analysis.rows import Row, read_run
-from fairseq_mtmoe.io.files import read_json, write_text
+from fairseq_mtmoe.core.files import read_json, write_text
+from fairseq_mtmoe.report import run_log
+from fairseq_mtmoe.report.rows import Row, read_run
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "results.csv"

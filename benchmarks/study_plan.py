@@ -19,7 +19,7 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from fairseq_mtmoe.errors import UserError, first_line
+from fairseq_mtmoe.core.errors import UserError, first_line
 
 STUDIES = Path(__file__).resolve().parent / "studies"
 REGISTERED = STUDIES / "registered.csv"

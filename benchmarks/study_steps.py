@@ -22,7 +22,7 @@ from study_plan import STUDIES, Study, read_table
 from timing import Ratio, interleaved
 from wmt15_models import training_config
 
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.slots.sparse_model import model_size
 
 BATCHES, TURNS = 3, 15

@@ -21,9 +21,9 @@ from quotes import Panel, load_pages, misquoted
 from study_figures import MULTIPLICATIONS, NO_SEED, OF_GATES, PARAMETERS, PERPLEXITY, RESULTS, SCORE, STEP
 from study_plan import Contrast, Entry, read_table
 
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import write_text
-from fairseq_mtmoe.io.tables import Table
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import write_text
+from fairseq_mtmoe.core.tables import Table
 
 PICTURE = RESULTS.with_name("options.png")
 TITLES = {"bleu": "BLEU", "chrf": "chrF++", PERPLEXITY: "Validation perplexity"}

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+    from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 
 __version__ = "1.0.0"
 
@@ -31,16 +32,31 @@ def register() -> None:
 
     import torch
 
-    from fairseq_mtmoe.fairseq_patches import table
-    from fairseq_mtmoe.known_warnings import filter_known
-    from fairseq_mtmoe.models import systems
+    from fairseq_mtmoe.core.known_warnings import filter_known
+    from fairseq_mtmoe.training.fairseq import table
 
     filter_known()
     # fairseq's checkpoints store options in a Namespace, a plain container that is safe to unpickle.
     torch.serialization.add_safe_globals([argparse.Namespace])
     table.apply()
-    for name in ("optim.fused_adam", "tasks", *(f"models.{system}" for system in systems())):
+    criterions = ("translation.criterion.moe_label_smoothed_cross_entropy", "nlu.criterion")
+    tasks = ("nlu.task.glue", "nlu.task.text_to_text", "translation.task.task")
+    for name in ("training.fused_adam", *criterions, *tasks, *systems()):
         importlib.import_module(f"{__name__}.{name}")
+
+
+def systems() -> list[str]:
+    """Return the dotted names of the systems' folders, which have a README.md and a model.py.
+
+    They are in the package, or in the folder of their subject.
+    """
+    package = Path(__file__).parent
+    names = []
+    for folder in (package, package / "translation", package / "nlu"):
+        for readme in folder.glob("*/README.md"):
+            if readme.with_name("model.py").exists():
+                names.append(".".join(readme.parent.relative_to(package).parts))
+    return sorted(names, key=lambda name: name.rpartition(".")[2])
 
 
 def load_translator(
@@ -64,13 +80,13 @@ def load_translator(
         UserError: A file is no checkpoint of a translator, or is damaged.
     """
     from fairseq_mtmoe.cli._shared import quiet_fairseq
-    from fairseq_mtmoe.known_warnings import filter_known
+    from fairseq_mtmoe.core.known_warnings import filter_known
 
     filter_known()
     with quiet_fairseq():
         register()
-        from fairseq_mtmoe.evaluation.decode import Decoding
-        from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+        from fairseq_mtmoe.translation.decode.decode import Decoding
+        from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 
         paths = [os.fspath(path) for path in (model, *more)]
         return TextTranslator(paths, Decoding(cpu=cpu, fp16=fp16, bf16=bf16))

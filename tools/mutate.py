@@ -34,14 +34,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 CLONE = Path(__file__).parents[1]
-TESTS = {  # folder of the package -> its tests
+TESTS = {  # folder or file of the package -> its tests
     "moe": ["tests/unit/moe"],
     "moe/parallel": ["tests/distributed/test_layer.py"],  # in addition to moe's
     "slots": ["tests/unit/slots", "tests/unit/models/test_base_sparse.py"],
-    "data/sampling": ["tests/unit/data/sampling"],
-    "sparsify": ["tests/unit/sparsify"],
+    "multitask/sampling": ["tests/unit/data/sampling"],
+    "training/sparsify": ["tests/unit/sparsify"],
     "checkpoints": ["tests/unit/checkpoints"],
-    "criterions": ["tests/unit/criterions"],
+    "translation/criterion": ["tests/unit/criterions"],
+    "nlu/criterion.py": ["tests/unit/criterions"],
+    "pemt/criterion.py": ["tests/unit/criterions"],
+    "training/weighted_loss.py": ["tests/unit/criterions"],
 }
 ROOMS = [room for room in TESTS if room != "moe/parallel"]
 LEAST_LIKENESS = 0.6  # minimum similarity of a line and its neighbours with other names
@@ -150,7 +153,8 @@ def _is_text(node: ast.AST) -> bool:
 
 def mutations_of_room(room: str) -> list[Mutation]:
     package = CLONE / "fairseq_mtmoe"
-    paths = sorted(str(path.relative_to(package)) for path in (package / room).rglob("*.py"))
+    files = package.glob(room if room.endswith(".py") else f"{room}/**/*.py")
+    paths = sorted(str(path.relative_to(package)) for path in files)
     texts = [(path, (package / path).read_text(encoding="utf-8")) for path in paths if path not in LEFT_OUT]
     return [mutation for text in texts for mutation in mutations_of_file(*text)]
 
@@ -190,7 +194,7 @@ def _without_names(mutation: Mutation) -> tuple[str, ...]:
 
 def folders_of(path: str) -> list[str]:
     """Return the test folders of a file of the package."""
-    names = [name for room, names in TESTS.items() if path.startswith(f"{room}/") for name in names]
+    names = [name for room, names in TESTS.items() if f"{path}/".startswith(f"{room}/") for name in names]
     return [name for name in names if (CLONE / name).exists()]
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from tabulate import tabulate
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.analysis.score_files import read_scores, score_files
-from fairseq_mtmoe.evaluation.predictor import Predictor
-from fairseq_mtmoe.evaluation.stored import Inference
+from fairseq_mtmoe.nlu.predictor import Predictor
+from fairseq_mtmoe.report.score_files import read_scores, score_files
+from fairseq_mtmoe.translation.decode.stored import Inference
 
 HELD = 0.99  # share of the spectrum
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)

@@ -11,10 +11,10 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import file_io, sharding
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, suggested_fallback
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
+from fairseq_mtmoe.checkpoints.optimizer_state import Parameters
 from fairseq_mtmoe.checkpoints.sharding import Content, State
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from fairseq_mtmoe.optim.state import Parameters
 
 
 def write_shard(folder: str | Path, content: Content) -> sharding.ShardEntry:

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import checksum, validation
 from fairseq_mtmoe.checkpoints.sharding import State, is_shared_part, shards_of, shared_part_of
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import regular_file, replacing
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import regular_file, replacing
 
 
 class CheckpointFile:

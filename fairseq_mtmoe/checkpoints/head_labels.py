@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
+from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState, Parameters, is_flat
 from fairseq_mtmoe.checkpoints.rebuild import plain
 from fairseq_mtmoe.checkpoints.sharding import State
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.typed import Text, fault
-from fairseq_mtmoe.optim.state import OptimizerState, Parameters, is_flat
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.typed import Text, fault
 
 OPTION = "head_labels"  # of the model, in JSON
 COLUMNS = "exp_avg_sq_col"  # Adafactor's moment without a row for each label

@@ -24,10 +24,10 @@ from fairseq_mtmoe.checkpoints.file_io import are_finite, readable
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, GATE_RATE
 from fairseq_mtmoe.checkpoints.sharding import PARTS, has_experts
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.core.protocols import training_task
 from fairseq_mtmoe.moe.parallel.placement import are_whole, whole_models
-from fairseq_mtmoe.protocols import training_task
 
 logger = logging.getLogger(__name__)
 

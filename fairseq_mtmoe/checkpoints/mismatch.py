@@ -12,8 +12,8 @@ from typing import Any
 
 from fairseq_mtmoe.checkpoints import key_maps as keys
 from fairseq_mtmoe.checkpoints.rebuild import plain
-from fairseq_mtmoe.errors import UserError, find_user_error, flag, shortened
-from fairseq_mtmoe.protocols import training_model
+from fairseq_mtmoe.core.errors import UserError, find_user_error, flag, shortened
+from fairseq_mtmoe.core.protocols import training_model
 
 Shapes = Mapping[str, tuple[int, ...]]
 State = Mapping[str, Any]

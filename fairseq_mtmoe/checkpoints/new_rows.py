@@ -17,7 +17,7 @@ from fairseq_mtmoe.checkpoints.key_maps import (
     without_best,
 )
 from fairseq_mtmoe.checkpoints.sharding import State
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 
 Means = Sequence[Sequence[int]]  # for each new row, the old rows to average
 _AT_ONCE = 1 << 14  # rows copied for one sum: a mean can be over all rows

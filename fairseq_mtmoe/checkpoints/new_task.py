@@ -16,10 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, EXPERTS, GATE, MOE, VOCABULARY, without_best
+from fairseq_mtmoe.checkpoints.optimizer_state import (
+    OptimizerState,
+    Parameters,
+    is_flat,
+    map_entry,
+    shapes_of,
+    trained_parameters,
+)
 from fairseq_mtmoe.checkpoints.sharding import State, is_shared_part
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
-from fairseq_mtmoe.optim.state import OptimizerState, Parameters, is_flat, map_entry, shapes_of, trained_parameters
 
 RANDOM, XAVIER, MEAN = "random", "xavier", "mean"
 RANDOM_STD = 0.02  # BERT's standard deviation of embeddings

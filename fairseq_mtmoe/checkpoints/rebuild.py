@@ -21,10 +21,10 @@ from fairseq_mtmoe.checkpoints.file_io import readable
 from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, EMBEDDINGS
 from fairseq_mtmoe.checkpoints.sharding import State, count_experts, has_experts
 from fairseq_mtmoe.checkpoints.validation import leaves
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.typed import shown
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.protocols import training_model
+from fairseq_mtmoe.core.typed import shown
 from fairseq_mtmoe.moe.parallel.placement import whole_models
-from fairseq_mtmoe.protocols import training_model
 
 TRUST = "MTMOE_TRUST"  # environment variable with names that a user trusts
 OURS = "fairseq_mtmoe."

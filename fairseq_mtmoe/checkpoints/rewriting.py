@@ -20,12 +20,12 @@ from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_shared_part, wh
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, peek
 from fairseq_mtmoe.checkpoints.head_labels import labels_of, match_labels
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, PRICES, VOCABULARY
+from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState, Parameters
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import Content, State
-from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import regular_file, replacing
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import regular_file, replacing
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from fairseq_mtmoe.optim.state import OptimizerState, Parameters
 
 # Patterns of names before suffix and `.pt`
 EPOCHS = r"checkpoint(\d+)"

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, EXPERTS, without
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.typed import Name, Text, fault, mapping
+from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState, Parameters, is_flat
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.typed import Name, Text, fault, mapping
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from fairseq_mtmoe.optim.state import OptimizerState, Parameters, is_flat
 
 State = dict[str, Any]
 Content = dict[str, Any]

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.checksum import is_archive
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
 
 # Options that fairseq evaluates when it builds a file's model or task; `encoder_` may precede the name.
 _EVALUATED = ("xformers_att_config", "adaptive_softmax_cutoff", "left_pad_source", "left_pad_target")
@@ -62,7 +62,7 @@ Limits: Any = mapping({  # of batches
 Earlier: Any = mapping(
     {"batches_in_epoch": Required[Count], "group_size": Required[Some], "batch_limits": Required[Limits]}
 )
-# Position in the training data, fairseq's and ours; `data/sampling/saved_plans.py` reads `sampling`.
+# Position in the training data, fairseq's and ours; `multitask/sampling/saved_plans.py` reads `sampling`.
 Position: Any = mapping({
     "batch_limits": Limits | None, "earlier": list[Earlier],
     "epoch": Required[Epoch], "iterations_in_epoch": Count, "batches_in_epoch": Count, "group_size": Some,

@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from fairseq_mtmoe.analysis import score_files
-from fairseq_mtmoe.analysis import scores as scoring
-from fairseq_mtmoe.analysis.score_files import (
+from fairseq_mtmoe.cli._shared import progress_bar, say
+from fairseq_mtmoe.core.digest import digest_of
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import check_writable, read_bytes, read_json, write_text
+from fairseq_mtmoe.core.tiers import TIER_RULE, read_tiers
+from fairseq_mtmoe.corpora.recipes.codes import plain_code
+from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
+from fairseq_mtmoe.report import score_files
+from fairseq_mtmoe.report import scores as scoring
+from fairseq_mtmoe.report.score_files import (
     JSON_FILE,
     LATEX_FILE,
     MARKDOWN_FILE,
     Scores,
     scores_of_pairs,
 )
-from fairseq_mtmoe.analysis.score_tables import remove_scores, score_table, write_scores
-from fairseq_mtmoe.analysis.scores import PairScore, PieceBleu, score_of
-from fairseq_mtmoe.cli._shared import progress_bar, say
-from fairseq_mtmoe.data.corpora.recipes.codes import plain_code
-from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
-from fairseq_mtmoe.data.translation.tiers import TIER_RULE, read_tiers
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.digest import digest_of
-from fairseq_mtmoe.io.files import check_writable, read_bytes, read_json, write_text
+from fairseq_mtmoe.report.score_tables import remove_scores, score_table, write_scores
+from fairseq_mtmoe.report.scores import PairScore, PieceBleu, score_of
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.comet import Comet
-    from fairseq_mtmoe.evaluation.translator import Translation, Translator
+    from fairseq_mtmoe.translation.decode.comet import Comet
+    from fairseq_mtmoe.translation.decode.translator import Translation, Translator
 
 UNFINISHED = "unfinished.json"  # the settings and scores of an interrupted evaluation
 
@@ -206,7 +206,7 @@ class Measures:
     @property
     def settings(self) -> dict[str, object]:
         """Return the settings that affect scores, for a `ScoreFolder`."""
-        from fairseq_mtmoe.evaluation.comet import signature_of
+        from fairseq_mtmoe.translation.decode.comet import signature_of
 
         return {
             "tiers": self.tiers and self.tiers.identity,
@@ -216,7 +216,7 @@ class Measures:
 
     def load(self) -> None:
         """Load COMET if requested: once for all models, before the first translation."""
-        from fairseq_mtmoe.evaluation.comet import Comet
+        from fairseq_mtmoe.translation.decode.comet import Comet
 
         if self.comet_file is not None and self.comet is None:
             self.comet = Comet(self.comet_file, gpus=0 if self.cpu else None)

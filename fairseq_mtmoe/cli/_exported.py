@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fairseq_mtmoe.backbones.bert import pretrained as of_bert
-from fairseq_mtmoe.backbones.bert.config import EncoderConfig
-from fairseq_mtmoe.backbones.bert.heads import heads_from_text
-from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
-from fairseq_mtmoe.backbones.hugging_face import Additions, check_tensors
-from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
-from fairseq_mtmoe.backbones.t5.config import T5, T5Config
-from fairseq_mtmoe.backbones.t5.model import bare_state
-from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
-from fairseq_mtmoe.backbones.translation.pretrained.writing import ExportedTranslator, exported_translator
 from fairseq_mtmoe.checkpoints.head_labels import labels_of
+from fairseq_mtmoe.checkpoints.hugging_face import Additions, check_tensors
 from fairseq_mtmoe.checkpoints.loading import expect_finite
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
-from fairseq_mtmoe.data.nlu.tokenizer_files import load_tokenizer
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.nlu.bert import pretrained as of_bert
+from fairseq_mtmoe.nlu.bert.config import EncoderConfig
+from fairseq_mtmoe.nlu.bert.heads import heads_from_text
+from fairseq_mtmoe.nlu.bert.pretrained import PretrainedEncoder
+from fairseq_mtmoe.nlu.data.tokenizer_files import load_tokenizer
+from fairseq_mtmoe.nlu.t5 import pretrained as of_t5
+from fairseq_mtmoe.nlu.t5.config import T5, T5Config
+from fairseq_mtmoe.nlu.t5.model import bare_state
+from fairseq_mtmoe.nlu.t5.pretrained import PretrainedT5
+from fairseq_mtmoe.translation.pretrained.writing import ExportedTranslator, exported_translator
 
 HEADS, ENCODER, DECODER = "heads.", "encoder.", "decoder.embed_tokens.weight"
 # Special tokens in `transformers`, with BERT's and RoBERTa's spelling.

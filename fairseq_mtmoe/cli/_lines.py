@@ -18,9 +18,8 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from fairseq_mtmoe.cli._shared import progress_bar
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.lines import Lines
-from fairseq_mtmoe.io.files import (
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import (
     check_writable,
     decoded_line,
     move_into_place,
@@ -30,7 +29,8 @@ from fairseq_mtmoe.io.files import (
     regular_file,
     write_text,
 )
-from fairseq_mtmoe.io.locked import lock
+from fairseq_mtmoe.core.locked import lock
+from fairseq_mtmoe.translation.decode.lines import Lines
 
 GROUP = 10_000  # lines translated together: enough for full batches of similar lengths
 LONGEST = 1 << 20  # bytes in a line

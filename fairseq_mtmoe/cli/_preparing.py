@@ -9,22 +9,22 @@ import click
 from rich.console import Console
 
 from fairseq_mtmoe.cli._shared import cores
-from fairseq_mtmoe.data.corpora.blocks import HARMLESS
-from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
-from fairseq_mtmoe.data.corpora.engine.state import BAD_LINES
-from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
-from fairseq_mtmoe.data.corpora.findings import (
+from fairseq_mtmoe.core.errors import visible
+from fairseq_mtmoe.core.tiers import TIER_RULE
+from fairseq_mtmoe.corpora.blocks import HARMLESS
+from fairseq_mtmoe.corpora.engine.pipeline import prepare
+from fairseq_mtmoe.corpora.engine.state import BAD_LINES
+from fairseq_mtmoe.corpora.engine.workers import cluster, local_workers
+from fairseq_mtmoe.corpora.findings import (
     findings,
     pair_table,
     shards_of,
     training_command,
 )
-from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
-from fairseq_mtmoe.data.corpora.report import Report
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
-from fairseq_mtmoe.data.translation.file_names import read_side_name
-from fairseq_mtmoe.data.translation.tiers import TIER_RULE
-from fairseq_mtmoe.errors import visible
+from fairseq_mtmoe.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.corpora.report import Report
+from fairseq_mtmoe.corpora.vocabulary.pieces import GivenVocabulary
+from fairseq_mtmoe.translation.data.file_names import read_side_name
 
 FEW = 8  # files or warnings that are printed
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fairseq_mtmoe.errors import flag, raise_invalid
+from fairseq_mtmoe.core.errors import flag, raise_invalid
 
 
 @dataclass(frozen=True)

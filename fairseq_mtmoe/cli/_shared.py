@@ -28,8 +28,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fairseq_mtmoe.errors import UserError, visible
-from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.core.errors import UserError, visible
+from fairseq_mtmoe.core.files import regular_file
 
 PATH = click.Path(path_type=Path)
 CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")

@@ -8,20 +8,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from fairseq_mtmoe.data.corpora.recipes.codes import Spelling
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.corpora.recipes.codes import Spelling
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
-    from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+    from fairseq_mtmoe.corpora.vocabulary.pieces import GivenVocabulary
+    from fairseq_mtmoe.translation.data.vocabulary import Vocabulary
 
 _FORMS = ("langs", "langtoks", "langtoks_specs", "lang_tok_style")
 
 
 def vocabulary_in(path: Path, state: Mapping[str, Any]) -> Vocabulary:
     """Return a checkpoint's vocabulary with all symbols of its model (UserError: it has none)."""
-    from fairseq_mtmoe.data.translation.new_language import with_codes
-    from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+    from fairseq_mtmoe.translation.data.new_language import with_codes
+    from fairseq_mtmoe.translation.data.vocabulary import Vocabulary
 
     settings = state.get("task_state") or {}
     found = Vocabulary.of_state(settings)
@@ -41,9 +41,9 @@ def given_by_model(path: Path, codes: Mapping[str, str]) -> Iterator[GivenVocabu
     register()
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
     from fairseq_mtmoe.checkpoints.sharding import count_experts
-    from fairseq_mtmoe.data.corpora.binarize import write_dictionary
-    from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES
-    from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
+    from fairseq_mtmoe.corpora.binarize import write_dictionary
+    from fairseq_mtmoe.corpora.recipes.recipe import SOURCE_FILES
+    from fairseq_mtmoe.corpora.vocabulary.pieces import GivenVocabulary
 
     state = load_shared_part(path, mapped=True)
     vocabulary, settings = vocabulary_in(path, state), state["task_state"]

@@ -19,11 +19,11 @@ from urllib.parse import parse_qs
 
 import click
 
-from fairseq_mtmoe.errors import UserError, first_line, visible
-from fairseq_mtmoe.io.pages import templates
+from fairseq_mtmoe.core.errors import UserError, first_line, visible
+from fairseq_mtmoe.core.pages import templates
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+    from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 
 HOST = "127.0.0.1"
 MOST_SECONDS = 60  # in which a client sends a request

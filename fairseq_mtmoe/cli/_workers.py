@@ -15,12 +15,12 @@ from multiprocessing import active_children, get_context
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mtmoe.cli._shared import cores
-from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.isolated import begin_worker
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.isolated import begin_worker
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.decode import Decoding
-    from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+    from fairseq_mtmoe.translation.decode.decode import Decoding
+    from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 
 Work = Callable[[Any], Any]  # of a batch
 DoAll = Callable[[Sequence[Any]], Iterator[Any]]  # yields the results of batches in their order
@@ -34,7 +34,7 @@ def load(model: str, decoding: Decoding, workers: int = 1) -> TextTranslator:
         if decoding.use_cuda:
             raise_invalid("--workers", "1 on a GPU; `--cpu` computes on the CPU", workers)
         torch.set_num_threads(1)  # threads do not survive a fork
-    from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+    from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 
     return TextTranslator(model.split(":"), decoding)
 

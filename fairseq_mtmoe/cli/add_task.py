@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, quiet_fairseq
-from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
-from fairseq_mtmoe.io.files import output_file
+from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
+from fairseq_mtmoe.core.files import output_file
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairseq_mtmoe.backbones.bert.heads import HeadSize
+    from fairseq_mtmoe.nlu.bert.heads import HeadSize
 
 
 @click.command("add-task")
@@ -52,12 +52,12 @@ def command(
     output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
     expect_checkpoints(checkpoint)
     register()
-    from fairseq_mtmoe.backbones.bert.heads import heads_from_text
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
     from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, options_with_task, with_task
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
+    from fairseq_mtmoe.nlu.bert.heads import heads_from_text
 
     state = load_shared_part(checkpoint, mapped=True)
     rebuild.check(checkpoint, state, ["model"])
@@ -101,10 +101,10 @@ def _task_of_benchmark(
 ) -> _Change:
     import torch
 
-    from fairseq_mtmoe.backbones.bert.heads import TaskHeads, heads_to_text
     from fairseq_mtmoe.checkpoints.head_labels import OPTION, labels_of, labels_to_text
-    from fairseq_mtmoe.data.nlu.table import load_tables
-    from fairseq_mtmoe.task_types import labels_of_outputs, task_type_of
+    from fairseq_mtmoe.nlu.bert.heads import TaskHeads, heads_to_text
+    from fairseq_mtmoe.nlu.data.table import load_tables
+    from fairseq_mtmoe.nlu.types import labels_of_outputs, task_type_of
 
     rows = load_tables([Path(path) for path in (task_table or "").split(",") if path])
     trained = [task for task, row in rows.items() if row.sets("train")]

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import click
 
-from fairseq_mtmoe.analysis import comparison, differences
-from fairseq_mtmoe.analysis.differences import SEED, Sampling
-from fairseq_mtmoe.analysis.eval_folders import read_evaluations
-from fairseq_mtmoe.analysis.run_log import provenance
-from fairseq_mtmoe.analysis.score_files import Scores, expanded, read_scores
-from fairseq_mtmoe.analysis.scores import PieceBleu
-from fairseq_mtmoe.analysis.significance import SAMPLES, TRIALS
 from fairseq_mtmoe.cli._shared import PATH, progress_bar, say, show
-from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.io.files import check_writable, write_text
+from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.files import check_writable, write_text
+from fairseq_mtmoe.report import comparison, differences
+from fairseq_mtmoe.report.differences import SEED, Sampling
+from fairseq_mtmoe.report.eval_folders import read_evaluations
+from fairseq_mtmoe.report.run_log import provenance
+from fairseq_mtmoe.report.score_files import Scores, expanded, read_scores
+from fairseq_mtmoe.report.scores import PieceBleu
+from fairseq_mtmoe.report.significance import SAMPLES, TRIALS
 
 
 @click.command("compare")
@@ -77,8 +77,8 @@ def compare_evaluations(
     folders: Sequence[Path], out: Path | None, sampling: Sampling, pieces: PieceBleu | None
 ) -> None:
     """Print differences to the first evaluation with their significance; write them to `out`."""
-    from fairseq_mtmoe.analysis.charts import models
-    from fairseq_mtmoe.analysis.charts.look import save
+    from fairseq_mtmoe.report.charts import models
+    from fairseq_mtmoe.report.charts.look import save
 
     evaluations = read_evaluations(folders)
     with progress_bar("pairs", transient=True) as progress:

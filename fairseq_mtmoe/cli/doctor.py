@@ -18,7 +18,7 @@ from rich.table import Table
 
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.cli._shared import cores, show
-from fairseq_mtmoe.errors import first_line
+from fairseq_mtmoe.core.errors import first_line
 
 GIB = 2**30
 INSTALL = "`make install` in a clone, or see docs/start/install.md"

@@ -15,12 +15,12 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fairseq_mtmoe.cli._shared import PATH, say, show
-from fairseq_mtmoe.data.corpora.recipes import SHIPPED
-from fairseq_mtmoe.errors import UserError, visible
-from fairseq_mtmoe.io.files import check_writable
+from fairseq_mtmoe.core.errors import UserError, visible
+from fairseq_mtmoe.core.files import check_writable
+from fairseq_mtmoe.corpora.recipes import SHIPPED
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.data.corpora.raw_files import Item
+    from fairseq_mtmoe.corpora.raw_files import Item
 
 
 @click.command(
@@ -35,10 +35,10 @@ that you must get by hand.
 @click.argument("raw", type=PATH)
 @click.option("--list", "only_list", is_flag=True, help="List files, sizes, licences and state; download nothing.")
 def command(recipe_name: str, raw: Path, only_list: bool) -> None:
-    from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
+    from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 
     recipe = load_recipe(recipe_name, "RECIPE")
-    from fairseq_mtmoe.data.corpora.raw_files import items_of
+    from fairseq_mtmoe.corpora.raw_files import items_of
 
     items = items_of(recipe.corpora)
     if not items:
@@ -86,7 +86,7 @@ def _show(items: Sequence[Item], raw: Path) -> None:
 
 def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
     try:
-        from fairseq_mtmoe.data.corpora.download import download
+        from fairseq_mtmoe.corpora.download import download
     except ModuleNotFoundError as error:
         raise UserError(
             f"`mtmoe download` needs the Python package {error.name}: pip install 'fairseq_mtmoe[corpora]'."

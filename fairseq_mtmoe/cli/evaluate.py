@@ -13,11 +13,11 @@ from click.core import ParameterSource
 
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, list_option, of_batches, of_precision, quiet_fairseq
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.analysis.score_files import Scores
     from fairseq_mtmoe.cli._evaluating import Measures, ScoreFolder
+    from fairseq_mtmoe.report.score_files import Scores
 
 BENCHMARK_BATCH = 32
 # Options that apply to benchmark tasks; the others are for translation.
@@ -92,8 +92,8 @@ def command(
     if benchmark is not None:
         _evaluate_benchmark(benchmark, ctx)
         return
-    from fairseq_mtmoe.analysis.scores import PieceBleu
     from fairseq_mtmoe.cli import _evaluating as evaluating
+    from fairseq_mtmoe.report.scores import PieceBleu
 
     # Loaded first, so that errors come before any translation.
     named = None if tiers is None else evaluating.NamedTiers(tiers)
@@ -114,8 +114,8 @@ def _folders(
     """Return the output folder of each model or ensemble."""
     from fairseq_mtmoe import __version__
     from fairseq_mtmoe.cli import _evaluating as evaluating
-    from fairseq_mtmoe.evaluation import test_sets
-    from fairseq_mtmoe.evaluation.decode import Decoding
+    from fairseq_mtmoe.translation.decode import test_sets
+    from fairseq_mtmoe.translation.decode.decode import Decoding
 
     test_sets.sizes_of(data, subset)  # raises if DATA has no such subset
     named = ("references", "lang_pairs", "post_process", "tiers", "spm", "comet")
@@ -137,9 +137,9 @@ def _evaluate(
 ) -> Scores:  # fmt: skip
     """Translate and score all pairs with one model or ensemble."""
     from fairseq_mtmoe.cli import _evaluating as evaluating
-    from fairseq_mtmoe.evaluation import test_sets
-    from fairseq_mtmoe.evaluation.decode import Decoding
-    from fairseq_mtmoe.evaluation.translator import Translator
+    from fairseq_mtmoe.translation.decode import test_sets
+    from fairseq_mtmoe.translation.decode.decode import Decoding
+    from fairseq_mtmoe.translation.decode.translator import Translator
 
     sizes = test_sets.sizes_of(data, subset)
     options = {name: settings[name] for name in ("post_process", "references")}
@@ -158,7 +158,7 @@ def _benchmark_of(models: Sequence[str]) -> str | None:
     None for translation.
     """
     from fairseq_mtmoe.checkpoints.file_io import peek
-    from fairseq_mtmoe.evaluation.stored import OF_BENCHMARKS
+    from fairseq_mtmoe.translation.decode.stored import OF_BENCHMARKS
 
     names = set()
     for model in models:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, quiet_fairseq
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.core.errors import raise_invalid
 
 
 @click.command("export-hf")
@@ -30,8 +30,8 @@ def command(model: Path, folder: Path) -> None:
         raise_invalid("FOLDER", "a folder that does not exist yet", str(folder))
     expect_checkpoints(model)
     register()
-    from fairseq_mtmoe.backbones.hugging_face import IMPORT_ANEW
     from fairseq_mtmoe.checkpoints import file_io
+    from fairseq_mtmoe.checkpoints.hugging_face import IMPORT_ANEW
     from fairseq_mtmoe.cli._exported import exported
 
     found = exported(model, file_io.load(str(model), mapped=True, remedy=IMPORT_ANEW))

@@ -8,13 +8,13 @@ import click
 
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, list_option, quiet_fairseq
 from fairseq_mtmoe.cli._vocabulary import vocabulary_in
-from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import output_file, text_lines
-from fairseq_mtmoe.io.normalisation import normalise
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import output_file, text_lines
+from fairseq_mtmoe.core.normalisation import normalise
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.data.translation.new_language import Extended, Rows
-    from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
+    from fairseq_mtmoe.translation.data.new_language import Extended, Rows
+    from fairseq_mtmoe.translation.data.vocabulary import Side, Vocabulary
 
 
 @click.command("extend")
@@ -63,7 +63,7 @@ def command(
     from fairseq_mtmoe.checkpoints.new_rows import expect_rows, with_rows
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
     from fairseq_mtmoe.checkpoints.sharding import count_experts
-    from fairseq_mtmoe.data.translation.new_language import expect_other_language, extend
+    from fairseq_mtmoe.translation.data.new_language import expect_other_language, extend
 
     state = load_shared_part(model, mapped=True)
     rebuild.check(model, state, ["model"])
@@ -94,7 +94,7 @@ def _task_state(
     settings: Mapping[str, Any], lang: str, old: "Vocabulary", new: "Extended", history: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the task's state with the new language, its vocabulary and the number of symbols no update has seen."""
-    from fairseq_mtmoe.data.translation.vocabulary import ENDS, NEW_SYMBOLS, VOCABULARY
+    from fairseq_mtmoe.translation.data.vocabulary import ENDS, NEW_SYMBOLS, VOCABULARY
 
     unlearned = [len(new.source), len(new.target)]
     if not any(entry.get("num_updates") for entry in history):
@@ -125,7 +125,7 @@ def _with_codes_of_their_own(
     In Marian's models the code of a language that is only a source is a row of zeros.
     """
     from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS
-    from fairseq_mtmoe.data.translation.new_language import codes_of
+    from fairseq_mtmoe.translation.data.new_language import codes_of
 
     indices = [side.dictionary().indices for side in (old.source, old.target)]
 
@@ -180,7 +180,7 @@ def _say_cuts(
     old: "Vocabulary", new: "Vocabulary", text: tuple[Path, list[str]], held: Mapping[Path, list[str]]
 ) -> None:
     """Print pieces per word of the new text before and after, and the share of held lines split differently."""
-    from fairseq_mtmoe.data.translation.new_pieces import changed, figures
+    from fairseq_mtmoe.translation.data.new_pieces import changed, figures
 
     path, lines = text
     for kind in ("source",) if old.source == old.target else ("source", "target"):

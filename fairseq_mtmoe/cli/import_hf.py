@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
-from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.io.files import output_file
+from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.files import output_file
 
 
 @click.command("import-hf")
@@ -27,8 +27,8 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
     needs langs.txt, the languages in order, if the model's options do not list them.
     """
     from fairseq_mtmoe import register
-    from fairseq_mtmoe.backbones.hugging_face import CONFIG, check_is_whole
-    from fairseq_mtmoe.backbones.translation.pretrained.fairseq_files import MODEL, read_fairseq_folder
+    from fairseq_mtmoe.checkpoints.hugging_face import CONFIG, check_is_whole
+    from fairseq_mtmoe.translation.pretrained.fairseq_files import MODEL, read_fairseq_folder
 
     output_file("OUT", output, overwrite)
     if output.exists() and output.resolve().parent == folder.resolve():
@@ -46,13 +46,13 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
 
 def _imported(folder: Path, output: Path) -> Any:
     """Write OUT; return its model with the names of tensors left out."""
-    from fairseq_mtmoe.backbones.bert import pretrained as of_bert
-    from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA
-    from fairseq_mtmoe.backbones.hugging_face import config_values
-    from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
-    from fairseq_mtmoe.backbones.t5.config import T5
-    from fairseq_mtmoe.backbones.translation.pretrained.families import FAMILIES
-    from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
+    from fairseq_mtmoe.checkpoints.hugging_face import config_values
+    from fairseq_mtmoe.nlu.bert import pretrained as of_bert
+    from fairseq_mtmoe.nlu.bert.config import BERT, ROBERTA
+    from fairseq_mtmoe.nlu.t5 import pretrained as of_t5
+    from fairseq_mtmoe.nlu.t5.config import T5
+    from fairseq_mtmoe.translation.pretrained.families import FAMILIES
+    from fairseq_mtmoe.translation.pretrained.reading import read_folder
 
     kind = config_values(folder, (BERT, ROBERTA, T5, *FAMILIES))["model_type"]
     if kind in FAMILIES:
@@ -66,7 +66,7 @@ def _translator(found: Any, output: Path) -> Any:
     from fairseq.dataclass.configs import FairseqConfig
     from omegaconf import OmegaConf
 
-    from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
+    from fairseq_mtmoe.translation.task.config import TranslationHeatedConfig
 
     whole = OmegaConf.structured(FairseqConfig)  # the task's options interpolate its values
     whole.task = OmegaConf.structured(TranslationHeatedConfig)

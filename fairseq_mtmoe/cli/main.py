@@ -10,8 +10,8 @@ import click
 
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.cli._shared import stopped_by_sigterm
-from fairseq_mtmoe.errors import UserError, find_user_error
-from fairseq_mtmoe.known_warnings import filter_known
+from fairseq_mtmoe.core.errors import UserError, find_user_error
+from fairseq_mtmoe.core.known_warnings import filter_known
 
 COMMANDS = {
     "download": "Download the corpora of a recipe.",

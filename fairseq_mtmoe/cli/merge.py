@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, quiet_fairseq
-from fairseq_mtmoe.io.files import output_file
+from fairseq_mtmoe.core.files import output_file
 
 
 @click.command("merge")
@@ -30,7 +30,7 @@ def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
     from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
     from fairseq_mtmoe.checkpoints.rebuild import model_options
     from fairseq_mtmoe.checkpoints.rewriting import save_whole
-    from fairseq_mtmoe.models.pemt.merging import Merger
+    from fairseq_mtmoe.pemt.merging import Merger
 
     state = file_io.load(str(checkpoint))
     rebuild.check(checkpoint, state, ["model"])

@@ -19,9 +19,9 @@ from fairseq_mtmoe.cli._shared import (
     quiet_fairseq,
     say,
 )
-from fairseq_mtmoe.errors import shortened
-from fairseq_mtmoe.io.files import new_folder
-from fairseq_mtmoe.io.tables import Table
+from fairseq_mtmoe.core.errors import shortened
+from fairseq_mtmoe.core.files import new_folder
+from fairseq_mtmoe.core.tables import Table
 
 
 @click.command("predict")
@@ -51,9 +51,9 @@ def command(
 
     expect_checkpoints(checkpoint)
     register()
-    from fairseq_mtmoe.data.nlu.answers import file_names
-    from fairseq_mtmoe.evaluation.predictor import Predictor
-    from fairseq_mtmoe.evaluation.stored import Inference
+    from fairseq_mtmoe.nlu.data.answers import file_names
+    from fairseq_mtmoe.nlu.predictor import Predictor
+    from fairseq_mtmoe.translation.decode.stored import Inference
 
     if settings["max_tokens"] is None and settings["batch_size"] is None:
         settings["batch_size"] = 32

@@ -12,13 +12,13 @@ import click
 
 from fairseq_mtmoe.cli._shared import PATH, list_option
 from fairseq_mtmoe.cli._vocabulary import given_by_model
-from fairseq_mtmoe.data.corpora.recipes.codes import CODE
-from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE, SIZE_RULE
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.corpora.recipes.codes import CODE
+from fairseq_mtmoe.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE, SIZE_RULE
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
-    from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
+    from fairseq_mtmoe.corpora.recipes.recipe import Recipe
+    from fairseq_mtmoe.corpora.vocabulary.pieces import GivenVocabulary
 
 command = click.Group("prepare", help="Make a data directory that fairseq-train reads.")
 
@@ -68,7 +68,7 @@ def corpora_command(
         raise UserError(f"`{raw}` must be the folder RAW with the recipe's corpora, but is no folder.")
     if scheduler is not None and workers is not None:
         raise_invalid("--workers", "absent with `--scheduler`, which has its own workers", workers)
-    from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
+    from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 
     recipe = _with_settings(load_recipe(recipe_name), recipe_name, vocabulary_from or vocabulary_of, **settings)
     given_vocabulary = _given(vocabulary_from, vocabulary_of, codes)
@@ -116,6 +116,6 @@ def _given(
         return given_by_model(model, chosen)
     if folder is None:
         return nullcontext()
-    from fairseq_mtmoe.data.corpora.vocabulary.pieces import vocabulary_of_data
+    from fairseq_mtmoe.corpora.vocabulary.pieces import vocabulary_of_data
 
     return nullcontext(vocabulary_of_data(folder))

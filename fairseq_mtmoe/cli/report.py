@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, check_drawing, checkpoint_of
-from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import check_writable, output_file, write_text
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import check_writable, output_file, write_text
 
 SUFFIXES = (".html", ".htm")
 
@@ -92,8 +92,8 @@ def _check_options(
 
 def checkpoints_of(paths: Sequence[Path]) -> dict[str, Any]:
     """Return the content of each run's best or last checkpoint by run name, if it has one."""
-    from fairseq_mtmoe.analysis.rows import run_names
     from fairseq_mtmoe.checkpoints.file_io import peek
+    from fairseq_mtmoe.report.rows import run_names
 
     states = {}
     for path, name in zip(paths, run_names(paths), strict=True):
@@ -112,8 +112,8 @@ def write_page(
     refresh: float | None,
 ) -> None:
     """Write the page of the runs as they are now (UserError: a file is damaged)."""
-    from fairseq_mtmoe.analysis.report import page
-    from fairseq_mtmoe.io.pages import page_of
+    from fairseq_mtmoe.core.pages import page_of
+    from fairseq_mtmoe.report import page
 
     shown = page.read_shown(paths, scores)
     sections = page.sections_of(shown, states)
@@ -124,8 +124,8 @@ def write_pictures(
     paths: Sequence[Path], scores: Sequence[Path], states: dict[str, Any], folder: Path
 ) -> None:
     """Write each chart of the page to `folder` (UserError: there is none yet)."""
-    from fairseq_mtmoe.analysis.charts.look import save
-    from fairseq_mtmoe.analysis.report import page
+    from fairseq_mtmoe.report import page
+    from fairseq_mtmoe.report.charts.look import save
 
     charts = page.charts_of(page.read_shown(paths, scores), states)
     if not charts:

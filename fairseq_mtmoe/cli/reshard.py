@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, progress_bar
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import output_file
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import output_file
 
 
 @click.command("reshard")

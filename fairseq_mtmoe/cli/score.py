@@ -14,10 +14,10 @@ import click
 from fairseq_mtmoe.cli._lines import Files, Screen, expect_output, read, survey, writing
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, of_batches, of_precision, of_workers, quiet_fairseq
 from fairseq_mtmoe.cli._workers import done_by, load
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.lines import Lines
+    from fairseq_mtmoe.translation.decode.lines import Lines
 
 
 @click.command("score")
@@ -62,7 +62,7 @@ def command(
     from fairseq_mtmoe import register
 
     register()
-    from fairseq_mtmoe.evaluation.decode import Decoding
+    from fairseq_mtmoe.translation.decode.decode import Decoding
 
     decoding = Decoding.of(computing)
     with contextlib.redirect_stdout(sys.stderr):  # keeps libraries' output apart from the scores

@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 
 from fairseq_mtmoe import __version__
-from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.cli._shared import PATH
 from fairseq_mtmoe.cli._sizes import (
     LEAST_PASSES,
@@ -27,10 +26,11 @@ from fairseq_mtmoe.cli._sizes import (
     least_hours,
     plan,
 )
-from fairseq_mtmoe.data.translation.file_names import indexed_sides, joined_dictionary, side_name
-from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
-from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import read_text
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import read_text
+from fairseq_mtmoe.report import run_log
+from fairseq_mtmoe.translation.data.file_names import indexed_sides, joined_dictionary, side_name
+from fairseq_mtmoe.translation.data.recorded_sizes import with_shards
 
 UPDATES, UNTIMED = 30, 6  # of a trial; the first ones allocate memory
 MINUTES = 3  # of all trials together; the last one ends with its update
@@ -110,7 +110,7 @@ def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
     Raises:
         UserError: a folder is missing, or has no training data of a selected pair.
     """
-    from fairseq_mtmoe.data.indexed_files import count_sentences  # loads numpy, which --help does without
+    from fairseq_mtmoe.training.indexed_files import count_sentences  # loads numpy, which --help does without
 
     found: Counter[str] = Counter()
     shards = with_shards(data).split(os.pathsep)

@@ -26,12 +26,12 @@ from fairseq_mtmoe.cli._shared import (
     quiet_fairseq,
 )
 from fairseq_mtmoe.cli._workers import done_by, load
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.decode import Decoding
-    from fairseq_mtmoe.evaluation.text_batches import Translated
-    from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+    from fairseq_mtmoe.translation.decode.decode import Decoding
+    from fairseq_mtmoe.translation.decode.text_batches import Translated
+    from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 
 
 @click.command("translate")
@@ -90,7 +90,7 @@ def command(
     from fairseq_mtmoe import register
 
     register()
-    from fairseq_mtmoe.evaluation.decode import Decoding
+    from fairseq_mtmoe.translation.decode.decode import Decoding
 
     decoding = Decoding.of(search)
     if web:

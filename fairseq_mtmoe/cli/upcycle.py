@@ -8,8 +8,8 @@ from typing import Any, get_args
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints
-from fairseq_mtmoe.errors import flag
-from fairseq_mtmoe.io.files import output_file
+from fairseq_mtmoe.core.errors import flag
+from fairseq_mtmoe.core.files import output_file
 
 
 class _WithExpertOptions(click.Command):
@@ -23,9 +23,9 @@ class _WithExpertOptions(click.Command):
 def _expert_fields() -> list["Field[Any]"]:
     """Return the options of sparse models that dense models lack."""
     from fairseq_mtmoe import register
-    from fairseq_mtmoe.options.experts import RunOptions
-    from fairseq_mtmoe.options.transformer import FlatTransformerConfig
-    from fairseq_mtmoe.sparsify.upcycle import sparse_models
+    from fairseq_mtmoe.core.transformer_options import FlatTransformerConfig
+    from fairseq_mtmoe.slots.options import RunOptions
+    from fairseq_mtmoe.training.sparsify.upcycle import sparse_models
 
     register()
     dense_names = {field.name for kind in (FlatTransformerConfig, RunOptions) for field in fields(kind)}
@@ -61,7 +61,7 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
     expect_checkpoints(dense)
     from fairseq_mtmoe.checkpoints import file_io, rebuild
     from fairseq_mtmoe.checkpoints.rewriting import save_whole
-    from fairseq_mtmoe.sparsify.upcycle import upcycle
+    from fairseq_mtmoe.training.sparsify.upcycle import upcycle
 
     checkpoint = file_io.load(str(dense))
     given = {name: value for name, value in options.items() if value is not None}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.moe.assignment import assigned
 from fairseq_mtmoe.moe.assignment.running_prices import MEMORY, RunningPrices
 from fairseq_mtmoe.moe.device_kind import device_kind

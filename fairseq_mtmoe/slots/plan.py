@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from itertools import cycle
 from typing import Any
 
-from fairseq_mtmoe.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.core.options import check_rules, names_of_tasks, value_of
 from fairseq_mtmoe.moe.gates import GATES, FixedGate, Gate
-from fairseq_mtmoe.options import check_rules, names_of_tasks, value_of
-from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan
+from fairseq_mtmoe.slots.options import ExpertOptions, RunOptions
 
 
 def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, FIRST_WEIGHT, MOE
 from fairseq_mtmoe.conditioning import ConditionalAttentionBias, FiLM, TaskEmbeddings
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.options import names_of_tasks
+from fairseq_mtmoe.core.protocols import TrainingModel
 from fairseq_mtmoe.moe import AdapterBank, ExpertBank, TaskGate
 from fairseq_mtmoe.moe.mixture import MixtureGate
-from fairseq_mtmoe.options import names_of_tasks
-from fairseq_mtmoe.protocols import TrainingModel
 from fairseq_mtmoe.slots.expert_slot import expert_layers, expert_slots, sparsify
 
 

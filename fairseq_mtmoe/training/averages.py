@@ -11,7 +11,7 @@ from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
 from fairseq_mtmoe.checkpoints.loading import load_ema
 from fairseq_mtmoe.checkpoints.rebuild import sparsify_like
-from fairseq_mtmoe.protocols import training_model, training_task
+from fairseq_mtmoe.core.protocols import training_model, training_task
 from fairseq_mtmoe.slots.slot import unwrapped
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-from fairseq_mtmoe.errors import UserError, chain_of, find_user_error, first_line
+from fairseq_mtmoe.core.errors import UserError, chain_of, find_user_error, first_line
 
 # Messages of gloo, of the rendezvous store and of NCCL when another process is gone or silent.
 _LOST = re.compile(

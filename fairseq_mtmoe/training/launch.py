@@ -17,9 +17,9 @@ from torch import distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
-from fairseq_mtmoe.options import check_rules
-from fairseq_mtmoe.options.experts import RunOptions
+from fairseq_mtmoe.core.errors import UserError, first_line, raise_invalid
+from fairseq_mtmoe.core.options import check_rules
+from fairseq_mtmoe.slots.options import RunOptions
 from fairseq_mtmoe.training import failures, screen, stopping
 from fairseq_mtmoe.training.option_check import refuse_full_sharding, refuse_what_needs_cuda
 

@@ -14,8 +14,8 @@ from fairseq.logging import metrics
 from torch import Tensor
 from torch import distributed as dist
 
+from fairseq_mtmoe.core.protocols import training_task
 from fairseq_mtmoe.moe import MoELayer
-from fairseq_mtmoe.protocols import training_task
 from fairseq_mtmoe.slots import ExpertSlot
 
 logger = logging.getLogger(__name__)

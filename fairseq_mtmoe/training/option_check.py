@@ -17,9 +17,9 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf, open_dict
 from torch import nn
 
-from fairseq_mtmoe.errors import UserError, flag, raise_invalid
-from fairseq_mtmoe.options import check_rules
-from fairseq_mtmoe.protocols import training_model
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.core.options import check_rules
+from fairseq_mtmoe.core.protocols import training_model
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 

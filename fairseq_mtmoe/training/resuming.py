@@ -21,17 +21,17 @@ from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq_mtmoe.checkpoints import assemble, loading, mismatch
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, peek
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
+from fairseq_mtmoe.checkpoints.optimizer_state import Parameters, trained_parameters
 from fairseq_mtmoe.checkpoints.rebuild import plain, sparsify_like
 from fairseq_mtmoe.checkpoints.sharding import is_shared_part
-from fairseq_mtmoe.data.epochs import LIMITS, Limits, SharedEpochIterator
-from fairseq_mtmoe.errors import UserError, flag, raise_invalid
-from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.core.protocols import TrainingTask, training_model, training_task
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from fairseq_mtmoe.optim.state import Parameters, trained_parameters
-from fairseq_mtmoe.protocols import TrainingTask, training_model, training_task
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import best, screen
+from fairseq_mtmoe.training.epochs import LIMITS, Limits, SharedEpochIterator
 from fairseq_mtmoe.training.option_check import is_flat, with_option
 from fairseq_mtmoe.training.steps import unwrapped_optimizer
 

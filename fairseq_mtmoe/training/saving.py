@@ -30,8 +30,8 @@ from torch import distributed as dist
 from fairseq_mtmoe.checkpoints import assemble, file_io, sharding
 from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts, remove_orphans
 from fairseq_mtmoe.checkpoints.sharding import content_of, split
-from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
-from fairseq_mtmoe.protocols import training_model
+from fairseq_mtmoe.core.errors import UserError, first_line, raise_invalid
+from fairseq_mtmoe.core.protocols import training_model
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import failures, screen
 from fairseq_mtmoe.training.resuming import placement_of, trained_shapes

@@ -23,8 +23,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 from torch import distributed as dist
 
-from fairseq_mtmoe.io.files import open_in_place
-from fairseq_mtmoe.protocols import training_task
+from fairseq_mtmoe.core.files import open_in_place
+from fairseq_mtmoe.core.protocols import training_task
 
 NAME = "rich"
 LOG_FILE = "train.log"

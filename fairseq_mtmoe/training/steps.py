@@ -19,7 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, registe
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_mtmoe.checkpoints.file_io import are_finite, newest_good_in, suggested_fallback
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, MoELayer
 from fairseq_mtmoe.moe.parallel.placement import average_over_replicas
 from fairseq_mtmoe.training.failures import several_processes

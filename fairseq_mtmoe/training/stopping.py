@@ -27,8 +27,8 @@ from fairseq.data.iterators import BufferedIterator
 from torch import distributed as dist
 from torch.multiprocessing.spawn import ProcessExitedException
 
-from fairseq_mtmoe.errors import flag
-from fairseq_mtmoe.protocols import training_task
+from fairseq_mtmoe.core.errors import flag
+from fairseq_mtmoe.core.protocols import training_task
 from fairseq_mtmoe.training import failures
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)

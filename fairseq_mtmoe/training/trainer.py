@@ -18,13 +18,12 @@ from fairseq.trainer import Trainer
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.checkpoints.optimizer_state import check_when_loading
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.protocols import training_task
 from fairseq_mtmoe.moe import BaseGate, MoELayer, RunningPrices, forget_prices, remember_prices
-from fairseq_mtmoe.optim.state import check_when_loading
-from fairseq_mtmoe.protocols import training_task
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
-from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.training import averages, best, failures, resuming, saving, screen, steps, stopping
 from fairseq_mtmoe.training.metrics import ExpertCommLog, summed, tell_figures
 from fairseq_mtmoe.training.option_check import (
@@ -33,6 +32,7 @@ from fairseq_mtmoe.training.option_check import (
     will_exchange,
     with_option,
 )
+from fairseq_mtmoe.training.sparsify.in_training import maybe_sparsify, sparsify_average
 
 logger = logging.getLogger(__name__)
 

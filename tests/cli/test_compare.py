@@ -8,11 +8,11 @@ from statistics import fmean, stdev
 
 import pytest
 
-from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
-from fairseq_mtmoe.analysis.score_files import scores_of_pairs, scores_of_tasks
-from fairseq_mtmoe.analysis.score_tables import write_scores
-from fairseq_mtmoe.analysis.scores import PairScore
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.report.run_log import FILE_NAME, RunLog
+from fairseq_mtmoe.report.score_files import scores_of_pairs, scores_of_tasks
+from fairseq_mtmoe.report.score_tables import write_scores
+from fairseq_mtmoe.report.scores import PairScore
 from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused

@@ -8,11 +8,11 @@ from statistics import fmean
 
 import pytest
 
-from fairseq_mtmoe.analysis.charts import models
-from fairseq_mtmoe.analysis.differences import Sampling, find_differences
-from fairseq_mtmoe.analysis.eval_folders import read_evaluations
-from fairseq_mtmoe.analysis.scores import PieceBleu, score_pair
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.report.charts import models
+from fairseq_mtmoe.report.differences import Sampling, find_differences
+from fairseq_mtmoe.report.eval_folders import read_evaluations
+from fairseq_mtmoe.report.scores import PieceBleu, score_pair
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import trained_pieces

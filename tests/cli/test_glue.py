@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.analysis.run_log import read
-from fairseq_mtmoe.backbones.bert.pretrained import load
-from fairseq_mtmoe.data.nlu.reading import read_split
-from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
-from fairseq_mtmoe.tasks._benchmark.metrics import score
+from fairseq_mtmoe.nlu.bert.pretrained import load
+from fairseq_mtmoe.nlu.data.reading import read_split
+from fairseq_mtmoe.nlu.data.table import chosen_rows, load_tables
+from fairseq_mtmoe.nlu.task.metrics import score
+from fairseq_mtmoe.report.run_log import read
 from tests.helpers import benchmark
 from tests.helpers.benchmark import TASKS, logged, task_arguments, validate, validated
 from tests.helpers.commands import run

@@ -6,7 +6,7 @@ import json
 import pytest
 from seqeval.metrics import f1_score
 
-from fairseq_mtmoe.data.nlu.answers import best
+from fairseq_mtmoe.nlu.data.answers import best
 from tests.helpers import benchmark
 from tests.helpers.benchmark import task_arguments, validate, validated
 from tests.helpers.invoked import mtmoe

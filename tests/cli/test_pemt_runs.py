@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fairseq_mtmoe.analysis.run_log import read
-from fairseq_mtmoe.backbones.t5 import pretrained as model_file
-from fairseq_mtmoe.backbones.t5.model import whole_state
-from fairseq_mtmoe.models.pemt.config import is_added, is_trainable
-from fairseq_mtmoe.models.pemt.sources import load
+from fairseq_mtmoe.nlu.t5 import pretrained as model_file
+from fairseq_mtmoe.nlu.t5.model import whole_state
+from fairseq_mtmoe.pemt.config import is_added, is_trainable
+from fairseq_mtmoe.pemt.sources import load
+from fairseq_mtmoe.report.run_log import read
 from tests.helpers.benchmark import logged, make_benchmark, make_encoder, make_unlabelled, task_arguments
 from tests.helpers.commands import run
 from tests.helpers.invoked import mtmoe

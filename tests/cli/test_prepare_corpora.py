@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from fairseq_mtmoe.data.translation.tiers import TIER_RULE
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.tiers import TIER_RULE
 from tests.helpers.commands import run, start_command, train
 from tests.helpers.invoked import invoked, mtmoe
 from tests.helpers.raw_corpora import digests, prepare_small, sentences, write_corpus, write_raw
@@ -17,7 +17,7 @@ from tests.helpers.refused import refused
 
 SLOWLY = """
 import time
-from fairseq_mtmoe.data.corpora.engine import encoding
+from fairseq_mtmoe.corpora.engine import encoding
 encode = encoding.encode_lines
 encoding.encode_lines = lambda *arguments: (time.sleep(0.3), encode(*arguments))[1]
 """

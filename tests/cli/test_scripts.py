@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.analysis.run_log import read
-from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
+from fairseq_mtmoe.nlu.data.table import chosen_rows, load_tables
+from fairseq_mtmoe.report.run_log import read
 from tests.cli.test_configurations import GROUPS, differing, from_command_line, from_configuration
 from tests.helpers.benchmark import make_benchmark, make_encoder
 from tests.helpers.commands import REPOSITORY

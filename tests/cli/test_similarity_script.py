@@ -9,8 +9,8 @@ import torch
 from click.testing import CliRunner
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.evaluation.predictor import Predictor
-from fairseq_mtmoe.evaluation.stored import Inference
+from fairseq_mtmoe.nlu.predictor import Predictor
+from fairseq_mtmoe.translation.decode.stored import Inference
 from tests.helpers.benchmark import make_benchmark, make_encoder, save_untrained
 from tests.helpers.commands import REPOSITORY
 

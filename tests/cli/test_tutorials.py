@@ -10,8 +10,8 @@ from itertools import starmap
 
 import pytest
 
-from fairseq_mtmoe.backbones.t5 import pretrained as t5_files
-from fairseq_mtmoe.data.nlu.table import Format, chosen_rows, load_tables
+from fairseq_mtmoe.nlu.data.table import Format, chosen_rows, load_tables
+from fairseq_mtmoe.nlu.t5 import pretrained as t5_files
 from tests.helpers import translators
 from tests.helpers.benchmark import LETTERS, make_benchmark, make_encoder, make_unlabelled
 from tests.helpers.commands import REPOSITORY

@@ -37,7 +37,7 @@ def of_texts(folder):
 
 def train(rank, runs):
     """All runs. The prompts' correlation has no dropout, which each process draws for itself."""
-    from fairseq_mtmoe.models.pemt import base_model
+    from fairseq_mtmoe.pemt import base_model
 
     logging.disable(logging.INFO)
     base_model.ATTENTION_DROPOUT = 0.0

@@ -10,9 +10,9 @@ import pytest
 from torch import distributed as dist
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.checkpoints import assemble, file_io
-from fairseq_mtmoe.errors import UserError, find_user_error
+from fairseq_mtmoe.core.errors import UserError, find_user_error
+from fairseq_mtmoe.report import run_log
 from fairseq_mtmoe.training import failures
 from tests.golden.runs import FROZEN, RUNS
 from tests.helpers.commands import PLUGIN, generate, run, run_joined

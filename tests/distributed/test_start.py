@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from tests.helpers.commands import BIN, REPOSITORY, training_arguments
 from tests.helpers.processes import run_processes
 

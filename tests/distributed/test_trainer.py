@@ -11,7 +11,7 @@ import torch
 from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import assemble
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.training.saving import lock
 from tests.helpers.processes import joined, run_processes
 from tests.helpers.trainers import groups_of, spoil, state_of, trainer_here

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.checkpoints import assemble
+from fairseq_mtmoe.report import run_log
 from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, make_words_and_entities, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.processes import joined, run_processes

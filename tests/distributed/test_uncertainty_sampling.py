@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.data.sampling.candidates import most_uncertain
-from fairseq_mtmoe.tasks._multitask import selection
+from fairseq_mtmoe.multitask import selection
+from fairseq_mtmoe.multitask.sampling.candidates import most_uncertain
+from fairseq_mtmoe.report import run_log
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus

@@ -11,17 +11,17 @@ from pathlib import Path
 import torch
 from backports import zstd
 
-from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.analysis.score_files import read_scores
-from fairseq_mtmoe.backbones.bert import pretrained as bert
-from fairseq_mtmoe.backbones.bert.key_map import KEYS
-from fairseq_mtmoe.backbones.t5 import pretrained as t5
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.data.corpora.cleaning import languages as identification
-from fairseq_mtmoe.data.corpora.recipes import recipe as recipes
-from fairseq_mtmoe.data.nlu import table
-from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.corpora.cleaning import languages as identification
+from fairseq_mtmoe.corpora.recipes import recipe as recipes
+from fairseq_mtmoe.nlu.bert import pretrained as bert
+from fairseq_mtmoe.nlu.bert.key_map import KEYS
+from fairseq_mtmoe.nlu.data import table
+from fairseq_mtmoe.nlu.data.tokenizer_files import serialized_tokenizer
+from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
+from fairseq_mtmoe.nlu.t5 import pretrained as t5
+from fairseq_mtmoe.report import run_log
+from fairseq_mtmoe.report.score_files import read_scores
 from tests.helpers.benchmark import serialized_tokenizer as tokenizer_of_letters
 from tests.helpers.bert import TINY
 from tests.helpers.bert import pretrained as pretrained_bert

@@ -6,8 +6,8 @@ import pytest
 import torch
 from fairseq.utils import apply_to_sample
 
-from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
+from fairseq_mtmoe.nlu.criterion import MultitaskCriterion
 from tests.helpers import waits
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.bert import in_all_places, perturb

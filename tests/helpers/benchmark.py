@@ -16,7 +16,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
-from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
+from fairseq_mtmoe.nlu.bert.pretrained import PretrainedEncoder
 from tests.helpers.bert import TINY, perturb, tiny_encoder
 from tests.helpers.commands import PLUGIN, run_joined
 

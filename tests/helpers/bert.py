@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.backbones.bert import encoder as encoder_module
-from fairseq_mtmoe.backbones.bert.config import BERT, MINILM, ROBERTA, EncoderConfig, read_config
-from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.backbones.bert.key_map import KEYS
-from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
-from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch
-from fairseq_mtmoe.backbones.blocks import Conditions
 from fairseq_mtmoe.conditioning import PARTS, with_new_conditions
+from fairseq_mtmoe.nlu.bert import encoder as encoder_module
+from fairseq_mtmoe.nlu.bert.config import BERT, MINILM, ROBERTA, EncoderConfig, read_config
+from fairseq_mtmoe.nlu.bert.encoder import BertEncoder
+from fairseq_mtmoe.nlu.bert.key_map import KEYS
+from fairseq_mtmoe.nlu.bert.pretrained import PretrainedEncoder
+from fairseq_mtmoe.nlu.bert.unpadding import UnpaddedBatch
+from fairseq_mtmoe.slots.blocks import Conditions
 
 TINY = EncoderConfig(
     vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,

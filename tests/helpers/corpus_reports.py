@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS
-from fairseq_mtmoe.data.corpora.cleaning.cleaner import RULES
+from fairseq_mtmoe.corpora.blocks import BAD_REASONS
+from fairseq_mtmoe.corpora.cleaning.cleaner import RULES
 
 HOSTILE = [
     "<script>document.title='owned'</script>",

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 
 # Numbers at the ends of their ranges, and what text, JSON, YAML and tables of numbers stumble over.
 ODD = (

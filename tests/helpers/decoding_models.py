@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+from fairseq_mtmoe.translation.data.vocabulary import Vocabulary
 from tests.helpers.benchmark import save_before_training
 from tests.helpers.bert import perturb
 from tests.helpers.binarized import write_words

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
-from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
+from fairseq_mtmoe.translation.task.config import TranslationHeatedConfig
+from fairseq_mtmoe.translation.task.task import TranslationHeatedTask
 from tests.helpers.binarized import write_ids
 
 TRANSLATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

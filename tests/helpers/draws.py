@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fairseq_mtmoe.data.sampling.draw import Draw
-from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.data.sampling.schedule import Schedule
+from fairseq_mtmoe.multitask.sampling.draw import Draw
+from fairseq_mtmoe.multitask.sampling.plan import SamplingPlan
+from fairseq_mtmoe.multitask.sampling.schedule import Schedule
 
 
 def second_epoch(sizes, method: str = "temperature", **options) -> Draw:

@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.backbones.bert.model import note_sizes
-from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
-from fairseq_mtmoe.task_types.task_type import Classification, Ranking, Regression, WordPair
+from fairseq_mtmoe.nlu.bert.model import note_sizes
+from fairseq_mtmoe.nlu.bert.pretrained import PretrainedEncoder
+from fairseq_mtmoe.nlu.types.task_type import Classification, Ranking, Regression, WordPair
 
 register()
 
-from fairseq_mtmoe.models.ca_mtl import CAMTLModel  # noqa: E402
-from fairseq_mtmoe.models.ca_mtl.model import CAMTLConfig  # noqa: E402
-from fairseq_mtmoe.models.mt_tag import MTDenseModel, MTSwitchModel, MTTaGModel  # noqa: E402
-from fairseq_mtmoe.models.mt_tag.model import MTDenseConfig, MTSwitchConfig, MTTaGConfig  # noqa: E402
+from fairseq_mtmoe.nlu.ca_mtl import CAMTLModel  # noqa: E402
+from fairseq_mtmoe.nlu.ca_mtl.model import CAMTLConfig  # noqa: E402
+from fairseq_mtmoe.nlu.mt_tag import MTDenseModel, MTSwitchModel, MTTaGModel  # noqa: E402
+from fairseq_mtmoe.nlu.mt_tag.model import MTDenseConfig, MTSwitchConfig, MTTaGConfig  # noqa: E402
 from tests.helpers.bert import TINY, tiny_encoder  # noqa: E402
 
 ANSWERS = {"three": Classification(3), "value": Regression(), "choice": Ranking(), "words": WordPair(2)}

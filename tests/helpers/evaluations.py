@@ -3,9 +3,9 @@
 import random
 from pathlib import Path
 
-from fairseq_mtmoe.analysis.score_files import scores_of_pairs
-from fairseq_mtmoe.analysis.score_tables import write_scores
-from fairseq_mtmoe.analysis.scores import score_pair
+from fairseq_mtmoe.report.score_files import scores_of_pairs
+from fairseq_mtmoe.report.score_tables import write_scores
+from fairseq_mtmoe.report.scores import score_pair
 
 WORDS = ["Haus", "der", "kleine", "Baum", "steht", "nicht", "auf", "dem", "Hügel", "sie", "gehen", "weit", "fort", "."]
 TIERS = {"en-de": "high", "en-fr": "high", "en-gu": "low"}

@@ -10,14 +10,14 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from fairseq_mtmoe import register
+from fairseq_mtmoe.core.transformer_options import nested_options
 from fairseq_mtmoe.moe import remember_prices, running_prices
-from fairseq_mtmoe.options.transformer import nested_options
 from tests.helpers.bert import AnyModule
 
 register()
 
-from fairseq_mtmoe.models.base_sparse import BaseDenseModel, BaseMoEModel  # noqa: E402
-from fairseq_mtmoe.models.base_sparse.model import BaseMoEConfig, DenseConfig  # noqa: E402
+from fairseq_mtmoe.translation.base_sparse import BaseDenseModel, BaseMoEModel  # noqa: E402
+from fairseq_mtmoe.translation.base_sparse.model import BaseMoEConfig, DenseConfig  # noqa: E402
 
 TASKS = ("aa", "bb", "cc")
 SIZES: dict[str, Any] = dict(

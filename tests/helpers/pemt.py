@@ -14,22 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.backbones.bert.config import EncoderConfig
-from fairseq_mtmoe.backbones.bert.model import note_sizes
-from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
-from fairseq_mtmoe.backbones.t5.config import T5Config
-from fairseq_mtmoe.backbones.t5.model import shifted
-from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
+from fairseq_mtmoe.core.protocols import TaskDescription, TrainingTask
 from fairseq_mtmoe.moe.adapters import BOTTLENECK
-from fairseq_mtmoe.protocols import TaskDescription, TrainingTask
+from fairseq_mtmoe.nlu.bert.config import EncoderConfig
+from fairseq_mtmoe.nlu.bert.model import note_sizes
+from fairseq_mtmoe.nlu.bert.pretrained import PretrainedEncoder
+from fairseq_mtmoe.nlu.t5.config import T5Config
+from fairseq_mtmoe.nlu.t5.model import shifted
+from fairseq_mtmoe.nlu.t5.pretrained import PretrainedT5
 from tests.helpers import bert, encoders
 from tests.helpers.encoders import NO_DROPOUT, all_numbers, task_batch
 from tests.helpers.models import MARIAN, MBART, SIZES, TASKS, batch, dense_model, perturb, stub_task
 from tests.helpers.t5 import TINY, dictionary, pretrained, texts
 
-from fairseq_mtmoe.models.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig  # isort: skip
-from fairseq_mtmoe.models.pemt.model import PemtBertModel, PemtT5Model, PemtTranslationModel  # isort: skip
-from fairseq_mtmoe.models.pemt.sources import PROMPT, Source  # isort: skip
+from fairseq_mtmoe.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig  # isort: skip
+from fairseq_mtmoe.pemt.model import PemtBertModel, PemtT5Model, PemtTranslationModel  # isort: skip
+from fairseq_mtmoe.pemt.sources import PROMPT, Source  # isort: skip
 
 DESCRIPTIONS = {"aa": (5, 6, 7), "bb": (8, 9, 10, 11), "cc": (12, 13, 14)}  # tokens, by a task's name
 SOURCES, TARGET = ("aa", "bb"), "cc"

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from fairseq_mtmoe.data.translation.new_language import codes_of
-from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Side, Vocabulary
+from fairseq_mtmoe.translation.data.new_language import codes_of
+from fairseq_mtmoe.translation.data.vocabulary import VOCABULARY, Side, Vocabulary
 from tests.helpers.benchmark import save_new_model
 from tests.helpers.models import SIZES, BaseDenseModel, DenseConfig, perturb
 from tests.helpers.piece_models import pieces_of, trained_pieces

@@ -13,10 +13,10 @@ import sentencepiece
 import yaml
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
-from fairseq_mtmoe.data.corpora.engine.workers import Workers
-from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
-from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
+from fairseq_mtmoe.corpora.engine.pipeline import prepare
+from fairseq_mtmoe.corpora.engine.workers import Workers
+from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
+from fairseq_mtmoe.corpora.vocabulary.training import train_model
 
 SYLLABLES = ("ba", "do", "fi", "gu", "ke", "lo", "mi", "nu", "pa", "ro", "si", "te")
 

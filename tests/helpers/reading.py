@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, BadLine, Block, CorpusFiles
-from fairseq_mtmoe.data.corpora.readers import read
-from fairseq_mtmoe.data.corpora.readers.unpacking import is_packed, unpack
+from fairseq_mtmoe.corpora.blocks import BAD_REASONS, BadLine, Block, CorpusFiles
+from fairseq_mtmoe.corpora.readers import read
+from fairseq_mtmoe.corpora.readers.unpacking import is_packed, unpack
 
 
 def corpus(*paths: Path | str, source: str = "en", target: str = "de", **settings: Any) -> CorpusFiles:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 
 
 @contextmanager

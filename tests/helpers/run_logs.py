@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fairseq_mtmoe.analysis.run_log import FILE_NAME
+from fairseq_mtmoe.report.run_log import FILE_NAME
 
 LAYERS = ("encoder.layers.1", "decoder.layers.1")
 TIERS = ("low", "mid", "high")

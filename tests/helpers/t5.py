@@ -10,10 +10,10 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_mtmoe.backbones.t5.config import GATED_GELU, T5Config
-from fairseq_mtmoe.backbones.t5.key_map import KEYS
-from fairseq_mtmoe.backbones.t5.model import T5Model, bare_state, whole_state
-from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
+from fairseq_mtmoe.nlu.t5.config import GATED_GELU, T5Config
+from fairseq_mtmoe.nlu.t5.key_map import KEYS
+from fairseq_mtmoe.nlu.t5.model import T5Model, bare_state, whole_state
+from fairseq_mtmoe.nlu.t5.pretrained import PretrainedT5
 from tests.helpers.bert import perturb
 
 # Heads that are wider together than the stream; few and near buckets, so that short texts reach them all.

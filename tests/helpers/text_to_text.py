@@ -5,10 +5,10 @@ import functools
 import random
 from pathlib import Path
 
-from fairseq_mtmoe.backbones.t5.config import T5Config
-from fairseq_mtmoe.backbones.t5.model import bare_state
-from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
-from fairseq_mtmoe.data.nlu.text_split import Pieces
+from fairseq_mtmoe.nlu.data.text_split import Pieces
+from fairseq_mtmoe.nlu.t5.config import T5Config
+from fairseq_mtmoe.nlu.t5.model import bare_state
+from fairseq_mtmoe.nlu.t5.pretrained import PretrainedT5
 from tests.helpers.benchmark import LETTERS, save_before_training
 from tests.helpers.commands import PLUGIN, run
 from tests.helpers.piece_models import trained_pieces

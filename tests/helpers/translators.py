@@ -14,15 +14,15 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.backbones.translation.pretrained.codes import OF_M2M
-from fairseq_mtmoe.backbones.translation.pretrained.layout import token_of
-from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rebuild import configuration
-from fairseq_mtmoe.data.translation.languages import MBART50
-from fairseq_mtmoe.data.translation.new_language import with_codes
-from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
-from fairseq_mtmoe.sparsify.in_training import begin_with
+from fairseq_mtmoe.training.sparsify.in_training import begin_with
+from fairseq_mtmoe.translation.data.languages import MBART50
+from fairseq_mtmoe.translation.data.new_language import with_codes
+from fairseq_mtmoe.translation.data.vocabulary import Vocabulary
+from fairseq_mtmoe.translation.pretrained.codes import OF_M2M
+from fairseq_mtmoe.translation.pretrained.layout import token_of
+from fairseq_mtmoe.translation.pretrained.reading import read_folder
 from tests.helpers.bert import perturb
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import names_of, pieces_of, trained_pieces

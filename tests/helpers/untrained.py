@@ -78,8 +78,8 @@ def babble(model: torch.nn.Module) -> None:
 
 def imitate(data: Path, checkpoint: Path, pair: str) -> list[str]:
     """Replace the pair's test set by one that the model does well on: its own translations, partly changed."""
-    from fairseq_mtmoe.evaluation.decode import Decoding
-    from fairseq_mtmoe.evaluation.translator import Translator
+    from fairseq_mtmoe.translation.decode.decode import Decoding
+    from fairseq_mtmoe.translation.decode.translator import Translator
 
     sources = sentences(13, 1)
     write_split(data, "test", pair, sources, sources)

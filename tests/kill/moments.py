@@ -36,17 +36,17 @@ class Case:
     data: str = "translation"  # or a `benchmark`, or of PEMT a `source` or a `target` on an encoder
 
 
-_TASK = "fairseq_mtmoe.tasks._multitask.task:Multitask."  # which every task's own methods call
-_STATE = "fairseq_mtmoe.optim.state:OptimizerState.restore"
+_TASK = "fairseq_mtmoe.multitask.task:Multitask."  # which every task's own methods call
+_STATE = "fairseq_mtmoe.checkpoints.optimizer_state:OptimizerState.restore"
 
 WRITE = Moment("torch:save", when="inside")
 RENAME = Moment("os:replace", "checkpoint_")
 COPY_LAST = Moment("shutil:copyfileobj", "checkpoint_last", "inside")
 UPDATE = Moment(f"{_TASK}train_step")
 BACKWARD = Moment("fairseq.optim.fairseq_optimizer:FairseqOptimizer.backward", when="after")
-ADAM = Moment("fairseq_mtmoe.optim.fused_adam:FusedAdam.step", when="after")
+ADAM = Moment("fairseq_mtmoe.training.fused_adam:FusedAdam.step", when="after")
 VALIDATE = Moment(f"{_TASK}valid_step")
-SPARSIFY = Moment("fairseq_mtmoe.sparsify.in_training:sparsify_with_state", call=1)
+SPARSIFY = Moment("fairseq_mtmoe.training.sparsify.in_training:sparsify_with_state", call=1)
 SPARSE_MODEL = Moment(_STATE, call=1)  # the model is sparse, its optimizer still the dense one's
 SPARSE = Moment(_STATE, when="after", call=1)
 READ = Moment("torch:load", call=1)

@@ -1,4 +1,4 @@
-"""The steps of `docs/how_to/add_a_system.md`, followed: a folder in `models/`, a row in the battery, no more."""
+"""The steps of `docs/how_to/add_a_system.md`, followed: a folder, a row in the battery, no more."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def project(tmp_path_factory):
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "toy"))
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
     shutil.copytree(
-        TOY, folder / "fairseq_mtmoe/models/toy", ignore=shutil.ignore_patterns("row.py", "own_tests.py", "__pycache__")
+        TOY, folder / "fairseq_mtmoe/toy", ignore=shutil.ignore_patterns("row.py", "own_tests.py", "__pycache__")
     )
     shutil.copy(TOY / "row.py", folder / "tests/systems/rows/toy.py")
     shutil.copy(TOY / "own_tests.py", folder / "tests/unit/models/test_toy.py")

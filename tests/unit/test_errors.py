@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from fairseq_mtmoe.errors import UserError, find_user_error, first_line, raise_invalid, shortened
+from fairseq_mtmoe.core.errors import UserError, find_user_error, first_line, raise_invalid, shortened
 
 SCRIPT = """
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.training.failures import showing_sentences
-from fairseq_mtmoe.fairseq_patches.patch import Patch
+from fairseq_mtmoe.training.fairseq.patch import Patch
 Patch("sys.excepthook", showing_sentences, "a test").apply()
 try:
     raise UserError("`x` must be 1.")

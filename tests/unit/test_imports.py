@@ -8,70 +8,57 @@ from pathlib import Path
 import networkx
 import pytest
 
+from fairseq_mtmoe import systems
+
 PACKAGE = Path(__file__).parents[2] / "fairseq_mtmoe"
 
 # Rooms, and those of the package that they may import from (themselves always; *: all). What is not here is an error.
-# Every folder of `models/` that is not listed is a system; no system imports another.
-FILES = "data/translation/file_names data/translation/tiers data/translation/recorded_sizes data/translation/languages"
-DATA = f"data data/mixtures data/translation {FILES}"
-LAYERS = "errors moe conditioning checkpoints slots"
-BLOCKS = "backbones/blocks backbones/hugging_face backbones/sizes"
-PIECES = "backbones/piece_models"
-BACKBONES = "backbones/translation backbones/bert backbones/bert/model backbones/t5"
+# A system that is not listed may import from the rooms of `systems`; no system imports another.
+NAMES = "translation/data/file_names translation/data/languages translation/data/recorded_sizes"
+LAYERS = "core moe conditioning checkpoints slots"
+SIZES = "core/sizes core/transformer_options"
+SYSTEMS = f"{LAYERS} {SIZES} translation/model nlu/bert nlu/bert/model nlu/t5"
 RULES = f"""
 __init__ cli: *
-errors known_warnings protocols backbones models data/translation/file_names data/translation/languages:
-backbones/piece_models: io
-io moe conditioning backbones/sizes optim: errors
-data/sampling: errors io
-data/translation/tiers: errors io
-data/translation/recorded_sizes: errors io data/translation/file_names
-data/corpora: io errors data/sampling {FILES}
-analysis: io errors data/translation/tiers
-checkpoints: protocols errors io moe optim
-options: errors io moe conditioning
-slots: protocols errors moe conditioning checkpoints options
-backbones/blocks: errors moe conditioning slots
-backbones/hugging_face: errors io checkpoints
-backbones/translation: protocols {LAYERS} options backbones/blocks backbones/sizes
-backbones/translation/pretrained: errors io checkpoints options backbones/hugging_face backbones/translation {PIECES} \
- {DATA}
-backbones/bert: {LAYERS} io backbones/blocks backbones/hugging_face
-backbones/bert/model: protocols errors conditioning options backbones/bert backbones/blocks backbones/sizes
-backbones/t5: protocols errors io checkpoints slots backbones/translation {BLOCKS} {PIECES}
-task_types: errors backbones/bert data/nlu
-sparsify: errors moe checkpoints slots optim
-models/*: {LAYERS} io options protocols {BLOCKS} {BACKBONES}
-criterions: errors io moe slots options task_types
-training: protocols errors io known_warnings moe checkpoints slots options sparsify optim data
-fairseq_patches: protocols errors checkpoints data training
-data: errors io
-data/mixtures: errors data/sampling
-data/nlu: errors io data/mixtures data/sampling
-data/translation: errors io data data/mixtures data/sampling {FILES}
-evaluation: protocols errors io options moe backbones/bert backbones/translation checkpoints task_types {DATA} data/nlu
-tasks: criterions tasks/glue tasks/text_to_text tasks/translation
-tasks/_multitask: protocols errors options checkpoints analysis moe slots data data/mixtures data/sampling
-tasks/_benchmark: protocols errors io options analysis checkpoints task_types tasks/_multitask data/mixtures data/nlu
-tasks/glue: errors checkpoints slots task_types criterions tasks/_benchmark backbones/bert backbones/bert/model data/nlu
-tasks/text_to_text: errors options checkpoints slots task_types tasks/_benchmark tasks/_multitask evaluation \
- backbones/t5 data/nlu
-tasks/translation: protocols errors io options checkpoints moe slots sparsify criterions tasks/_multitask analysis \
- evaluation {DATA}
+core translation nlu translation/data/file_names translation/data/languages:
+core/sizes core/transformer_options moe conditioning report multitask/sampling: core
+translation/data/recorded_sizes: core translation/data/file_names
+checkpoints: core moe
+slots: core moe conditioning checkpoints
+training: core moe checkpoints slots
+multitask/mixtures: core multitask/sampling
+multitask: core moe checkpoints slots report training multitask/mixtures multitask/sampling
+corpora: core multitask/sampling {NAMES}
+translation/data: core training multitask/mixtures {NAMES}
+translation/model: core moe conditioning slots {SIZES}
+translation/pretrained: core core/transformer_options checkpoints translation/data {NAMES} translation/model
+translation/criterion: core moe slots training
+translation/decode: core moe checkpoints training translation/data {NAMES} translation/model
+translation/task: core core/transformer_options moe checkpoints slots report training multitask multitask/mixtures \
+ translation/criterion translation/data {NAMES} translation/decode
+nlu/bert: {LAYERS}
+nlu/bert/model: core conditioning slots {SIZES} nlu/bert
+nlu/t5: core core/sizes checkpoints slots translation/model
+nlu/data: core multitask/mixtures multitask/sampling
+nlu/types: core nlu/bert nlu/data
+nlu/criterion: core slots nlu/types
+nlu/predictor: core moe multitask/mixtures translation/decode nlu/data nlu/types
+nlu/task: core checkpoints slots report multitask multitask/mixtures translation/decode \
+ nlu/bert nlu/bert/model nlu/t5 nlu/data nlu/types nlu/criterion
+systems: {SYSTEMS}
+pemt: {SYSTEMS} training nlu/criterion
 """
 PAIRS = (line.split(":") for line in RULES.split("\n")[1:-1])
 MAY_IMPORT = {room: set(others.split()) for rooms, others in PAIRS for room in rooms.split()}
-NO_FAIRSEQ = (
-    "errors protocols io moe conditioning slots backbones/blocks backbones/bert data/sampling data/corpora analysis"
-)
+SYSTEM_FOLDERS = {name.replace(".", "/") for name in systems()}
+NO_FAIRSEQ = "core moe conditioning slots report multitask/sampling corpora nlu/bert"
 
 
 def room_of(dotted: str) -> str:
-    """The longest room in the table that a dotted module name lies in, a system's folder, or the name itself."""
+    """The longest room in the table or system's folder that a dotted module name lies in, or the name itself."""
     path = dotted.replace(".", "/") or "__init__"
-    parts = path.split("/")
-    found = max((room for room in MAY_IMPORT if f"{path}/".startswith(f"{room}/")), key=len, default=path)
-    return "/".join(parts[:2]) if found == "models" and len(parts) > 1 else found
+    rooms = MAY_IMPORT.keys() | SYSTEM_FOLDERS
+    return max((room for room in rooms if f"{path}/".startswith(f"{room}/")), key=len, default=path)
 
 
 def imported_modules(file: Path) -> set[str]:
@@ -100,7 +87,7 @@ def wrong_imports(modules: list[tuple[str, Path]]) -> list[str]:
     wrong = []
     for name, file in modules:
         here = room_of(name.removesuffix("__init__").removesuffix("."))
-        may = MAY_IMPORT.get("models/*" if here.startswith("models/") else here)
+        may = MAY_IMPORT.get("systems" if here in SYSTEM_FOLDERS - MAY_IMPORT.keys() else here)
         if may is None:
             wrong.append(f"{name}: nothing says what {here} may import")
             continue
@@ -114,14 +101,14 @@ def wrong_imports(modules: list[tuple[str, Path]]) -> list[str]:
 
 def test_imports_go_one_way_between_rooms_that_are_there():
     assert wrong_imports(modules()) == []
-    rooms = MAY_IMPORT.keys() - {"models/*"}
+    rooms = MAY_IMPORT.keys() - {"systems"}
     assert [room for room in rooms if not (PACKAGE / room).is_dir() and not (PACKAGE / f"{room}.py").exists()] == []
 
 
 @pytest.mark.parametrize(("name", "imports"), [
-    ("models.mt_tag.model", "fairseq_mtmoe.models.base_sparse.model"),  # another system
-    ("moe.layer", "fairseq_mtmoe.data.translation.tiers"),
-    ("attic.old", "fairseq_mtmoe.errors"),  # a folder that nobody listed
+    ("nlu.mt_tag.model", "fairseq_mtmoe.translation.base_sparse.model"),  # another system
+    ("moe.layer", "fairseq_mtmoe.slots.slot"),
+    ("attic.old", "fairseq_mtmoe.core.errors"),  # a folder that nobody listed
     ("training.launch", "fairseq_mtmoe"),  # which imports everything
 ])  # fmt: skip
 def test_the_rule_is_closed(name, imports, tmp_path):
@@ -136,6 +123,17 @@ def test_no_module_imports_itself_by_way_of_others():
         found = {module.removeprefix(prefix) for module in imported_modules(file) if module.startswith(prefix)}
         graph.add_edges_from((name.removesuffix(".__init__"), module) for module in found)
     assert [part for part in networkx.strongly_connected_components(graph) if len(part) > 1] == []
+
+
+def test_top_folders_have_no_circle_and_at_most_ten_floors():
+    graph, prefix = networkx.DiGraph(), "fairseq_mtmoe."
+    for name, file in modules():
+        found = {module.removeprefix(prefix) for module in imported_modules(file) if module.startswith(prefix)}
+        graph.add_edges_from((name.partition(".")[0], module.partition(".")[0]) for module in found)
+    graph.remove_node("__init__")
+    graph.remove_edges_from([*networkx.selfloop_edges(graph)])
+    assert networkx.is_directed_acyclic_graph(graph)
+    assert len(networkx.dag_longest_path(graph)) <= 10
 
 
 @pytest.mark.parametrize("room", NO_FAIRSEQ.split())

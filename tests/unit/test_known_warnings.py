@@ -3,7 +3,7 @@ import warnings
 
 import pytest
 
-from fairseq_mtmoe.known_warnings import filter_known
+from fairseq_mtmoe.core.known_warnings import filter_known
 from tests.helpers.commands import BIN, REPOSITORY
 
 

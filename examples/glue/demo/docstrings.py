@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 
 SHORTEST, LONGEST = 6, 28  # number of words in a sentence
 LEFT_OUT = (

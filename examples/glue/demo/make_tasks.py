@@ -19,8 +19,8 @@ from typing import Any
 import click
 from docstrings import Description, read_descriptions
 
-from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import new_folder
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import new_folder
 
 Example = dict[str, Any]
 

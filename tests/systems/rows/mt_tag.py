@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
+from fairseq_mtmoe.nlu.criterion import MultitaskCriterion
 from tests.helpers.encoders import ANSWERS, TARGET, all_numbers, dense_encoder, tag_model, task_batch
 from tests.helpers.models import perturb
 from tests.systems.system import Batch, System, with_experts_of, with_weights_of

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.models.pemt.config import is_trainable
+from fairseq_mtmoe.pemt.config import is_trainable
 from fairseq_mtmoe.slots import adapter_blocks
 from tests.helpers.encoders import TARGET, all_numbers, dense_encoder, task_batch
 from tests.helpers.models import MARIAN, batch

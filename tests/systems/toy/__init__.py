@@ -1,3 +1,3 @@
 """The toy system."""
 
-from fairseq_mtmoe.models.toy.model import ToyModel  # noqa: F401
+from fairseq_mtmoe.toy.model import ToyModel  # noqa: F401

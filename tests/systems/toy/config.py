@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
-from fairseq_mtmoe.options.transformer import FlatTransformerConfig
+from fairseq_mtmoe.core.transformer_options import FlatTransformerConfig
+from fairseq_mtmoe.slots.options import ExpertOptions, RunOptions
 
 
 @dataclass

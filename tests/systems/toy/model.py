@@ -6,13 +6,13 @@ from typing import Any
 
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer.transformer_legacy import tiny_architecture
-from fairseq_mtmoe.models.toy.config import ToyConfig
-from fairseq_mtmoe.models.toy.gates import CosineGate
+from fairseq_mtmoe.toy.config import ToyConfig
+from fairseq_mtmoe.toy.gates import CosineGate
 
-from fairseq_mtmoe.backbones.translation.model import Transformer
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.slots.plan import check_blocks, check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
+from fairseq_mtmoe.translation.model.model import Transformer
 
 KINDS = {"cosine": CosineGate}
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from fairseq_mtmoe.cli.main import commands
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.slots import expert_layers
 from tests.systems.rows.toy import build
 

@@ -1,8 +1,8 @@
 """The toy's row in the battery."""
 
 import torch
-from fairseq_mtmoe.models.toy.config import ToyConfig
-from fairseq_mtmoe.models.toy.model import ToyModel
+from fairseq_mtmoe.toy.config import ToyConfig
+from fairseq_mtmoe.toy.model import ToyModel
 from torch import nn
 
 from tests.helpers.models import SIZES, batch, dense_model, perturb, stub_task

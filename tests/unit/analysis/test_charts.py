@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.analysis.charts import experts, models
-from fairseq_mtmoe.analysis.charts import runs as charts
-from fairseq_mtmoe.analysis.charts.models import plane_of
-from fairseq_mtmoe.analysis.routing import entropies
-from fairseq_mtmoe.analysis.rows import run_of
+from fairseq_mtmoe.report.charts import experts, models
+from fairseq_mtmoe.report.charts import runs as charts
+from fairseq_mtmoe.report.charts.models import plane_of
+from fairseq_mtmoe.report.routing import entropies
+from fairseq_mtmoe.report.rows import run_of
 from tests.helpers.figure_logs import benchmark, translation
 from tests.helpers.run_logs import events_of_a_run
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.analysis.charts.experts import shares
-from fairseq_mtmoe.analysis.differences import Sampling, find_differences
-from fairseq_mtmoe.analysis.eval_folders import read_evaluations
-from fairseq_mtmoe.analysis.routing import entropies
-from fairseq_mtmoe.analysis.rows import data_shares, run_names, run_of
+from fairseq_mtmoe.report.charts.experts import shares
+from fairseq_mtmoe.report.differences import Sampling, find_differences
+from fairseq_mtmoe.report.eval_folders import read_evaluations
+from fairseq_mtmoe.report.routing import entropies
+from fairseq_mtmoe.report.rows import data_shares, run_names, run_of
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.figure_logs import benchmark, translation
 

@@ -10,13 +10,13 @@ import vl_convert
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.analysis.charts import look
-from fairseq_mtmoe.analysis.charts.pictures import pictures_of
-from fairseq_mtmoe.analysis.report.setup import compared_settings, progress_of
-from fairseq_mtmoe.analysis.report.warnings import warnings_of
-from fairseq_mtmoe.analysis.rows import read_run
-from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog, read
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.report.charts import look
+from fairseq_mtmoe.report.charts.pictures import pictures_of
+from fairseq_mtmoe.report.rows import read_run
+from fairseq_mtmoe.report.run_log import FILE_NAME, RunLog, read
+from fairseq_mtmoe.report.setup import compared_settings, progress_of
+from fairseq_mtmoe.report.warnings import warnings_of
 from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.figure_logs import benchmark, translation
 from tests.helpers.rare import rarely

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fairseq_mtmoe.analysis.score_files import scores_in, scores_of_pairs, scores_of_tasks
-from fairseq_mtmoe.analysis.score_tables import score_table, to_json, to_markdown
-from fairseq_mtmoe.analysis.scores import PairScore, bleu_tokenizer, score_pair
-from fairseq_mtmoe.data.translation.tiers import TIER_RULE
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.tables import Table
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.tables import Table
+from fairseq_mtmoe.core.tiers import TIER_RULE
+from fairseq_mtmoe.report.score_files import scores_in, scores_of_pairs, scores_of_tasks
+from fairseq_mtmoe.report.score_tables import score_table, to_json, to_markdown
+from fairseq_mtmoe.report.scores import PairScore, bleu_tokenizer, score_pair
 from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.tables import unpadded
 

@@ -5,7 +5,7 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from fairseq_mtmoe.analysis.significance import SentenceMean, comparison_of, draw, output_of
+from fairseq_mtmoe.report.significance import SentenceMean, comparison_of, draw, output_of
 from tests.helpers.evaluations import hypotheses, references
 
 SENTENCES, SAMPLES, TRIALS = 30, 45, 60

@@ -4,10 +4,10 @@ import json
 from argparse import Namespace
 from dataclasses import asdict
 
-import fairseq_mtmoe.models.ca_mtl  # noqa: F401  # which registers its architectures
-from fairseq_mtmoe.backbones.bert.config import BERT_LARGE
-from fairseq_mtmoe.backbones.bert.model import SIZES
-from fairseq_mtmoe.backbones.sizes import noted_sizes
+import fairseq_mtmoe.nlu.ca_mtl  # noqa: F401  # which registers its architectures
+from fairseq_mtmoe.core.sizes import noted_sizes
+from fairseq_mtmoe.nlu.bert.config import BERT_LARGE
+from fairseq_mtmoe.nlu.bert.model import SIZES
 from tests.helpers.refused import refused
 
 

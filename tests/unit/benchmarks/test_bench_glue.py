@@ -6,7 +6,7 @@ import json
 import pytest
 from measure import Report
 
-from fairseq_mtmoe.backbones.bert.config import EncoderConfig
+from fairseq_mtmoe.nlu.bert.config import EncoderConfig
 
 TINY = EncoderConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
 

@@ -12,7 +12,7 @@ from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, newest_good_in, pe
 from fairseq_mtmoe.checkpoints.loading import within
 from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts
 from fairseq_mtmoe.checkpoints.sharding import shards_of
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import are_whole
 from tests.helpers import states
 from tests.helpers.checkpoint_files import change, dated, verify, with_checksum, without_checksum

@@ -17,7 +17,7 @@ from fairseq import checkpoint_utils
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.checksum import identity, write_checksum
 from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from tests.helpers.checkpoint_files import change, verify, without_checksum
 from tests.helpers.refused import refused
 from tests.helpers.states import assert_same, save_all

@@ -9,7 +9,7 @@ import yaml
 
 from fairseq_mtmoe.checkpoints.head_labels import labels_of, labels_to_text, match_labels
 from fairseq_mtmoe.checkpoints.rewriting import average
-from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.nlu.data.table import load_tables
 from tests.helpers import benchmark
 from tests.helpers.benchmark import task_arguments
 from tests.helpers.refused import refused

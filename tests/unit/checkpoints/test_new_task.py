@@ -6,9 +6,9 @@ import torch
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part
 from fairseq_mtmoe.checkpoints.new_rows import with_rows
 from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
+from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState
 from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
-from fairseq_mtmoe.optim.state import OptimizerState
 from tests.helpers.models import TASKS, moe_model
 from tests.helpers.refused import refused
 from tests.helpers.states import assert_same, read_whole, trained, write_in_parts

@@ -9,7 +9,7 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_local, load_shared_part, whole
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
 from fairseq_mtmoe.checkpoints.sharding import has_experts, join, split
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers import states
 from tests.helpers.checkpoint_files import change

@@ -17,8 +17,8 @@ from fairseq_mtmoe.checkpoints.key_maps import PRICES
 from fairseq_mtmoe.checkpoints.loading import load_ema
 from fairseq_mtmoe.checkpoints.rewriting import EPOCHS, UPDATES, average, copy_with_experts, newest, remove_orphans
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import replacing
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import replacing
 from fairseq_mtmoe.moe import remember_prices, running_prices
 from tests.helpers.models import batch, moe_model
 from tests.helpers.refused import refused

@@ -23,9 +23,9 @@ from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.checkpoints.rebuild import TRUST
 from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts, remove_orphans
 from fairseq_mtmoe.cli.upcycle import command as upcycle
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.decode import Decoding
-from fairseq_mtmoe.evaluation.translator import Translator
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.translation.decode.decode import Decoding
+from fairseq_mtmoe.translation.decode.translator import Translator
 from tests.helpers import untrained
 from tests.helpers.refused import refused
 

@@ -14,12 +14,12 @@ import sacrebleu
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.analysis import scores
 from fairseq_mtmoe.cli import _shared
 from fairseq_mtmoe.cli._evaluating import NamedTiers
-from fairseq_mtmoe.data.translation.tiers import TIER_RULE
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation import decode, translator
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.tiers import TIER_RULE
+from fairseq_mtmoe.report import scores
+from fairseq_mtmoe.translation.decode import decode, translator
 from tests.helpers import untrained
 from tests.helpers.invoked import invoked
 from tests.helpers.piece_models import trained_pieces

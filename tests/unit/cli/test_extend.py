@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+from fairseq_mtmoe.translation.data.vocabulary import Vocabulary
 from tests.helpers.invoked import mtmoe
 from tests.helpers.pretrained_translators import save_translator, sentences, write_lines
 from tests.helpers.refused import refused

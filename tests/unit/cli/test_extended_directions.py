@@ -5,11 +5,11 @@ import shutil
 import pytest
 import torch
 
-from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
-from fairseq_mtmoe.evaluation.decode import Decoding
-from fairseq_mtmoe.evaluation.lines import Lines
-from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from fairseq_mtmoe.evaluation.translator import Translator
+from fairseq_mtmoe.translation.data.vocabulary import Vocabulary
+from fairseq_mtmoe.translation.decode.decode import Decoding
+from fairseq_mtmoe.translation.decode.lines import Lines
+from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
+from fairseq_mtmoe.translation.decode.translator import Translator
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import trained_pieces
 from tests.helpers.pretrained_translators import save_translator, sentences, write_lines

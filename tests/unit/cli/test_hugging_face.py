@@ -10,13 +10,13 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from fairseq_mtmoe.backbones.bert import pretrained as encoder_file
-from fairseq_mtmoe.backbones.bert.heads import HeadSize
-from fairseq_mtmoe.backbones.bert.key_map import KEYS
-from fairseq_mtmoe.backbones.bert.model import note_sizes
-from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
-from fairseq_mtmoe.backbones.t5 import pretrained as t5_files
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.nlu.bert import pretrained as encoder_file
+from fairseq_mtmoe.nlu.bert.heads import HeadSize
+from fairseq_mtmoe.nlu.bert.key_map import KEYS
+from fairseq_mtmoe.nlu.bert.model import note_sizes
+from fairseq_mtmoe.nlu.bert.pretrained import PretrainedEncoder
+from fairseq_mtmoe.nlu.t5 import pretrained as t5_files
 from tests.helpers import t5
 from tests.helpers.bert import CONFIGS, TINY, TOKENIZER, batch, perturb, pretrained, tiny_encoder
 from tests.helpers.encoders import HEADS, CAMTLConfig, CAMTLModel, MTDenseConfig, MTDenseModel, MTTaGConfig, MTTaGModel
@@ -24,7 +24,7 @@ from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
 from tests.helpers.t5 import ALL_CONFIGS, texts, tiny_t5
 
-from fairseq_mtmoe.models.t5.model import FineTunedT5Config  # isort: skip
+from fairseq_mtmoe.nlu.t5_fine_tuned.model import FineTunedT5Config  # isort: skip
 
 export = partial(mtmoe, "export-hf")
 

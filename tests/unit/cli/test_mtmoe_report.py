@@ -8,10 +8,10 @@ from unittest import mock
 import pytest
 import torch
 
-from fairseq_mtmoe.analysis.charts.models import task_gates
-from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
 from fairseq_mtmoe.cli.report import checkpoints_of, keep_fresh, write_page
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.report.charts.models import task_gates
+from fairseq_mtmoe.report.run_log import FILE_NAME, RunLog
 from tests.helpers.figure_logs import benchmark, translation
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused

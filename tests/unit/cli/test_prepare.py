@@ -11,7 +11,7 @@ from itertools import islice
 
 import pytest
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
 
@@ -91,7 +91,7 @@ def test_an_interrupt_in_the_longest_step_acts_at_once(tmp_path, raw):
     code = """
 import sys
 from fairseq_mtmoe.cli.main import main
-from fairseq_mtmoe.data.corpora.vocabulary import training
+from fairseq_mtmoe.corpora.vocabulary import training
 train = training.train_model_apart
 training.train_model_apart = lambda *a, **b: print("training", flush=True) or train(*a, **b)
 main()

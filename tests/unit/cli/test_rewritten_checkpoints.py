@@ -8,7 +8,7 @@ import torch
 from fairseq_mtmoe.checkpoints import file_io, rewriting
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from tests.golden.runs import FROZEN
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused

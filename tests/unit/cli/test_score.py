@@ -4,7 +4,7 @@ import pytest
 
 from fairseq_mtmoe import load_translator
 from fairseq_mtmoe.cli import _lines, _workers
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from tests.helpers.invoked import invoked
 from tests.helpers.pretrained_translators import write_lines
 from tests.helpers.refused import refused

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.cli import suggest
 from fairseq_mtmoe.cli._sizes import SIZES, Trial, least_hours, plan
 from fairseq_mtmoe.cli.suggest import data_options, listed_pairs, measured, model_options, sizes_of
+from fairseq_mtmoe.report import run_log
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
 from tests.helpers.invoked import invoked
 from tests.helpers.refused import refused

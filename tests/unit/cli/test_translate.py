@@ -22,10 +22,10 @@ from lxml import html
 from fairseq_mtmoe.cli import _lines, _web, _workers
 from fairseq_mtmoe.cli import translate as command
 from fairseq_mtmoe.cli.main import commands
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.decode import Decoder, Decoding
-from fairseq_mtmoe.evaluation.lines import Lines
-from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.translation.decode.decode import Decoder, Decoding
+from fairseq_mtmoe.translation.decode.lines import Lines
+from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 from tests.helpers.invoked import invoked
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import save_sparse_model, texts

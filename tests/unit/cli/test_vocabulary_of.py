@@ -5,7 +5,7 @@ import json
 import pytest
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+from fairseq_mtmoe.translation.data.vocabulary import Vocabulary
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import trained_pieces
 from tests.helpers.pretrained_translators import save_translator, sentences, write_lines

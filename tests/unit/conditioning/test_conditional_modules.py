@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.backbones.bert.attention import SelfAttention
-from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch, unpadded
 from fairseq_mtmoe.conditioning import (
     ConditionalAlignment,
     ConditionalAttentionBias,
@@ -14,6 +12,8 @@ from fairseq_mtmoe.conditioning import (
     apply_norm,
     block_width,
 )
+from fairseq_mtmoe.nlu.bert.attention import SelfAttention
+from fairseq_mtmoe.nlu.bert.unpadding import UnpaddedBatch, unpadded
 from tests.helpers import conditional_reference as reference
 from tests.helpers.models import perturb
 

@@ -9,13 +9,13 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from fairseq.logging import metrics
 from torch import nn
 
-from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy as module
-from fairseq_mtmoe.criterions.moe_label_smoothed_cross_entropy import (
+from fairseq_mtmoe.moe.layer import balance_loss
+from fairseq_mtmoe.translation.criterion import moe_label_smoothed_cross_entropy as module
+from fairseq_mtmoe.translation.criterion.moe_label_smoothed_cross_entropy import (
     MoELabelSmoothedCrossEntropyCriterion,
     output_weight,
     sentence_entropies,
 )
-from fairseq_mtmoe.moe.layer import balance_loss
 from tests.helpers.models import batch, dense_model, moe_model, perturb, stock_model
 from tests.helpers.refused import refused
 

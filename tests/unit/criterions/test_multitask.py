@@ -7,8 +7,8 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
-from fairseq_mtmoe.task_types.task_type import Classification, Regression
+from fairseq_mtmoe.nlu.criterion import MultitaskCriterion
+from fairseq_mtmoe.nlu.types.task_type import Classification, Regression
 
 NUMBERS = {
     "three": torch.tensor([[1.0, 2.0, 0.5], [0.0, 0.0, 3.0]]),

@@ -11,7 +11,7 @@ from tests.helpers.bert import perturb
 from tests.helpers.pemt import inputs, pemt_model, target_model
 from tests.helpers.t5 import dictionary, texts
 
-from fairseq_mtmoe.criterions.pemt import PemtCriterion  # isort: skip
+from fairseq_mtmoe.pemt.criterion import PemtCriterion  # isort: skip
 
 
 def criterion(weight=0.1, **options):

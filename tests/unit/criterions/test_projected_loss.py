@@ -6,8 +6,8 @@ from functools import cache
 import pytest
 import torch
 
-from fairseq_mtmoe.criterions import projected_loss as module
-from fairseq_mtmoe.criterions.projected_loss import ProjectedLoss, projected_entropies, projected_loss
+from fairseq_mtmoe.translation.criterion import projected_loss as module
+from fairseq_mtmoe.translation.criterion.projected_loss import ProjectedLoss, projected_entropies, projected_loss
 
 WORDS, WIDTH = 37, 8
 

@@ -7,7 +7,7 @@ import pytest
 from fairseq.data import iterators
 from torch.utils.data import Dataset
 
-from fairseq_mtmoe.data.epochs import SharedEpochIterator
+from fairseq_mtmoe.training.epochs import SharedEpochIterator
 from tests.helpers.refused import refused
 
 BATCHES = 13

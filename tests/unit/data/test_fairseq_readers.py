@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.data.fairseq_readers import read_lines
+from fairseq_mtmoe.training.fairseq_readers import read_lines
 from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.piece_models import trained_pieces
 from tests.helpers.refused import refused

@@ -5,7 +5,7 @@ import pytest
 import torch
 from fairseq.data import indexed_dataset
 
-from fairseq_mtmoe.data.indexed_files import check_ids, count_sentences
+from fairseq_mtmoe.training.indexed_files import check_ids, count_sentences
 from tests.helpers.binarized import write_ids
 from tests.helpers.refused import refused
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
+from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES
 from tests.helpers.digits import digit_task, make_digit_corpus
 
 HEATED = {"sampling_method": "temperature", "sampling_temperature": 1.5, "heating_coefficient": 3.0, "max_epoch": 4}

@@ -7,8 +7,8 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.evaluation.predictor import Predictor
-from fairseq_mtmoe.evaluation.stored import Inference
+from fairseq_mtmoe.nlu.predictor import Predictor
+from fairseq_mtmoe.translation.decode.stored import Inference
 from tests.golden.runs import FROZEN
 from tests.helpers.benchmark import make_encoder, save_untrained
 from tests.helpers.invoked import invoked

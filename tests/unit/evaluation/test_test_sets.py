@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe.evaluation import test_sets
-from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, Speller, load_references
+from fairseq_mtmoe.translation.decode import test_sets
+from fairseq_mtmoe.translation.decode.test_sets import FAIRSEQ, TEXT, Speller, load_references
 from tests.helpers import untrained
 from tests.helpers.binarized import write_words
 from tests.helpers.refused import refused

@@ -8,13 +8,13 @@ import pytest
 from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_mtmoe import load_translator, register
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation import text_scores
-from fairseq_mtmoe.evaluation.decode import Decoding
-from fairseq_mtmoe.evaluation.lines import Lines
-from fairseq_mtmoe.evaluation.text_scores import Given
-from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from fairseq_mtmoe.evaluation.translator import Translator
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.translation.decode import text_scores
+from fairseq_mtmoe.translation.decode.decode import Decoding
+from fairseq_mtmoe.translation.decode.lines import Lines
+from fairseq_mtmoe.translation.decode.text_scores import Given
+from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
+from fairseq_mtmoe.translation.decode.translator import Translator
 from tests.helpers import untrained
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import LIMIT, PEMT, SPARSE, make_text_data, texts

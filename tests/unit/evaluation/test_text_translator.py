@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.decode import Decoding
-from fairseq_mtmoe.evaluation.lines import Lines
-from fairseq_mtmoe.evaluation.text_batches import Translated, bits, joined
-from fairseq_mtmoe.evaluation.text_translator import TextTranslator
-from fairseq_mtmoe.evaluation.translator import Translator
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.translation.decode.decode import Decoding
+from fairseq_mtmoe.translation.decode.lines import Lines
+from fairseq_mtmoe.translation.decode.text_batches import Translated, bits, joined
+from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
+from fairseq_mtmoe.translation.decode.translator import Translator
 from tests.helpers import untrained
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import LIMIT, PEMT, SPARSE, make_text_data, sources

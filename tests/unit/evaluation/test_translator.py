@@ -15,14 +15,14 @@ from fairseq.data import Dictionary
 from fairseq_cli import generate
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.analysis.scores import score_pair
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.evaluation import beam_search, decode
-from fairseq_mtmoe.evaluation import translator as translator_module
-from fairseq_mtmoe.evaluation.beam_search import length_limits
-from fairseq_mtmoe.evaluation.decode import Decoder, Decoding
-from fairseq_mtmoe.evaluation.translator import Translator, joining_of, subword_marks
 from fairseq_mtmoe.moe.gates import base_gates
+from fairseq_mtmoe.report.scores import score_pair
+from fairseq_mtmoe.translation.decode import beam_search, decode
+from fairseq_mtmoe.translation.decode import translator as translator_module
+from fairseq_mtmoe.translation.decode.beam_search import length_limits
+from fairseq_mtmoe.translation.decode.decode import Decoder, Decoding
+from fairseq_mtmoe.translation.decode.translator import Translator, joining_of, subword_marks
 from tests.helpers import untrained
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import by_fairseq

@@ -13,9 +13,9 @@ from fairseq.logging import metrics
 
 import fairseq_mtmoe
 from fairseq_mtmoe import register
-from fairseq_mtmoe.fairseq_patches import patch as patches
-from fairseq_mtmoe.fairseq_patches.patch import Patch, apply_to_commands, instead
-from fairseq_mtmoe.fairseq_patches.table import PATCHES
+from fairseq_mtmoe.training.fairseq import patch as patches
+from fairseq_mtmoe.training.fairseq.patch import Patch, apply_to_commands, instead
+from fairseq_mtmoe.training.fairseq.table import PATCHES
 from tests.golden.runs import FROZEN
 from tests.helpers.refused import refused
 
@@ -61,7 +61,7 @@ def replaced_in(source):
 
 
 def test_nothing_is_replaced_outside_the_room():
-    files = [file for file in PACKAGE.rglob("*.py") if "fairseq_patches" not in file.parts]
+    files = [file for file in PACKAGE.rglob("*.py") if PACKAGE / "training" / "fairseq" not in file.parents]
     assert len(files) > 90
     assert {str(file): lines for file in files if (lines := replaced_in(file.read_text(encoding="utf-8")))} == {}
 

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io import files
+from fairseq_mtmoe.core import files
+from fairseq_mtmoe.core.errors import UserError
 from tests.helpers.refused import refused
 
 refuse = Mock(side_effect=OSError(30, "Read-only file system"))

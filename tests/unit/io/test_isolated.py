@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.isolated import Lost, isolated
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.isolated import Lost, isolated
 
 MEMORY = 256 << 20
 

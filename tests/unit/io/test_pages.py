@@ -4,9 +4,9 @@ import lxml.html
 import pytest
 from jinja2 import UndefinedError
 
-from fairseq_mtmoe.errors import visible
-from fairseq_mtmoe.io.pages import Section, page_of, templates
-from fairseq_mtmoe.io.tables import Table
+from fairseq_mtmoe.core.errors import visible
+from fairseq_mtmoe.core.pages import Section, page_of, templates
+from fairseq_mtmoe.core.tables import Table
 
 
 def test_templates_escape_values_and_refuse_missing_ones(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.io.typed import OR_LIST, Name, Rule, Text, between, fault, mapping, mapping_of, structured
+from fairseq_mtmoe.core.typed import OR_LIST, Name, Rule, Text, between, fault, mapping, mapping_of, structured
 from tests.helpers.refused import refused
 
 Even = Annotated[int, Rule("an even number", lambda value: value % 2 == 0)]

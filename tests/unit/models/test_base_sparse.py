@@ -5,7 +5,7 @@ import torch
 
 from fairseq_mtmoe.checkpoints.rebuild import sparsify_like
 from fairseq_mtmoe.conditioning import PARTS
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, TaskGate
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.models import batch, moe_model, perturb

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate, build_gate
 from tests.helpers.pairwise import pairwise
 

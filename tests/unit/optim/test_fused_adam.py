@@ -11,9 +11,9 @@ from fairseq.optim.nag import NAG
 from omegaconf import OmegaConf
 from torch import nn
 
-from fairseq_mtmoe.optim import fused_adam as module
-from fairseq_mtmoe.optim.fused_adam import FairseqFusedAdam, FusedAdam
-from fairseq_mtmoe.optim.state import check_when_loading
+from fairseq_mtmoe.checkpoints.optimizer_state import check_when_loading
+from fairseq_mtmoe.training import fused_adam as module
+from fairseq_mtmoe.training.fused_adam import FairseqFusedAdam, FusedAdam
 from tests.helpers.refused import refused
 
 SETTINGS = dict(lr=0.01, betas=(0.9, 0.98), eps=1e-3, weight_decay=0.1)

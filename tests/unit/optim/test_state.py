@@ -2,7 +2,7 @@
 
 import torch
 
-from fairseq_mtmoe.optim.state import OptimizerState, is_flat
+from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState, is_flat
 from tests.helpers.refused import refused
 
 PARAMETERS = [("a", (2, 3)), ("b", ()), ("c", (4,))]  # 11 numbers

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.bert.encoder import BertBlock
-from fairseq_mtmoe.backbones.t5.blocks import EncoderBlock as T5EncoderBlock
-from fairseq_mtmoe.backbones.translation.blocks import EncoderBlock
-from fairseq_mtmoe.options.transformer import nested_options
+from fairseq_mtmoe.core.transformer_options import nested_options
+from fairseq_mtmoe.nlu.bert.encoder import BertBlock
+from fairseq_mtmoe.nlu.t5.blocks import EncoderBlock as T5EncoderBlock
 from fairseq_mtmoe.slots import (
     AdapterPlan,
     BatchContext,
     GateInput,
     task_sparsity_loss,
 )
+from fairseq_mtmoe.translation.model.blocks import EncoderBlock
 from tests.helpers.adapter_reference import slow_mixture, slow_similarity
 from tests.helpers.bert import TINY as TINY_BERT
 from tests.helpers.bert import perturb

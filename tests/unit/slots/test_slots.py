@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_mtmoe.models.base_sparse.model import BaseMoEConfig
 from fairseq_mtmoe.moe import BaseGate, SwitchGate
 from fairseq_mtmoe.moe.gates import GATES
 from fairseq_mtmoe.slots import BatchContext, ExpertPlan, SlotBlock, dense
 from fairseq_mtmoe.slots.plan import plan_experts
+from fairseq_mtmoe.translation.base_sparse.model import BaseMoEConfig
 from tests.helpers.refused import refused
 
 L, B, H, F = 5, 3, 8, 16

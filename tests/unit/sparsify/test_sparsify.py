@@ -12,11 +12,11 @@ from fairseq.models.ema.ema import EMA
 from fairseq.optim.adafactor import FairseqAdafactor
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.base_sparse.model import DenseConfig
-from fairseq_mtmoe.optim.state import OptimizerState, trained_parameters
-from fairseq_mtmoe.sparsify import upcycle as upcycling
-from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
+from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState, trained_parameters
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.training.sparsify import upcycle as upcycling
+from fairseq_mtmoe.training.sparsify.in_training import maybe_sparsify, sparsify_average
+from fairseq_mtmoe.translation.base_sparse.model import DenseConfig
 from tests.helpers.models import SIZES, batch, dense_model, moe_model, perturb
 from tests.helpers.refused import refused
 from tests.helpers.states import optimizer_of

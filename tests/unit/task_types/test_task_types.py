@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.nlu.reading import Example
-from fairseq_mtmoe.data.nlu.table import Kind, load_tables
-from fairseq_mtmoe.data.nlu.text_split import Pieces, TextSplit
-from fairseq_mtmoe.data.nlu.token_runs import TokenRuns
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.task_types import task_type_of
-from fairseq_mtmoe.task_types.task_type import Classification, Predictions, Ranking, Regression, only_answer
-from fairseq_mtmoe.task_types.text import NONE as NO_LABEL
-from fairseq_mtmoe.task_types.text import TextTaskType, names_the_same
-from fairseq_mtmoe.tasks._benchmark.metrics import score
+from fairseq_mtmoe.nlu.data.reading import Example
+from fairseq_mtmoe.nlu.data.table import Kind, load_tables
+from fairseq_mtmoe.nlu.data.text_split import Pieces, TextSplit
+from fairseq_mtmoe.nlu.data.token_runs import TokenRuns
+from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
+from fairseq_mtmoe.nlu.task.metrics import score
+from fairseq_mtmoe.nlu.types import task_type_of
+from fairseq_mtmoe.nlu.types.task_type import Classification, Predictions, Ranking, Regression, only_answer
+from fairseq_mtmoe.nlu.types.text import NONE as NO_LABEL
+from fairseq_mtmoe.nlu.types.text import TextTaskType, names_the_same
 from tests.helpers.benchmark import serialized_tokenizer
 from tests.helpers.refused import refused
 from tests.helpers.text_to_text import spiece

@@ -12,13 +12,13 @@ from seqeval.metrics import f1_score
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy, linear
 
-from fairseq_mtmoe.backbones.bert.heads import NO_TOKEN, NO_WORD, UNREAD, TaskHeads
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
-from fairseq_mtmoe.data.nlu.reading import Example
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.task_types.task_type import Predictions, flattened
-from fairseq_mtmoe.task_types.tokens import Span, WordLabels
-from fairseq_mtmoe.tasks._benchmark.metrics import score, standard_error
+from fairseq_mtmoe.nlu.bert.heads import NO_TOKEN, NO_WORD, UNREAD, TaskHeads
+from fairseq_mtmoe.nlu.data.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.nlu.data.reading import Example
+from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
+from fairseq_mtmoe.nlu.task.metrics import score, standard_error
+from fairseq_mtmoe.nlu.types.task_type import Predictions, flattened
+from fairseq_mtmoe.nlu.types.tokens import Span, WordLabels
 from tests.helpers.benchmark import serialized_tokenizer
 
 ANSWER = WordLabels(("O", "B-x", "I-x", "B-y", "I-y"))

@@ -40,7 +40,7 @@ def test_what_is_broken():
 
 
 def test_the_seed_decides_what_is_drawn():
-    rooms = [mutate.mutations_of_room("moe"), mutate.mutations_of_room("sparsify")]
+    rooms = [mutate.mutations_of_room("moe"), mutate.mutations_of_room("training/sparsify")]
     drawn = mutate.draw(rooms, 20, seed=1)
     assert drawn == mutate.draw(rooms, 20, seed=1) != mutate.draw(rooms, 20, seed=2)
     assert len({(each.path, each.number) for each in drawn}) == 20
@@ -105,5 +105,5 @@ def test_tests_that_fail_already_are_no_measure(clone, monkeypatch):
 
 def test_rooms_and_their_tests_exist():
     clone = Path(mutate.__file__).parents[1]
-    assert all((clone / "fairseq_mtmoe" / room).is_dir() for room in mutate.TESTS)
+    assert all((clone / "fairseq_mtmoe" / room).exists() for room in mutate.TESTS)
     assert all((clone / name).exists() for names in mutate.TESTS.values() for name in names)

@@ -38,7 +38,7 @@ def test_optional_packages_are_imported_when_they_are_used():
     optional = {names.get(name, name.replace("-", "_")) for name in optional - needed} | {"scipy"}
     assert {"altair", "vl_convert", "sklearn", "tokenizers", "safetensors"} <= optional
     package = wheelhouse.CLONE / "fairseq_mtmoe"
-    files = [path for path in package.rglob("*.py") if path.parent != package / "analysis" / "charts"]
+    files = [path for path in package.rglob("*.py") if path.parent != package / "report" / "charts"]
     assert {path.name: imported_at_once(path) & optional for path in files if imported_at_once(path) & optional} == {}
 
 

@@ -36,14 +36,14 @@ def test_other_errors_are_no_loss(error):
 
 def test_the_sentence_of_a_spawned_process_is_taken_from_its_traceback():
     report = "-- Process 1 terminated with the following error:\nTraceback:\n  x\n{}: `x` must be 1: not 2.\n"
-    for kind, sentence in (("fairseq_mtmoe.errors.UserError", "`x` must be 1: not 2."), ("ValueError", "None")):
+    for kind, sentence in (("fairseq_mtmoe.core.errors.UserError", "`x` must be 1: not 2."), ("ValueError", "None")):
         assert str(failures.spawned_error(ProcessRaisedException(report.format(kind), 1, 7))) == sentence
 
 
 SCRIPT = """
 import time
 from torch import distributed as dist
-from fairseq_mtmoe.fairseq_patches.patch import Patch
+from fairseq_mtmoe.training.fairseq.patch import Patch
 from fairseq_mtmoe.training import failures
 Patch("sys.excepthook", failures.showing_sentences, "a test").apply()
 store = dist.HashStore()

@@ -10,7 +10,7 @@ import pytest
 from fairseq.logging import progress_bar
 from tensorboardX.proto.event_pb2 import Event
 
-from fairseq_mtmoe.analysis.run_log import read
+from fairseq_mtmoe.report.run_log import read
 from tests.helpers.training import train_here
 
 pytestmark = pytest.mark.slow

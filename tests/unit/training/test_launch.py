@@ -9,7 +9,7 @@ from fairseq.dataclass.configs import CheckpointConfig, DistributedTrainingConfi
 from fairseq_cli import train
 from omegaconf import OmegaConf
 
-from fairseq_mtmoe.analysis.run_log import is_plain
+from fairseq_mtmoe.report.run_log import is_plain
 from fairseq_mtmoe.training import launch
 from fairseq_mtmoe.training.option_check import changed_options, refuse_full_sharding
 from tests.helpers.commands import training_arguments

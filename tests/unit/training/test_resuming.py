@@ -11,10 +11,10 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from omegaconf import OmegaConf, open_dict
 
-from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rewriting import average
-from fairseq_mtmoe.errors import UserError, find_user_error
+from fairseq_mtmoe.core.errors import UserError, find_user_error
+from fairseq_mtmoe.report.run_log import read
 from fairseq_mtmoe.training import resuming
 from fairseq_mtmoe.training.resuming import adapt_epoch_position, drawn_in_epoch, with_epoch_position
 from tests.golden.runs import FROZEN, RUNS

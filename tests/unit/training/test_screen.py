@@ -10,8 +10,8 @@ from fairseq.logging import progress_bar
 from rich.console import Console
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.data.translation.tiers import TIER_RULE, TIERS
-from fairseq_mtmoe.protocols import TrainingTask
+from fairseq_mtmoe.core.protocols import TrainingTask
+from fairseq_mtmoe.core.tiers import TIER_RULE, TIERS
 from fairseq_mtmoe.training import screen
 from tests.helpers.commands import train
 

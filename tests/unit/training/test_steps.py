@@ -10,10 +10,10 @@ from fairseq.optim.composite import CompositeOptimizer
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.file_io import newest_good_in
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.mt_tag import MTTaGModel
+from fairseq_mtmoe.checkpoints.optimizer_state import MASTER, OptimizerState, trained_parameters
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, ExpertBank, MoELayer
-from fairseq_mtmoe.optim.state import MASTER, OptimizerState, trained_parameters
+from fairseq_mtmoe.nlu.mt_tag import MTTaGModel
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.training.steps import GateRate, unwrapped_optimizer
 from tests.helpers.benchmark import task_arguments

@@ -17,7 +17,7 @@ from torch.multiprocessing import spawn
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.training import stopping
 from fairseq_mtmoe.training.saving import LOCK_NAME, lock
 from tests.helpers.states import assert_same

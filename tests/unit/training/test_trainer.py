@@ -13,7 +13,7 @@ from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf, open_dict
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.training import steps
 from fairseq_mtmoe.training.option_check import refuse_what_cannot_work
 from fairseq_mtmoe.training.trainer import SparseTrainer

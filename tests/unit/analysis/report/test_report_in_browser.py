@@ -5,8 +5,8 @@ Runs where Chromium is on PATH (`apt-get install chromium-headless-shell`).
 
 import pytest
 
-from fairseq_mtmoe.analysis.report.page import read_shown, sections_of
-from fairseq_mtmoe.io.pages import page_of
+from fairseq_mtmoe.core.pages import page_of
+from fairseq_mtmoe.report.page import read_shown, sections_of
 from tests.helpers.browser import NAMES, find_browser, running_browser
 from tests.helpers.reported_runs import write_runs
 

@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.analysis.differences import find_differences
-from fairseq_mtmoe.analysis.eval_folders import read_evaluations
-from fairseq_mtmoe.analysis.report import page
-from fairseq_mtmoe.analysis.report.page import Shown, read_shown, sections_of
-from fairseq_mtmoe.analysis.report.setup import compared_settings, progress_of
-from fairseq_mtmoe.analysis.rows import Run, run_of
-from fairseq_mtmoe.analysis.score_files import scores_of_tasks
-from fairseq_mtmoe.analysis.score_tables import write_scores
-from fairseq_mtmoe.io.pages import page_of
-from fairseq_mtmoe.io.tables import Table
+from fairseq_mtmoe.core.pages import page_of
+from fairseq_mtmoe.core.tables import Table
+from fairseq_mtmoe.report import page
+from fairseq_mtmoe.report.differences import find_differences
+from fairseq_mtmoe.report.eval_folders import read_evaluations
+from fairseq_mtmoe.report.page import Shown, read_shown, sections_of
+from fairseq_mtmoe.report.rows import Run, run_of
+from fairseq_mtmoe.report.score_files import scores_of_tasks
+from fairseq_mtmoe.report.score_tables import write_scores
+from fairseq_mtmoe.report.setup import compared_settings, progress_of
 from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.figure_logs import benchmark

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.analysis.report.warnings import RULES, warnings_of
-from fairseq_mtmoe.analysis.routing import entropies, used_experts
-from fairseq_mtmoe.analysis.rows import run_of
+from fairseq_mtmoe.report.routing import entropies, used_experts
+from fairseq_mtmoe.report.rows import run_of
+from fairseq_mtmoe.report.warnings import RULES, warnings_of
 from tests.helpers.run_logs import Event, events_of_a_run
 
 

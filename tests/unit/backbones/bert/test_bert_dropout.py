@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.bert.attention import attend
+from fairseq_mtmoe.nlu.bert.attention import attend
 from tests.helpers.bert import TINY, batch, tiny_encoder
 
 

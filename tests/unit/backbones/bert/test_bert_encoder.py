@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.bert.config import BERT, BERT_BASE, BERT_LARGE, MINILM, ROBERTA
-from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.backbones.bert.key_map import KEYS
 from fairseq_mtmoe.moe.gates import BaseGate, SwitchGate, TaskGate
+from fairseq_mtmoe.nlu.bert.config import BERT, BERT_BASE, BERT_LARGE, MINILM, ROBERTA
+from fairseq_mtmoe.nlu.bert.encoder import BertEncoder
+from fairseq_mtmoe.nlu.bert.key_map import KEYS
 from fairseq_mtmoe.slots import ExpertPlan, expert_layers, expert_slots
 from tests.helpers.bert import (
     CONFIGS,

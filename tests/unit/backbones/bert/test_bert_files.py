@@ -9,11 +9,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.backbones.bert import pretrained as files
-from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA, read_config
-from fairseq_mtmoe.backbones.bert.key_map import KEYS
-from fairseq_mtmoe.backbones.hugging_face import read_weights
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.hugging_face import read_weights
+from fairseq_mtmoe.nlu.bert import pretrained as files
+from fairseq_mtmoe.nlu.bert.config import BERT, ROBERTA, read_config
+from fairseq_mtmoe.nlu.bert.key_map import KEYS
 from tests.helpers.bert import TINY, TINY_ROBERTA, TOKENIZER, ours_of, pretrained
 from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.refused import refused

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.backbones.bert.config import BERT, BERT_BASE, BERT_LARGE, ROBERTA
-from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.backbones.bert.model import freeze
-from fairseq_mtmoe.backbones.blocks import Conditions
 from fairseq_mtmoe.conditioning import PARTS, conditional_names
+from fairseq_mtmoe.nlu.bert.config import BERT, BERT_BASE, BERT_LARGE, ROBERTA
+from fairseq_mtmoe.nlu.bert.encoder import BertEncoder
+from fairseq_mtmoe.nlu.bert.model import freeze
+from fairseq_mtmoe.slots.blocks import Conditions
 from tests.helpers.bert import CONFIGS, TINY, batch, conditional_encoder, in_all_places, tiny_encoder
 from tests.helpers.pairwise import pairwise
 from tests.helpers.refused import refused

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, transferred
 from fairseq_mtmoe.moe import ExpertBank, FixedGate, MoELayer, SwitchGate, TaskGate
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from fairseq_mtmoe.nlu.bert.heads import HeadSize, TaskHeads, transferred
 from tests.helpers.refused import refused
 
 SIZES = {"three": HeadSize(3), "value": HeadSize(1), "words": HeadSize(2, num_words=2)}

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.bert import attention as module
-from fairseq_mtmoe.backbones.bert.attention import Packing, SelfAttention, packed_attention
-from fairseq_mtmoe.backbones.bert.unpadding import unpadded
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products
+from fairseq_mtmoe.nlu.bert import attention as module
+from fairseq_mtmoe.nlu.bert.attention import Packing, SelfAttention, packed_attention
+from fairseq_mtmoe.nlu.bert.unpadding import unpadded
 from tests.helpers.pairwise import pairwise
 
 pytestmark = pytest.mark.skipif(not has_batched_products(torch.empty(0)), reason="this build of torch has no MKL")

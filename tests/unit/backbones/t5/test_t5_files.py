@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_mtmoe.backbones.t5 import pretrained as files
-from fairseq_mtmoe.backbones.t5.config import T5Config, read_config
-from fairseq_mtmoe.backbones.t5.model import T5Model, whole_state
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.data.nlu.text_split import Pieces
-from fairseq_mtmoe.io.files import read_json
+from fairseq_mtmoe.core.files import read_json
+from fairseq_mtmoe.nlu.data.text_split import Pieces
+from fairseq_mtmoe.nlu.t5 import pretrained as files
+from fairseq_mtmoe.nlu.t5.config import T5Config, read_config
+from fairseq_mtmoe.nlu.t5.model import T5Model, whole_state
 from tests.helpers.piece_models import trained_pieces
 from tests.helpers.refused import refused
 from tests.helpers.t5 import (

@@ -6,9 +6,9 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_mtmoe.backbones.t5.blocks import buckets_of
-from fairseq_mtmoe.backbones.t5.config import GATED_GELU, T5_BASE
-from fairseq_mtmoe.backbones.t5.model import T5Model, shifted
+from fairseq_mtmoe.nlu.t5.blocks import buckets_of
+from fairseq_mtmoe.nlu.t5.config import GATED_GELU, T5_BASE
+from fairseq_mtmoe.nlu.t5.model import T5Model, shifted
 from tests.helpers.decoding import decode
 from tests.helpers.t5 import ALL_CONFIGS, CONFIGS, dictionary, hugging_face_model, ours_of, texts, tiny_t5
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Vocabulary
+from fairseq_mtmoe.translation.data.vocabulary import VOCABULARY, Vocabulary
 from tests.helpers.bert import perturb
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import pieces_of

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fairseq_mtmoe.backbones.translation.pretrained.codes import NLLB
-from fairseq_mtmoe.backbones.translation.pretrained.layout import token_of
-from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
-from fairseq_mtmoe.evaluation.text_batches import Pieces
+from fairseq_mtmoe.translation.decode.text_batches import Pieces
+from fairseq_mtmoe.translation.pretrained.codes import NLLB
+from fairseq_mtmoe.translation.pretrained.layout import token_of
+from fairseq_mtmoe.translation.pretrained.reading import read_folder
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import names_of
 from tests.helpers.refused import refused

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mtmoe import load_translator
-from fairseq_mtmoe.evaluation.decode import Row
-from fairseq_mtmoe.evaluation.text_scores import Given
+from fairseq_mtmoe.translation.decode.decode import Row
+from fairseq_mtmoe.translation.decode.text_scores import Given
 from tests.helpers.translators import CASES, built, lines, ours_of_folder, padded, write_folder
 
 transformers = pytest.importorskip("transformers")

@@ -5,9 +5,9 @@ from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
 from torch import nn
 
-from fairseq_mtmoe.backbones.translation.blocks import EncoderBlock
-from fairseq_mtmoe.backbones.translation.stacks import Encoder
 from fairseq_mtmoe.slots import expert_layers
+from fairseq_mtmoe.translation.model.blocks import EncoderBlock
+from fairseq_mtmoe.translation.model.stacks import Encoder
 from tests.helpers.models import MARIAN, SIZES, BaseMoEModel, DenseConfig, batch, dense_model, moe_model, perturb
 from tests.helpers.refused import refused
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_mtmoe.data.corpora import blocks
+from fairseq_mtmoe.corpora import blocks
 from tests.helpers.raw_corpora import write_raw
 
 

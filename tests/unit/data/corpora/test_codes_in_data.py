@@ -6,9 +6,9 @@ import pytest
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.data.corpora.recipes.codes import plain_code
-from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
-from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
+from fairseq_mtmoe.corpora.recipes.codes import plain_code
+from fairseq_mtmoe.translation.task.config import TranslationHeatedConfig
+from fairseq_mtmoe.translation.task.task import TranslationHeatedTask
 from tests.helpers.raw_corpora import change, prepare_small, write_raw
 from tests.helpers.refused import refused
 

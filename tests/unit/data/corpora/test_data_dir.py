@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from fairseq_mtmoe.data.corpora import data_dir
-from fairseq_mtmoe.io.digest import digest_of_file
+from fairseq_mtmoe.core.digest import digest_of_file
+from fairseq_mtmoe.corpora import data_dir
 from tests.helpers.refused import refused
 
 

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from fairseq_mtmoe.data.corpora import download as downloading
-from fairseq_mtmoe.data.corpora.download import PER_HOST, download
-from fairseq_mtmoe.data.corpora.raw_files import Item
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.corpora import download as downloading
+from fairseq_mtmoe.corpora.download import PER_HOST, download
+from fairseq_mtmoe.corpora.raw_files import Item
 from tests.helpers.raw_corpora import digests
 from tests.helpers.refused import refused
 from tests.helpers.web import Fault, web_server

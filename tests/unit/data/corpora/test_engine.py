@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import pytest
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe.data.corpora import blocks
-from fairseq_mtmoe.data.corpora.data_dir import STAMP
-from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
-from fairseq_mtmoe.data.corpora.engine.work import WorkFolder
-from fairseq_mtmoe.data.corpora.engine.workers import Workers, local_workers
-from fairseq_mtmoe.evaluation.test_sets import Speller, load_references
+from fairseq_mtmoe.corpora import blocks
+from fairseq_mtmoe.corpora.data_dir import STAMP
+from fairseq_mtmoe.corpora.engine.encoding import encode_block
+from fairseq_mtmoe.corpora.engine.work import WorkFolder
+from fairseq_mtmoe.corpora.engine.workers import Workers, local_workers
+from fairseq_mtmoe.translation.decode.test_sets import Speller, load_references
 from tests.helpers.raw_corpora import Counting, change, digests, entries, prepare_small, sentences, text_of, write_raw
 from tests.helpers.reading import written
 from tests.helpers.refused import refused

@@ -3,7 +3,7 @@
 import csv
 import gzip
 
-from fairseq_mtmoe.data.corpora.engine.state import BAD_LINES
+from fairseq_mtmoe.corpora.engine.state import BAD_LINES
 from tests.helpers.raw_corpora import Counting, change, entries, prepare_small, sentences, write_raw
 
 

@@ -6,10 +6,10 @@ import sentencepiece
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe.data.corpora.binarize import write_dictionary, writer
-from fairseq_mtmoe.data.corpora.engine.encoding import encode_lines
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import load
-from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
+from fairseq_mtmoe.corpora.binarize import write_dictionary, writer
+from fairseq_mtmoe.corpora.engine.encoding import encode_lines
+from fairseq_mtmoe.corpora.vocabulary.pieces import load
+from fairseq_mtmoe.corpora.vocabulary.training import train_model
 from tests.helpers.binarized import write_ids
 from tests.helpers.raw_corpora import sentences
 

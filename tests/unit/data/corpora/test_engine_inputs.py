@@ -7,9 +7,9 @@ import tarfile
 import pytest
 import yaml
 
-from fairseq_mtmoe.data.corpora.engine.pipeline import find_inputs
-from fairseq_mtmoe.data.corpora.raw_files import Digests, write_record
-from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
+from fairseq_mtmoe.corpora.engine.pipeline import find_inputs
+from fairseq_mtmoe.corpora.raw_files import Digests, write_record
+from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 from tests.helpers.refused import refused
 
 TEXT = b"one\teins\n"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.engine import workers
-from fairseq_mtmoe.data.corpora.engine.workers import Progress, Tools, Workers, cluster, local_workers
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.corpora.engine import workers
+from fairseq_mtmoe.corpora.engine.workers import Progress, Tools, Workers, cluster, local_workers
 from tests.helpers.refused import refused
 
 
@@ -51,7 +51,7 @@ def test_a_killed_process_is_one_sentence():
 WAITS = """
 import time
 from functools import partial
-from fairseq_mtmoe.data.corpora.engine.workers import local_workers
+from fairseq_mtmoe.corpora.engine.workers import local_workers
 if __name__ == "__main__":
     with local_workers(2) as hands:
         number = "(__import__('time').sleep(0.2), __import__('os').getpid())[1]"

@@ -7,10 +7,10 @@ from fairseq import options
 from lxml.html import document_fromstring as parsed
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.data.corpora.findings import findings, training_command
-from fairseq_mtmoe.data.corpora.page import ABOUT, sections_of
-from fairseq_mtmoe.errors import visible
-from fairseq_mtmoe.io.pages import markdown_of, page_of
+from fairseq_mtmoe.core.errors import visible
+from fairseq_mtmoe.core.pages import markdown_of, page_of
+from fairseq_mtmoe.corpora.findings import findings, training_command
+from fairseq_mtmoe.corpora.page import ABOUT, sections_of
 from tests.helpers.corpus_reports import HOSTILE, hostile, report
 from tests.helpers.tables import unpadded
 

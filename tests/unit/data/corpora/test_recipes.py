@@ -10,11 +10,11 @@ import pycountry
 import pytest
 import yaml
 
-from fairseq_mtmoe.data.corpora.readers import FORMATS
-from fairseq_mtmoe.data.corpora.recipes import SHIPPED, schema
-from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe, load_recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import Role
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.corpora.readers import FORMATS
+from fairseq_mtmoe.corpora.recipes import SHIPPED, schema
+from fairseq_mtmoe.corpora.recipes.recipe import Recipe, load_recipe
+from fairseq_mtmoe.corpora.recipes.schema import Role
 from tests.helpers.refused import refused
 
 OWN_TEXT = Path(__file__).parents[4] / "examples" / "translation" / "own_text" / "own_text.yaml"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mtmoe.data.translation.recorded_sizes import synthetic_shares
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.translation.data.recorded_sizes import synthetic_shares
 from tests.helpers.raw_corpora import change, entries, prepare_small, sentences, text_of, write_corpus
 from tests.helpers.refused import refused
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, DROPOUT_PASS, PASSES, candidate_batch
+from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES, DROPOUT_PASS, PASSES, candidate_batch
 
 
 def item(task, index, length=1):

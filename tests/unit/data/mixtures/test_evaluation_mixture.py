@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from fairseq_mtmoe.analysis.run_log import read
+from fairseq_mtmoe.report.run_log import read
 from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, write_digits
 from tests.helpers.training import train_here
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fairseq_mtmoe
-from fairseq_mtmoe.data.mixtures.dataset import batches_of
+from fairseq_mtmoe.multitask.mixtures.dataset import batches_of
 from tests.helpers.refused import refused
 
 
@@ -19,7 +19,7 @@ def test_no_example_is_dropped_from_batches_and_one_that_does_not_fit_is_refused
         batches_of(np.arange(11), lengths, 7)
 
 
-@pytest.mark.parametrize("room", ["data/mixtures", "data/sampling", "tasks/_multitask"])
+@pytest.mark.parametrize("room", ["multitask/mixtures", "multitask/sampling", "multitask"])
 def test_what_tasks_of_all_kinds_share_knows_nothing_of_languages(room):
     for file in (Path(fairseq_mtmoe.__file__).parent / room).glob("*.py"):
         code = re.sub(r'""".*?"""|#[^\n]*', "", file.read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
+from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES, PASSES
 from tests.helpers.digits import digit_task, make_digit_corpus
 
 HEATED = dict(sampling_method="temperature", sampling_temperature=2.0, heating_coefficient=3.0, heating_epochs=5)

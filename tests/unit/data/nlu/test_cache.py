@@ -5,10 +5,10 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.nlu import cache as module
-from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.table import Format, Source, load_tables
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.nlu.data import cache as module
+from fairseq_mtmoe.nlu.data.cache import tokenized_split
+from fairseq_mtmoe.nlu.data.table import Format, Source, load_tables
+from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
 from tests.helpers.benchmark import serialized_tokenizer
 from tests.helpers.refused import refused
 

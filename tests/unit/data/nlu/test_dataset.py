@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
-from fairseq_mtmoe.data.nlu.loader import few_of, shares_of
-from fairseq_mtmoe.data.nlu.reading import Example, Span
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.data.nlu.windows import tokenize_windows
+from fairseq_mtmoe.multitask.mixtures.dataset import EvaluationMixture
+from fairseq_mtmoe.nlu.data.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.nlu.data.loader import few_of, shares_of
+from fairseq_mtmoe.nlu.data.reading import Example, Span
+from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
+from fairseq_mtmoe.nlu.data.windows import tokenize_windows
 from tests.helpers.benchmark import PIECES, serialized_tokenizer
 from tests.helpers.refused import refused
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.nlu.reading import Example, Span, read_split
-from fairseq_mtmoe.data.nlu.table import BY_LABEL, Kind, load_tables
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.data.nlu.windows import tokenize_windows
+from fairseq_mtmoe.nlu.data.reading import Example, Span, read_split
+from fairseq_mtmoe.nlu.data.table import BY_LABEL, Kind, load_tables
+from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
+from fairseq_mtmoe.nlu.data.windows import tokenize_windows
 from tests.helpers.benchmark import serialized_tokenizer
 from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.refused import refused

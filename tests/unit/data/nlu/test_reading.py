@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.reading import Example, Span, expect_files, read_split, source_files
-from fairseq_mtmoe.data.nlu.table import Format, Source, load_tables
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.nlu.data.reading import Example, Span, expect_files, read_split, source_files
+from fairseq_mtmoe.nlu.data.table import Format, Source, load_tables
 from tests.helpers.refused import refused
 
 RTE = "index\tsentence1\tsentence2\tlabel\n"

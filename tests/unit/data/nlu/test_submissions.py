@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.nlu.answers import best, file_names, submission_of, written
-from fairseq_mtmoe.data.nlu.reading import Example
-from fairseq_mtmoe.data.nlu.table import load_tables
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.task_types import task_type_of
-from fairseq_mtmoe.task_types.task_type import Predictions
+from fairseq_mtmoe.nlu.data.answers import best, file_names, submission_of, written
+from fairseq_mtmoe.nlu.data.reading import Example
+from fairseq_mtmoe.nlu.data.table import load_tables
+from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
+from fairseq_mtmoe.nlu.types import task_type_of
+from fairseq_mtmoe.nlu.types.task_type import Predictions
 from tests.helpers.benchmark import serialized_tokenizer
 
 ROWS = load_tables()

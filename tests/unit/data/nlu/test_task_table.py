@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from fairseq_mtmoe.data.nlu import table
-from fairseq_mtmoe.data.nlu.table import Format, Kind, chosen_rows, load_tables
+from fairseq_mtmoe.nlu.data import table
+from fairseq_mtmoe.nlu.data.table import Format, Kind, chosen_rows, load_tables
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.refused import refused
 

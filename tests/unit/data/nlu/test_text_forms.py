@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
-from fairseq_mtmoe.data.nlu import text_split
-from fairseq_mtmoe.data.nlu.loader import drawn_examples
-from fairseq_mtmoe.data.nlu.reading import read_split
-from fairseq_mtmoe.data.nlu.table import load_tables
-from fairseq_mtmoe.data.nlu.text_split import Pieces, TextCollate, TextDataset, TextTokenizer, answer_texts_of, taught
+from fairseq_mtmoe.multitask.mixtures.dataset import EvaluationMixture
+from fairseq_mtmoe.nlu.data import text_split
+from fairseq_mtmoe.nlu.data.loader import drawn_examples
+from fairseq_mtmoe.nlu.data.reading import read_split
+from fairseq_mtmoe.nlu.data.table import load_tables
+from fairseq_mtmoe.nlu.data.text_split import Pieces, TextCollate, TextDataset, TextTokenizer, answer_texts_of, taught
 from tests.helpers.refused import refused
 from tests.helpers.text_to_text import spiece
 

@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.reading import Example
-from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, serialized_tokenizer
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.nlu.data.reading import Example
+from fairseq_mtmoe.nlu.data.tokenizer_files import guarded, serialized_tokenizer
+from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
 from tests.helpers.refused import refused
 
 BERT = {"vocab.txt": "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "Ab", "ab", "##c", "é", "e"]) + "\n"}

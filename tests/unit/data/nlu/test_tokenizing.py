@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from fairseq_mtmoe.data.nlu.reading import Example, Span
-from fairseq_mtmoe.data.nlu.tokenizing import WHOLE_TEXT, TextTokenizer
+from fairseq_mtmoe.nlu.data.reading import Example, Span
+from fairseq_mtmoe.nlu.data.tokenizing import WHOLE_TEXT, TextTokenizer
 from tests.helpers.refused import refused
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "##b", "##c"]
@@ -36,7 +36,7 @@ def test_cut_off_words_are_the_whole_text(serialized, caplog):
 
 
 def test_any_split_is_that_of_one_example_after_the_other(serialized, monkeypatch):
-    monkeypatch.setattr("fairseq_mtmoe.data.nlu.tokenizing.CHUNK", 7)
+    monkeypatch.setattr("fairseq_mtmoe.nlu.data.tokenizing.CHUNK", 7)
     draw, tokenizer = random.Random(1), TextTokenizer(serialized, 9)
 
     def text():

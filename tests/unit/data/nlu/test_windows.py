@@ -9,12 +9,12 @@ import pytest
 from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
 
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
-from fairseq_mtmoe.data.nlu.reading import Example, Span
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.data.nlu.windows import Passages, tokenize_windows
-from fairseq_mtmoe.task_types import tokens
-from fairseq_mtmoe.task_types.task_type import Predictions
+from fairseq_mtmoe.nlu.data.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.nlu.data.reading import Example, Span
+from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
+from fairseq_mtmoe.nlu.data.windows import Passages, tokenize_windows
+from fairseq_mtmoe.nlu.types import tokens
+from fairseq_mtmoe.nlu.types.task_type import Predictions
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "who", "##b", "##c", "."]
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.mixtures.candidates import batches_of_ranks
-from fairseq_mtmoe.data.sampling import candidates as module
-from fairseq_mtmoe.data.sampling.candidates import most_uncertain, ranked
+from fairseq_mtmoe.multitask.mixtures.candidates import batches_of_ranks
+from fairseq_mtmoe.multitask.sampling import candidates as module
+from fairseq_mtmoe.multitask.sampling.candidates import most_uncertain, ranked
 from tests.helpers.draws import lengths_of, second_epoch
 
 SIZES = (300, 70, 5, 1)

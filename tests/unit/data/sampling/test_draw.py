@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.sampling import draw as drawing
-from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch, stratified_share
-from fairseq_mtmoe.data.sampling.permutation import items_at
+from fairseq_mtmoe.multitask.sampling import draw as drawing
+from fairseq_mtmoe.multitask.sampling.draw import Draw, Numbering, Stretch, stratified_share
+from fairseq_mtmoe.multitask.sampling.permutation import items_at
 
 
 @settings(deadline=None)

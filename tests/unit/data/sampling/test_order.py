@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.sampling import draw as drawing
-from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
-from fairseq_mtmoe.data.sampling.order import order_by_length
+from fairseq_mtmoe.multitask.sampling import draw as drawing
+from fairseq_mtmoe.multitask.sampling.draw import Draw, Numbering, Stretch
+from fairseq_mtmoe.multitask.sampling.order import order_by_length
 from tests.helpers.draws import lengths_of, second_epoch
 
 SIZES = (3000, 700, 40, 3)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.sampling.permutation import derive_key, items_at
+from fairseq_mtmoe.multitask.sampling.permutation import derive_key, items_at
 
 KEYS = st.integers(0, 2**64 - 1)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fairseq.data.multilingual.sampled_multi_dataset import default_virtual_size_func
 
-from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.data.sampling.schedule import Schedule
+from fairseq_mtmoe.multitask.sampling.plan import SamplingPlan
+from fairseq_mtmoe.multitask.sampling.schedule import Schedule
 from tests.helpers.draws import by_task, counts, same, times_drawn
 
 HEATED = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=6)

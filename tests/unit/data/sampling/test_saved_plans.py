@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, saved_plan
-from fairseq_mtmoe.data.sampling.schedule import Schedule
+from fairseq_mtmoe.multitask.sampling.plan import SamplingPlan
+from fairseq_mtmoe.multitask.sampling.saved_plans import changes, restored_plan, saved_plan
+from fairseq_mtmoe.multitask.sampling.schedule import Schedule
 from tests.helpers.draws import same, times_drawn
 from tests.helpers.refused import refused
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.sampling.schedule import Schedule, apportion, temperature_probabilities
+from fairseq_mtmoe.multitask.sampling.schedule import Schedule, apportion, temperature_probabilities
 from tests.helpers.refused import refused
 
 SIZES = [800, 150, 50]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.mixtures.dataset import MixtureDataset
-from fairseq_mtmoe.data.sampling.draw import Numbering
-from fairseq_mtmoe.data.translation.collating import PairCollate
-from fairseq_mtmoe.data.translation.pairs import PairLoader
+from fairseq_mtmoe.multitask.mixtures.dataset import MixtureDataset
+from fairseq_mtmoe.multitask.sampling.draw import Numbering
+from fairseq_mtmoe.translation.data.collating import PairCollate
+from fairseq_mtmoe.translation.data.pairs import PairLoader
 from tests.helpers.digits import TRANSLATIONS, digit_task
 
 TARGETS = list(TRANSLATIONS)

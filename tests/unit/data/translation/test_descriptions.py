@@ -2,9 +2,9 @@
 
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe.data.translation.descriptions import described_languages, description_of_pair, description_tokens
-from fairseq_mtmoe.data.translation.languages import MBART50
-from fairseq_mtmoe.data.translation.vocabulary import Side
+from fairseq_mtmoe.translation.data.descriptions import described_languages, description_of_pair, description_tokens
+from fairseq_mtmoe.translation.data.languages import MBART50
+from fairseq_mtmoe.translation.data.vocabulary import Side
 from tests.helpers.piece_models import pieces_of, trained_pieces
 from tests.helpers.refused import refused
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import sentencepiece
 
-from fairseq_mtmoe.data.translation.new_pieces import LEAST_JOINS, changed, figures, grow, model_type
+from fairseq_mtmoe.translation.data.new_pieces import LEAST_JOINS, changed, figures, grow, model_type
 from tests.helpers.piece_models import pieces_of, trained_pieces
 from tests.helpers.pretrained_translators import sentences
 

@@ -5,10 +5,10 @@ import shutil
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.translation.file_names import Side, find_side, indexed_sides, read_side_name, side_name
-from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.test_sets import tiers_of
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.translation.data.file_names import Side, find_side, indexed_sides, read_side_name, side_name
+from fairseq_mtmoe.translation.data.pairs import PairLoader, training_sizes
+from fairseq_mtmoe.translation.decode.test_sets import tiers_of
 from tests.helpers.digits import digit_dictionary, digit_task, make_digit_corpus, write_digits
 from tests.helpers.refused import refused
 

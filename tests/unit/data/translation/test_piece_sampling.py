@@ -9,9 +9,9 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe.data.translation.new_pieces import BPE, model_type
-from fairseq_mtmoe.data.translation.piece_sampling import SampledSide, _Bpe, _Unigram
-from fairseq_mtmoe.data.translation.vocabulary import Side
+from fairseq_mtmoe.translation.data.new_pieces import BPE, model_type
+from fairseq_mtmoe.translation.data.piece_sampling import SampledSide, _Bpe, _Unigram
+from fairseq_mtmoe.translation.data.vocabulary import Side
 from tests.helpers.piece_models import pieces_of, trained_pieces
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import texts

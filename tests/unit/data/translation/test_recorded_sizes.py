@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.data.translation.pairs import PairLoader
-from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
+from fairseq_mtmoe.translation.data.pairs import PairLoader
+from fairseq_mtmoe.translation.data.recorded_sizes import with_shards
 from tests.helpers.digits import digit_task, make_digit_corpus
 from tests.helpers.refused import refused
 

@@ -4,7 +4,7 @@ import json
 
 from hypothesis import HealthCheck, given, settings
 
-from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
+from fairseq_mtmoe.core.tiers import TIERS, load_tiers
 from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.refused import refused
 

@@ -4,7 +4,7 @@ import unicodedata
 
 import sentencepiece
 
-from fairseq_mtmoe.data.translation.vocabulary import Side
+from fairseq_mtmoe.translation.data.vocabulary import Side
 from tests.helpers.piece_models import pieces_of, trained_pieces
 
 LINE = "le petit élève trouve le vieux train."

@@ -7,8 +7,8 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from fairseq_mtmoe.conditioning import conditional_names
-from fairseq_mtmoe.models.ca_mtl import CAMTLModel
-from fairseq_mtmoe.models.ca_mtl.model import CAMTLConfig
+from fairseq_mtmoe.nlu.ca_mtl import CAMTLModel
+from fairseq_mtmoe.nlu.ca_mtl.model import CAMTLConfig
 from tests.helpers import encoders
 from tests.helpers.encoders import HEADS, all_numbers, built, conditional_encoder, dense_encoder, tag_model, task_batch
 from tests.helpers.refused import refused

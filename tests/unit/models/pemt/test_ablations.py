@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 import torch
 
-from fairseq_mtmoe.models.pemt import model as model_module
-from fairseq_mtmoe.models.pemt.sources import load
 from fairseq_mtmoe.moe.adapters import ADAPTERS
+from fairseq_mtmoe.pemt import model as model_module
+from fairseq_mtmoe.pemt.sources import load
 from fairseq_mtmoe.slots import adapter_blocks
 from tests.helpers.bert import in_all_places, perturb
 from tests.helpers.encoders import task_batch

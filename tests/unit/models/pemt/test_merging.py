@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.conditioning import PARTS
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt.sources import Metadata
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.pemt.sources import Metadata
 from tests.helpers.bert import perturb
 from tests.helpers.invoked import mtmoe
 from tests.helpers.pemt import BERT, RANK, T5, TRANSLATION, target_model

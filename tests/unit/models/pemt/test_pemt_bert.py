@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt.sources import load
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.pemt.sources import load
 from tests.helpers.bert import CONFIGS, TINY, batch, hugging_face_model, in_all_places, ours_of, perturb
 from tests.helpers.encoders import all_numbers, tag_model, task_batch
 from tests.helpers.pemt import (
@@ -23,8 +23,8 @@ from tests.helpers.pemt import (
 )
 from tests.helpers.refused import refused
 
-from fairseq_mtmoe.models.pemt import model as model_module  # isort: skip
-from fairseq_mtmoe.models.pemt.model import PemtBertModel  # isort: skip
+from fairseq_mtmoe.pemt import model as model_module  # isort: skip
+from fairseq_mtmoe.pemt.model import PemtBertModel  # isort: skip
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])

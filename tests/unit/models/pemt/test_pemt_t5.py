@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt.config import is_added
-from fairseq_mtmoe.models.pemt.model import PemtT5Model
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.multitask.task import Multitask
+from fairseq_mtmoe.pemt.config import is_added
+from fairseq_mtmoe.pemt.model import PemtT5Model
 from fairseq_mtmoe.slots import adapter_blocks
-from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.training.option_check import warn_of_what_does_nothing
 from tests.helpers.bert import perturb
 from tests.helpers.decoding import decode

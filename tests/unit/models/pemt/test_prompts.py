@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.models.pemt.base_model import CorrelatedPrompt, Prompt, mean_states
+from fairseq_mtmoe.pemt.base_model import CorrelatedPrompt, Prompt, mean_states
 
 LENGTHS, WIDTH, OWN = (3, 5, 1), 4, 6
 

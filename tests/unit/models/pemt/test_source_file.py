@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt.sources import (
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.pemt.sources import (
     KIND,
     PROMPT,
     Made,

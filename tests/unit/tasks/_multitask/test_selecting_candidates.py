@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_mtmoe.data.mixtures.candidates import Candidates, candidate_batch
 from fairseq_mtmoe.moe import BaseGate
-from fairseq_mtmoe.task_types.task_type import Regression
-from fairseq_mtmoe.tasks._multitask.selection import Selection, SelectionRecord, choose
+from fairseq_mtmoe.multitask.mixtures.candidates import Candidates, candidate_batch
+from fairseq_mtmoe.multitask.selection import Selection, SelectionRecord, choose
+from fairseq_mtmoe.nlu.types.task_type import Regression
 from tests.helpers.models import batch, moe_model
 
 CLASSES = (2, 4, 3)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from fairseq_mtmoe.analysis.run_log import read
+from fairseq_mtmoe.multitask import run_log, validation
+from fairseq_mtmoe.multitask.run_log import LINES, Stopwatch, TrainingRecord
+from fairseq_mtmoe.multitask.validation import GateMovement, Group, add_task_sums, group_values, log_groups
+from fairseq_mtmoe.report.run_log import read
 from fairseq_mtmoe.slots import expert_layers
-from fairseq_mtmoe.tasks._multitask import run_log, validation
-from fairseq_mtmoe.tasks._multitask.run_log import LINES, Stopwatch, TrainingRecord
-from fairseq_mtmoe.tasks._multitask.validation import GateMovement, Group, add_task_sums, group_values, log_groups
 from tests.helpers.digits import digit_fixture
 from tests.helpers.models import batch, moe_model, perturb
 from tests.helpers.pemt import pemt_translator, target_model

@@ -5,7 +5,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from fairseq_mtmoe.backbones.bert.pretrained import load
+from fairseq_mtmoe.nlu.bert.pretrained import load
 from tests.helpers.benchmark import make_benchmark, make_encoder, serialized_tokenizer, task_arguments
 from tests.helpers.bert import built
 from tests.helpers.trainers import groups_of, trainer_of

@@ -13,10 +13,10 @@ import torch
 from fairseq.logging import metrics
 from fairseq_cli.train import validate
 
-from fairseq_mtmoe.data.nlu.table import load_tables
-from fairseq_mtmoe.tasks._benchmark.metrics import score, standard_error
-from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport
-from fairseq_mtmoe.tasks.glue import about_encoder
+from fairseq_mtmoe.nlu.data.table import load_tables
+from fairseq_mtmoe.nlu.task.glue import about_encoder
+from fairseq_mtmoe.nlu.task.metrics import score, standard_error
+from fairseq_mtmoe.nlu.task.report import FoundSet, ValidationReport
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.refused import refused
 from tests.helpers.trainers import trainer_of

@@ -4,8 +4,8 @@ from contextlib import contextmanager
 import pytest
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import find_user_error
-from fairseq_mtmoe.sparsify.upcycle import upcycle
+from fairseq_mtmoe.core.errors import find_user_error
+from fairseq_mtmoe.training.sparsify.upcycle import upcycle
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.refused import refused

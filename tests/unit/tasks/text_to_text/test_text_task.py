@@ -7,7 +7,7 @@ import torch
 from fairseq_cli.train import validate
 from torch.nn import functional as F
 
-from fairseq_mtmoe.tasks.text_to_text import begun_dictionary, fill_dictionary
+from fairseq_mtmoe.nlu.task.text_to_text import begun_dictionary, fill_dictionary
 from tests.helpers.benchmark import make_benchmark
 from tests.helpers.bert import perturb
 from tests.helpers.refused import refused

@@ -6,8 +6,8 @@ from argparse import Namespace
 import pytest
 import torch
 
-from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.report.run_log import read
 from tests.helpers.invoked import mtmoe
 from tests.helpers.pretrained_translators import LANGS, save_translator, sentences, write_lines
 from tests.helpers.refused import refused

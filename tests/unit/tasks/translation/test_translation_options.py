@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
-from fairseq_mtmoe.tasks.translation.options import arguments
-from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.translation.task.config import TranslationHeatedConfig
+from fairseq_mtmoe.translation.task.options import arguments
+from fairseq_mtmoe.translation.task.task import TranslationHeatedTask
 from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.digits import digit_task, make_digit_corpus
 from tests.helpers.refused import refused

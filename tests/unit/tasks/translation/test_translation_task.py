@@ -11,13 +11,13 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from fairseq.logging import metrics
 from omegaconf import OmegaConf
 
-from fairseq_mtmoe.analysis.run_log import read
-from fairseq_mtmoe.analysis.scores import score_pair
-from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.decode import Decoding
-from fairseq_mtmoe.evaluation.translator import Translator
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES
+from fairseq_mtmoe.report.run_log import read
+from fairseq_mtmoe.report.scores import score_pair
 from fairseq_mtmoe.slots import expert_layers
+from fairseq_mtmoe.translation.decode.decode import Decoding
+from fairseq_mtmoe.translation.decode.translator import Translator
 from tests.helpers.digits import PAIRS, digit_dictionary, digit_fixture, digit_task
 from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig, perturb
 from tests.helpers.processes import run_processes

@@ -10,12 +10,12 @@ from fontTools.unicodedata import script
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.blocks import Block
-from fairseq_mtmoe.data.corpora.cleaning import cleaner
-from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, normalised
-from fairseq_mtmoe.data.corpora.cleaning.keys import are_among, fold, folded, folding, sentence_keys
-from fairseq_mtmoe.data.corpora.recipes.schema import Filters
-from fairseq_mtmoe.io.normalisation import normalise
+from fairseq_mtmoe.core.normalisation import normalise
+from fairseq_mtmoe.corpora.blocks import Block
+from fairseq_mtmoe.corpora.cleaning import cleaner
+from fairseq_mtmoe.corpora.cleaning.characters import CODES, Columns, normalised
+from fairseq_mtmoe.corpora.cleaning.keys import are_among, fold, folded, folding, sentence_keys
+from fairseq_mtmoe.corpora.recipes.schema import Filters
 
 # Letters, marks, digits, spaces and what is invisible, of scripts that Unicode treats each in its own way.
 ALPHABETS = [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.corpora.cleaning import keys
+from fairseq_mtmoe.corpora.cleaning import keys
 
 
 @pytest.mark.parametrize("at_once", [1, 1000, 1 << 22])

@@ -5,12 +5,12 @@ import sys
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.corpora.blocks import Block
-from fairseq_mtmoe.data.corpora.cleaning import languages as identification
-from fairseq_mtmoe.data.corpora.cleaning.cleaner import clean
-from fairseq_mtmoe.data.corpora.recipes.codes import plain_code
-from fairseq_mtmoe.data.corpora.recipes.schema import Filters
-from fairseq_mtmoe.data.translation.languages import MBART50, languages
+from fairseq_mtmoe.corpora.blocks import Block
+from fairseq_mtmoe.corpora.cleaning import languages as identification
+from fairseq_mtmoe.corpora.cleaning.cleaner import clean
+from fairseq_mtmoe.corpora.recipes.codes import plain_code
+from fairseq_mtmoe.corpora.recipes.schema import Filters
+from fairseq_mtmoe.translation.data.languages import MBART50, languages
 from tests.helpers.fasttext_files import write_model
 from tests.helpers.refused import refused
 

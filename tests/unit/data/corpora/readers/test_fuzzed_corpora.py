@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from tests.helpers.damage import damage
 from tests.helpers.reading import found_in, split_lines, written
 from tests.unit.data.corpora.readers.test_markup import REFERENCE, SOURCE, TMX, WMT

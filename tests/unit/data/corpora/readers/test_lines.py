@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.blocks import MAX_CHARACTERS, MAX_LINE, BadLine
-from fairseq_mtmoe.data.corpora.readers import lines as lines_module
-from fairseq_mtmoe.data.corpora.readers import read
+from fairseq_mtmoe.corpora.blocks import MAX_CHARACTERS, MAX_LINE, BadLine
+from fairseq_mtmoe.corpora.readers import lines as lines_module
+from fairseq_mtmoe.corpora.readers import read
 from tests.helpers.reading import found_in, split_lines, told, usable_line, written
 from tests.helpers.refused import refused
 

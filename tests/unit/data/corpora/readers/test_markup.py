@@ -4,7 +4,7 @@ import codecs
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.readers import read
+from fairseq_mtmoe.corpora.readers import read
 from tests.helpers.reading import found_in, told, written
 from tests.helpers.refused import refused
 

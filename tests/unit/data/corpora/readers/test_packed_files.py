@@ -9,7 +9,7 @@ import zipfile
 import pytest
 from backports import zstd
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.core.errors import UserError
 from tests.helpers.reading import corpus, found_in, written
 from tests.helpers.refused import refused
 

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from fairseq_mtmoe.data.corpora import readers
-from fairseq_mtmoe.data.corpora.readers import parts_of
+from fairseq_mtmoe.corpora import readers
+from fairseq_mtmoe.corpora.readers import parts_of
 from tests.helpers.reading import found_in, written
 
 ODD = [b"", b" ", b"\xff\xfe is none", b"\xef\xbb\xbfmark", b"a\rb", b"nul\0", b"BZh9 \x1f\x8b\x08", b"one\ttwo\tthree"]

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, HARMLESS, BadLine
-from fairseq_mtmoe.data.corpora.readers import read
-from fairseq_mtmoe.data.corpora.recipes.schema import Role
+from fairseq_mtmoe.corpora.blocks import BAD_REASONS, HARMLESS, BadLine
+from fairseq_mtmoe.corpora.readers import read
+from fairseq_mtmoe.corpora.recipes.schema import Role
 from tests.helpers.reading import written
 from tests.helpers.refused import refused
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.vocabulary.codes import codes_of_model
+from fairseq_mtmoe.corpora.vocabulary.codes import codes_of_model
 from tests.helpers.refused import refused
 
 NLLB = ("eng_Latn", "swh_Latn", "arb_Arab", "arz_Arab", "zho_Hans", "zho_Hant", "yue_Hant", "kas_Arab", "lug_Latn")

@@ -10,8 +10,8 @@ from fontTools.unicodedata import script
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_RECIPE, load, table
-from fairseq_mtmoe.data.corpora.vocabulary.training import required_characters, train_model
+from fairseq_mtmoe.corpora.vocabulary.pieces import OF_GIVEN, OF_RECIPE, load, table
+from fairseq_mtmoe.corpora.vocabulary.training import required_characters, train_model
 from tests.helpers.piece_models import trained_pieces
 from tests.helpers.refused import refused
 

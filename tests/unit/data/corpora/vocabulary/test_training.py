@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
-from fairseq_mtmoe.data.corpora.vocabulary import training as spm
-from fairseq_mtmoe.data.corpora.vocabulary.training import default_size, sample_lines
+from fairseq_mtmoe.corpora.cleaning.keys import mixed
+from fairseq_mtmoe.corpora.vocabulary import training as spm
+from fairseq_mtmoe.corpora.vocabulary.training import default_size, sample_lines
 from tests.helpers.refused import refused
 
 WORDS = [a + b + c for a in ("gar", "mon", "tel") for b in ("di", "ro", "sa") for c in ("n", "lt", "mer")]

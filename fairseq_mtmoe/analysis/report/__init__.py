@@ -1,1 +1,0 @@
-"""The page of `mtmoe report`: one HTML file that needs no network."""

@@ -1,1 +1,0 @@
-"""One folder per backbone, with its blocks, which have slots, and its model."""

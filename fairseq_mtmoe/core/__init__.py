@@ -1,0 +1,1 @@
+"""The ground of all folders: errors, files, checked readers, options, tables and pages."""

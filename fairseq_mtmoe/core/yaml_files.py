@@ -1,0 +1,54 @@
+"""Users' YAML files.
+
+PyYAML's safe loader runs no code. But it accepts duplicate names, and values that JSON does not have.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import read_text
+
+MAX_CHARACTERS = 2_000_000  # of a file: PyYAML needs 10 s for them
+_PREFIX = "tag:yaml.org,2002:"
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """PyYAML's safe loader without duplicate names; dates are text, as in YAML 1.2."""
+
+    yaml_implicit_resolvers = {
+        first: [resolver for resolver in resolvers if resolver[0] != f"{_PREFIX}timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if repeated:
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1} begins a value with `{repeated[0]}` twice")
+        content: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return content
+
+
+def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
+    """Return a YAML file's names and values (UserError).
+
+    what, form: noun phrases for errors, such as `a recipe` and its names.
+    """
+    text = read_text(path, what)
+    if len(text) > MAX_CHARACTERS:
+        raise_invalid(str(path), f"{what} of at most {MAX_CHARACTERS:,} characters", len(text))
+    try:
+        content = yaml.load(text, _Loader)
+        json.dumps(content)  # refuses sets, bytes, and values that contain themselves
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"`{path}` must be {what} in YAML, but cannot be read: {reason}.") from error
+    if not isinstance(content, dict):
+        raise_invalid(str(path), f"{what}: {form}", type(content).__name__)
+    return content

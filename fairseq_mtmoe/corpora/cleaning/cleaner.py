@@ -1,0 +1,157 @@
+"""Filters of a block's training pairs: rules over columns of texts, a few microseconds per pair."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, compress
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.corpora.blocks import Block
+from fairseq_mtmoe.corpora.cleaning.characters import LENGTH_PADDING, WIDE, Columns, normalised, wide
+from fairseq_mtmoe.corpora.cleaning.keys import Keys, SideKeys, exact_keys, mixed
+from fairseq_mtmoe.corpora.cleaning.languages import FOREIGN, in_other_language, letters
+from fairseq_mtmoe.corpora.recipes.schema import Action, Filters
+
+SAMPLES = 5  # pairs of each rule in a report
+_SHOWN = 200  # characters of a sentence in a report
+
+Sample = tuple[int, str, str]  # (line of the corpus, source sentence, target sentence)
+
+Found = NDArray[np.bool_]
+
+# Largest share of a sentence's letters in foreign scripts, wide letters counted as several. Software manuals are half
+# names in many languages; text in another language is above this share.
+MAX_FOREIGN = 0.7
+_AT_ONCE = 4096  # pairs whose arrays fit into the processor's cache, which makes rules a third faster
+
+# Rules in order, with their explanations in reports; a pair counts for the first rule that finds it. The last three are
+# applied elsewhere, as they need the keys of other corpora (`are_among`, `first_occurrences`).
+RULES = {
+    "length": "a side is longer than `max_characters`",
+    "empty": "a side has neither letters nor digits",
+    "ratio": "one side is over `max_ratio` times as long as the other",
+    "copy": "source and target are equal except for case, punctuation and spaces",
+    "wrong_script": f"over {MAX_FOREIGN:.0%} of a side's letters belong to scripts of other languages",
+    "language": "a side is in another language according to the model of `identify`",
+    "held_out": "a side is a validation or test sentence of any language pair",
+    "duplicate": "the pair occurred before in its language pair's corpora",
+    "near_duplicate": "the pair occurred before, except for case, punctuation, spaces and digits",
+}
+
+@dataclass
+class Cleaned:
+    """The kept pairs of a block, with keys and counts."""
+
+    source: list[str]  # normalised
+    target: list[str]
+    lines: NDArray[np.int64]
+    exact: Keys  # keys of pairs
+    near: Keys  # keys of pairs without case, punctuation, spaces and digits
+    source_keys: Keys  # `sentence_keys` of `source`
+    target_keys: Keys
+    counts: Counter[str]  # pairs left out, by `RULES`
+    samples: dict[str, list[Sample]]  # pairs left out, by rule
+
+
+class _Side:
+    """One side of pairs for the rules; in lengths and letters a wide character counts as `WIDE`."""
+
+    def __init__(self, texts: Sequence[str], most: int) -> None:
+        self.too_long: Found = np.array([len(text) > most for text in texts], np.bool_)
+        # Texts that are too long are not examined, as one line may be as long as all others.
+        self.texts = ["" if len(text) > most else text for text in texts]
+
+    @cached_property
+    def columns(self) -> Columns:
+        return Columns.of(self.texts)
+
+    @cached_property
+    def keys(self) -> SideKeys:
+        return SideKeys.of(self.columns)
+
+    @cached_property
+    def widths(self) -> NDArray[np.int64]:
+        """Return the texts' lengths, with `LENGTH_PADDING`."""
+        lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts)) + LENGTH_PADDING
+        return lengths + (WIDE - 1) * self.columns.sums(wide()[self.columns.codes])
+
+    def is_foreign(self, lang: str) -> Found:
+        foreign, native = np.divmod(self.columns.sums(letters(lang)[self.columns.codes]), FOREIGN)
+        is_foreign: Found = foreign > MAX_FOREIGN * (foreign + native)
+        return is_foreign
+
+
+def _rules(
+    source: _Side, target: _Side, langs: Sequence[str], filters: Filters
+) -> Iterator[tuple[str, Callable[[Found], Found]]]:
+    """Yield rules, with functions from the mask of pairs still kept to the mask of pairs found."""
+    yield "length", lambda _: source.too_long | target.too_long
+    yield "empty", lambda _: (source.keys.counted == 0) | (target.keys.counted == 0)
+    widths = (source.widths, target.widths)
+    yield "ratio", lambda _: np.maximum(*widths) / np.minimum(*widths) > filters.max_ratio
+    if filters.copies is Action.drop:
+        yield "copy", lambda _: source.keys.sentence == target.keys.sentence
+    if filters.wrong_script is Action.drop:
+        yield "wrong_script", lambda _: source.is_foreign(langs[0]) | target.is_foreign(langs[1])
+    if filters.identify is not None:
+        yield "language", lambda stays: _is_other((source, target), stays, langs, filters)
+
+
+def _is_other(sides: Sequence[_Side], stays: Found, langs: Sequence[str], filters: Filters) -> Found:
+    """Return which of the kept pairs have a side that the model takes for another language."""
+    is_other = np.zeros(len(stays), np.bool_)
+    for side, lang in zip(sides, langs, strict=True):
+        rows = np.flatnonzero(stays & ~is_other)
+        texts = [side.texts[row] for row in rows.tolist()]
+        is_other[rows] = in_other_language(texts, lang, str(filters.identify), filters.min_confidence)
+    return is_other
+
+
+def clean(block: Block, langs: Sequence[str], filters: Filters | None) -> Cleaned:
+    """Return the normalised pairs that no rule finds, with keys; all of them without `filters`.
+
+    `langs` are the languages of source and target, in plain codes.
+    """
+    most = sys.maxsize if filters is None else filters.max_characters
+    parts = [slice(at, at + _AT_ONCE) for at in range(0, max(len(block.source), 1), _AT_ONCE)]
+    source = list(chain.from_iterable(normalised(block.source[at]) for at in parts))
+    target = list(chain.from_iterable(normalised(block.target[at]) for at in parts))
+    counts = Counter[str]()
+    samples: dict[str, list[Sample]] = {}
+    arrays = []
+    for at in parts:
+        source_side, target_side = _Side(source[at], most), _Side(target[at], most)
+        stays = np.ones(len(source_side.texts), np.bool_)
+        rules = _rules(source_side, target_side, langs, filters) if filters else ()
+        for rule, find in rules:
+            left_out = np.flatnonzero(find(stays) & stays)
+            stays[left_out] = False
+            counts[rule] += len(left_out)
+            rows = (left_out + at.start).tolist()
+            lost = (sample(int(block.lines[row]), source[row], target[row]) for row in rows)
+            samples[rule] = chosen([*samples.get(rule, ()), *lost])
+        near = mixed(source_side.keys.near, target_side.keys.near)
+        arrays.append((stays, near, source_side.keys.sentence, target_side.keys.sentence))
+    stays, *keys = (np.concatenate(some) for some in zip(*arrays, strict=True))
+    source, target = list(compress(source, stays)), list(compress(target, stays))
+    near, source_keys, target_keys = (some[stays] for some in keys)
+    exact = exact_keys(source, target)
+    lines = block.lines[stays]
+    return Cleaned(source, target, lines, exact, near, source_keys, target_keys, counts, samples)
+
+
+def sample(line: int, source: str, target: str) -> Sample:
+    """Return a pair for reports, with long sentences truncated."""
+    source, target = (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…" for text in (source, target))
+    return line, source, target
+
+
+def chosen(samples: Iterable[Sample]) -> list[Sample]:
+    """Return `SAMPLES` of them by hash, sorted by line, independent of the order of blocks."""
+    by_hash = sorted(samples, key=lambda pair: xxhash.xxh3_64_intdigest("\n".join(map(str, pair)).encode()))
+    return sorted(by_hash[:SAMPLES])

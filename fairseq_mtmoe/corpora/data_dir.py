@@ -1,0 +1,171 @@
+"""Output directories that are complete or absent, made only once, and replaced only on request."""
+
+import errno
+import json
+import logging
+import os
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.core.digest import digest_of_file
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import read_json
+
+logger = logging.getLogger(__name__)
+
+STAMP = "stamp.json"
+MANIFEST = "manifest.json"
+_DISK_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO,
+    errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG,  # a file in place of a folder, or an unusable name
+)  # fmt: skip
+
+
+def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
+    """Write the hashes of all files of a complete data directory, and those of its raw files."""
+    content = {"raw": raw, "files": _hashes(folder, sorted(_file_sizes(folder)), digest_of_file)}
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _hashes(folder: Path, names: Iterable[str], digest: Callable[[Path], str]) -> dict[str, str]:
+    paths = {name: folder / name for name in names}
+    with ThreadPoolExecutor() as pool:  # hashing releases the GIL
+        return dict(zip(paths, pool.map(digest, paths.values()), strict=True))
+
+
+@contextmanager
+def written_once(
+    out: Path,
+    key: str,
+    options: Mapping[str, object],
+    overwrite: bool,
+    digest: Callable[[Path], str],
+) -> Iterator[Path | None]:
+    """Yield an empty folder that becomes `out`; None if `out` is complete.
+
+    On failure `out` stays as it was. The stamp keeps `options`, to tell later what differs.
+    `overwrite` replaces a directory with another key. `digest` returns a file's SHA-256.
+
+    Raises:
+        UserError: `out` has other content or cannot be written.
+    """
+    out = Path(os.path.realpath(out))
+    versions = {"sentencepiece": version("sentencepiece"), "unicode": unicodedata.unidata_version}
+    made_with = {**versions, **options}
+    with disk_errors_of(out):
+        backup = out.with_name(f".{out.name}.replaced")
+        if backup.exists():  # a run was killed between the two renames below, or right after them
+            shutil.rmtree(backup) if out.exists() else os.rename(backup, out)
+        if os.path.lexists(out):
+            stamp, present = _own_content(out)
+            if stamp["key"] == key:
+                damaged = _find_damaged(out, present, stamp["files"], digest)
+                if damaged is None:
+                    yield None
+                    return
+                logger.warning(f"`{out / damaged}` has changed since it was written; all of `{out}` is made again.")
+            elif stamp["files"] and not overwrite:
+                raise UserError(_refusal(out, stamp["made_with"], made_with))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # The lock of the work folder keeps other processes out.
+        partial = out.with_name(f".{out.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            yield partial
+            stamp = {"key": key, "files": _file_sizes(partial), "made_with": made_with}
+            text = json.dumps(stamp, indent=1, sort_keys=True) + "\n"
+            (partial / STAMP).write_text(text, encoding="utf-8")
+            if out.exists():  # POSIX only replaces empty folders, so a full one is renamed first
+                os.rename(out, backup)
+            os.rename(partial, out)
+            shutil.rmtree(backup, ignore_errors=True)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def disk_errors_of(out: Path) -> Iterator[None]:
+    """Turn errors of the file system within into a `UserError` about `out`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        raise UserError(f"`{out}` cannot be written: {error.strerror}.") from error
+
+
+def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the stamp of `out` and its files' sizes, if they are all our files."""
+    if not out.is_dir():
+        raise UserError(f"`{out}` must be a folder, but is none; give another output folder.")
+    try:
+        content = read_json(out / STAMP)
+        stamp: dict[str, Any] = {"key": str(content["key"])}
+        stamp |= {name: dict(content[name]) for name in ("files", "made_with")}
+    except (ValueError, KeyError, TypeError):
+        stamp = {"key": "", "files": {}, "made_with": {}}
+    present = _file_sizes(out)
+    strangers = sorted(set(present) - set(stamp["files"]))
+    if strangers:
+        raise UserError(
+            f"`{out}` must hold only files of `mtmoe prepare`, but holds `{strangers[0]}`"
+            f" ({len(strangers)} such files in all); move them away or give another output folder."
+        )
+    return stamp, present
+
+
+def _file_sizes(folder: Path) -> dict[str, int]:
+    """Return files' sizes by relative path; -1 for pipes and broken links."""
+    sizes = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_dir() and path != folder / STAMP:
+            size = path.stat().st_size if path.is_file() else -1
+            sizes[path.relative_to(folder).as_posix()] = size
+    return sizes
+
+
+def _find_damaged(
+    folder: Path, present: Mapping[str, int], sizes: Mapping[str, int], digest: Callable[[Path], str]
+) -> str | None:
+    """Return the first file that is missing or has changed; None without."""
+    for name, size in sizes.items():
+        if present.get(name) != size:
+            return name
+    if not (folder / MANIFEST).exists():
+        return None
+    try:
+        expected = dict(read_json(folder / MANIFEST)["files"])
+    except (ValueError, KeyError, TypeError):
+        return MANIFEST
+    actual = _hashes(folder, expected, digest)
+    return next((name for name, sha in expected.items() if actual[name] != sha), None)
+
+
+def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """Return the message that `out` is not replaced."""
+    before, now = flat(before), flat(now)
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    changes = ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
+    return (
+        f"`{out}` was made with {changes}, and models trained on it would not fit its replacement;"
+        " give another output folder, or --overwrite to replace it, which repeats only the stages that depend on that."
+    )
+
+
+def flat(values: Mapping[str, object], start: str = "") -> dict[str, object]:
+    """Return settings by dotted name, such as `filters.max_ratio`."""
+    settings: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            settings |= flat(value, f"{start}{name}.")
+        else:
+            settings[f"{start}{name}"] = value
+    return settings

@@ -1,0 +1,140 @@
+"""The first stage: raw files are unpacked, and read and cleaned in parts by the workers."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.normalisation import normalise
+from fairseq_mtmoe.corpora import blocks
+from fairseq_mtmoe.corpora.blocks import HARMLESS, BadLine, Block, CorpusFiles
+from fairseq_mtmoe.corpora.cleaning.cleaner import clean as clean_pairs
+from fairseq_mtmoe.corpora.engine.state import BAD_LINES, CorpusState, training_by_pair
+from fairseq_mtmoe.corpora.engine.work import packed, save
+from fairseq_mtmoe.corpora.engine.workers import MEGABYTE, Tools
+from fairseq_mtmoe.corpora.readers import parts_of, read
+from fairseq_mtmoe.corpora.readers.unpacking import is_packed, split_member, unpack
+from fairseq_mtmoe.corpora.recipes.schema import Filters
+
+# Of a part, on both sides together: a block's pairs have fewer unless they are over 300 bytes each.
+PART_BYTES = 16 << 20
+
+
+def clean(tools: Tools, corpora: Sequence[CorpusFiles], filters: Filters, folder: Path) -> list[CorpusState]:
+    """Return the corpora with their cleaned pairs, in files in `folder`."""
+    unpacked = _unpack_all(tools, corpora, folder / "unpacked")
+    cuts = [partial(parts_of, files, blocks.BLOCK, PART_BYTES) for files in unpacked]
+    cut_parts = tools.run("Finding lines", cuts, [_megabytes(files) for files in unpacked], "MB")
+    jobs, megabytes, owners = [], [], []
+    states = [CorpusState(files) for files in corpora]
+    for number, (files, parts) in enumerate(zip(unpacked, cut_parts, strict=True)):
+        (folder / f"{number:05d}").mkdir()
+        for place, part_files in enumerate(parts or [files]):
+            out = folder / f"{number:05d}" / f"{place:06d}"
+            jobs.append(partial(clean_part, part_files, filters, blocks.BLOCK, out))
+            megabytes.append(_megabytes(part_files))
+            owners.append(states[number])
+    cleaned = tools.run("Reading and cleaning", jobs, megabytes, "MB")
+    for owner, part in zip(owners, cleaned, strict=True):
+        owner.add_part(part)
+    shutil.rmtree(folder / "unpacked", ignore_errors=True)
+    return states
+
+
+def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> list[CorpusFiles]:
+    """Return the corpora with their packed files unpacked into `folder`."""
+    folder.mkdir()
+    places: dict[Path, Path] = {}
+    by_archive: dict[Path, dict[Path, Path]] = {}
+    for path in dict.fromkeys(path for files in corpora for path in files.paths):
+        if is_packed(path):
+            places[path] = folder / str(len(places))
+            by_archive.setdefault(split_member(path)[0], {})[path] = places[path]
+    jobs = [partial(unpack, members) for members in by_archive.values()]
+    sizes = [archive.stat().st_size / MEGABYTE for archive in by_archive]
+    tools.run("Unpacking", jobs, sizes, "MB")
+    return [replace(files, unpacked=tuple(places.get(path, path) for path in files.paths)) for files in corpora]
+
+
+def _megabytes(files: CorpusFiles) -> float:
+    """Return the size of the bytes to read of a corpus or a part of it."""
+    size = 0
+    for content, (start, end) in zip(files.contents, files.spans, strict=False):
+        size += (content.path.stat().st_size if end is None else end) - start
+    return size / MEGABYTE
+
+
+def clean_part(files: CorpusFiles, filters: Filters, block_size: int, out: Path) -> CorpusState:
+    """Clean a part of a corpus and save it in files named from `out` on; a job."""
+    part = CorpusState(files)
+    bad_list = out.with_name(f"{out.name}.{BAD_LINES}")
+    with open(bad_list, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        for item in read(files, block_size):
+            if isinstance(item, BadLine):
+                name = part.add_bad_line(item)
+                if item.reason not in HARMLESS:
+                    writer.writerow([files.name, name, item.line, item.reason, item.excerpt])
+            else:
+                block = out.with_name(f"{out.name}-{len(part.blocks):04d}.npz")
+                part.add_part(clean_block(item, files, filters, block))
+    if bad_list.stat().st_size:
+        part.bad_lists.append(bad_list)
+    return part
+
+
+def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -> CorpusState:
+    """Clean and save a block, with the sides in the pair's order."""
+    if files.is_turned:  # its references are its target's
+        block = replace(block, source=block.target, target=block.source, references=())
+    cleaned = clean_pairs(block, files.pair.split("-"), None if files.is_evaluation else filters)
+    arrays = {"source": packed(cleaned.source), "target": packed(cleaned.target)}
+    for number, lines in enumerate(block.references):
+        arrays[f"reference{number}"] = packed(list(map(normalise, lines)))
+    for name in ("lines", "exact", "near", "source_keys", "target_keys"):
+        arrays[name] = getattr(cleaned, name)
+    save(out, **arrays)
+    return CorpusState(
+        files,
+        blocks=[out],
+        sizes=[len(cleaned.source)],
+        references=len(block.references),
+        read=len(block.source),
+        kept=len(cleaned.source),
+        dropped=cleaned.counts,
+        samples=cleaned.samples,
+    )
+
+
+def check_cleaned(corpora: Sequence[CorpusState], held_out: Mapping[str, int]) -> None:
+    """Check that enough is left of each language pair to hold pairs out."""
+    for pair, in_pair in training_by_pair(corpora).items():
+        if kept := sum(corpus.kept for corpus in in_pair):
+            check_enough(pair, held_out.get(pair, 0), kept)
+            continue
+        dropped: Counter[str] = sum((corpus.dropped for corpus in in_pair), Counter())
+        lost = [f"{count:,} by {rule}" for rule, count in dropped.most_common()]
+        if bad := sum(corpus.bad.total() for corpus in in_pair):
+            lost.append(f"{bad:,} unreadable")
+        names = ", ".join(corpus.files.name for corpus in in_pair)
+        raise UserError(
+            f"`{pair}` must have training pairs, but cleaning leaves none in {names}"
+            f" ({', '.join(lost) or 'which are empty'}); check that their files have the languages"
+            " and columns of the recipe, loosen its `filters`, or remove these corpora."
+        )
+
+
+def check_enough(pair: str, held_out: int, pairs: int) -> None:
+    """Check that a pair keeps at least as many training pairs as are held out."""
+    if pairs < 2 * held_out:
+        raise UserError(
+            f"`held_out` must leave {pair} at least as many training pairs as it takes, but takes"
+            f" {held_out} of {pairs}; lower it (with `--recipe folder`: `--held-out`), or add"
+            " corpora for validation and test to the recipe."
+        )

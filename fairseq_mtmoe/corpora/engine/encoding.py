@@ -1,0 +1,225 @@
+"""The third stage: train a vocabulary or take a given one, and encode every block."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.core.digest import digest_of_file
+from fairseq_mtmoe.core.files import read_bytes, read_text
+from fairseq_mtmoe.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, write_dictionary
+from fairseq_mtmoe.corpora.engine.state import SIDES, CorpusState, Place, training_by_pair
+from fairseq_mtmoe.corpora.engine.work import hash_of, lines_of, load, save
+from fairseq_mtmoe.corpora.engine.workers import Tools
+from fairseq_mtmoe.corpora.recipes.recipe import SOURCE_FILES, Recipe
+from fairseq_mtmoe.corpora.recipes.schema import SIZE_RULE
+from fairseq_mtmoe.corpora.vocabulary.pieces import load as load_pieces
+from fairseq_mtmoe.corpora.vocabulary.pieces import with_tag
+from fairseq_mtmoe.corpora.vocabulary.training import sample_lines, train
+from fairseq_mtmoe.translation.data.file_names import TAG
+
+MODEL, IDS, DICTIONARY = "spm.model", "ids.npy", "dict.txt"
+# Begins the names of such files of sources, if they have a vocabulary of their own.
+SOURCE = "source."
+
+Indices = Mapping[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The vocabulary: SentencePiece models, dictionaries, and the id of each piece.
+
+    has_sources: it is of targets, and there is another of sources.
+    """
+
+    folder: Path
+    symbols: int  # of the larger dictionary, with fairseq's four
+    digest: str  # of all files
+    has_sources: bool = False
+
+    def model(self, kind: str = "") -> Path:
+        """Return the path of the SentencePiece model; `kind` is `SOURCE` or empty."""
+        return self.folder / f"{kind}{MODEL}"
+
+    def dictionary(self, kind: str = "") -> Path:
+        """Return the path of the dictionary."""
+        return self.folder / f"{kind}{DICTIONARY}"
+
+    def kind(self, lang: str, recipe: Recipe) -> str:
+        """Return the kind of a language's vocabulary."""
+        return SOURCE if self.has_sources and lang in recipe.source_languages() else ""
+
+
+Encoded = tuple[list[CorpusState], Vocabulary]  # all corpora with their ids, and the vocabulary
+
+
+def encode(
+    tools: Tools, corpora: list[CorpusState], recipe: Recipe, given_files: Mapping[str, Path], folder: Path
+) -> Encoded:
+    """Return the corpora with files of ids in `folder`, and the vocabulary.
+
+    `given_files` are those of a given vocabulary.
+    """
+    vocabulary = make_vocabulary(tools, corpora, recipe, given_files, folder)
+    jobs, sizes, owners = [], [], []
+    for number, corpus in enumerate(corpora):
+        kinds = [vocabulary.kind(lang, recipe) for lang in corpus.files.pair.split("-")]
+        for block, place in enumerate(corpus.places):
+            corpus.ids.append(folder / f"{number:05d}" / f"{block:06d}.npz")
+            jobs.append(partial(encode_block, place, vocabulary, kinds, corpus.files.tagged, corpus.ids[-1]))
+            sizes.append(place.size)
+            owners.append(corpus)
+    for corpus, counts in zip(owners, tools.run("Encoding", jobs, sizes), strict=True):
+        for side in SIDES:
+            corpus.tokens.setdefault(side, Counter()).update(counts[side])
+    return corpora, vocabulary
+
+
+def make_vocabulary(
+    tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe, given_files: Mapping[str, Path], folder: Path
+) -> Vocabulary:
+    """Train a model on text drawn by temperature, or take the given one."""
+    is_tagged = any(corpus.files.is_synthetic for corpus in corpora)
+    model = read_bytes(given_files["model"]) if given_files else _train(tools, corpora, recipe)
+    symbols = _write_vocabulary(folder, "", model, given_files.get("dictionary"), is_tagged)
+    if has_sources := SOURCE_FILES[0] in given_files:
+        model = read_bytes(given_files[SOURCE_FILES[0]])
+        others = _write_vocabulary(folder, SOURCE, model, given_files[SOURCE_FILES[1]], is_tagged)
+        symbols = max(symbols, others)
+    if recipe.vocabulary.size is None and not given_files:
+        tools.progress.note(f"Vocabulary: {symbols:,} pieces by default: {SIZE_RULE}")
+    digest = hash_of([digest_of_file(path) for path in sorted(folder.iterdir())])
+    return Vocabulary(folder, symbols, digest, has_sources)
+
+
+def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> bytes:
+    """Return a trained model."""
+    by_pair = training_by_pair(corpora)
+    sizes = Counter[str]()  # training sentences of each language, in all pairs together
+    for pair, in_pair in by_pair.items():
+        sizes.update(dict.fromkeys(pair.split("-"), sum(corpus.kept for corpus in in_pair)))
+    indices = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
+    jobs = list(_gather_jobs(by_pair, indices))
+    counts = [len(job.args[2]) for job in jobs]
+    lines_by_job = tools.run("Drawing text for the vocabulary", jobs, counts, "sentences")
+    text = [line for lines in lines_by_job for line in lines]
+    with tools.progress.call("Making the vocabulary"):
+        return train(text, recipe.vocabulary, sizes.total())
+
+
+def _gather_jobs(by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices) -> Iterator[partial[list[str]]]:
+    """Yield jobs for sentences, by sorted indices in each language's training text."""
+    starts = dict.fromkeys(indices, 0)
+    for pair, in_pair in sorted(by_pair.items()):
+        for place in itertools.chain.from_iterable(corpus.places for corpus in in_pair):
+            kept = place.rows()
+            for side, lang in zip(SIDES, pair.split("-"), strict=True):
+                if lang not in indices:  # a language without sentences
+                    continue
+                first, last = np.searchsorted(indices[lang], [starts[lang], starts[lang] + len(kept)])
+                if first < last:
+                    rows = kept[indices[lang][first:last] - starts[lang]]
+                    yield partial(gather_block, place.block, side, rows)
+                starts[lang] += len(kept)
+
+
+def gather_block(block: Path, side: str, rows: NDArray[np.int64]) -> list[str]:
+    """Return some lines of a block; a job."""
+    return lines_of(load(block, side)[side], rows)
+
+
+def _write_vocabulary(folder: Path, kind: str, model: bytes, dictionary: Path | None, is_tagged: bool) -> int:
+    """Write the files of a vocabulary; return the number of its symbols."""
+    pieces = load_pieces(model, dictionary)
+    pieces = with_tag(pieces) if is_tagged else pieces
+    (folder / f"{kind}{MODEL}").write_bytes(model)
+    np.save(folder / f"{kind}{IDS}", pieces.ids)
+    write_dictionary(folder / f"{kind}{DICTIONARY}", pieces.symbols)
+    return len(SPECIAL) + len(pieces.symbols)
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """A vocabulary in memory, for one side."""
+
+    model: sentencepiece.SentencePieceProcessor
+    ids: NDArray[np.int32]  # the dictionary's id of each piece
+    others: Mapping[str, int]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
+    tag: int | None
+
+
+@lru_cache(2)
+def _load_encoder(vocabulary: Vocabulary, kind: str) -> _Encoder:
+    model = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary.model(kind)))
+    ids = np.load(vocabulary.folder / f"{kind}{IDS}")
+    lines = read_text(vocabulary.dictionary(kind)).removesuffix("\n").split("\n")
+    symbols = {line.rpartition(" ")[0]: index for index, line in enumerate(lines, len(SPECIAL))}
+    tag = symbols.pop(TAG, None)
+    pieces = {model.id_to_piece(piece) for piece in range(model.get_piece_size())}
+    others = {symbol: symbols[symbol] for symbol in symbols.keys() - pieces}
+    return _Encoder(model, ids, others, tag)
+
+
+def encode_block(
+    place: Place, vocabulary: Vocabulary, kinds: Sequence[str], tagged: str, out: Path
+) -> dict[str, Counter[str]]:
+    """Write the ids and lengths of a block's kept sentences; return counts by side.
+
+    `kinds` are those of the vocabulary for each side. The side `tagged` begins with `TAG`.
+    """
+    texts = load(place.block, *SIDES)
+    rows = place.rows()
+    arrays: dict[str, NDArray[Any]] = {}
+    counts: dict[str, Counter[str]] = {}
+    for side, kind in zip(SIDES, kinds, strict=True):
+        encoder = _load_encoder(vocabulary, kind)
+        all_lines = lines_of(texts[side])
+        lines = [all_lines[row] for row in rows.tolist()]
+        ids, lengths = encode_lines(lines, encoder.model, encoder.ids, encoder.others)
+        counts[side] = Counter(
+            tokens=len(ids) - len(lengths),
+            unknown=int((ids == UNKNOWN).sum()),
+            words=sum(line.count(" ") + 1 for line in lines if line),
+            characters=sum(map(len, lines)),
+        )
+        if side == tagged:
+            assert encoder.tag is not None, "the dictionary lacks the tag"
+            ids = np.insert(ids, np.cumsum(lengths) - lengths, encoder.tag)
+            lengths = lengths + 1
+        arrays |= {f"{side}_ids": ids.astype(id_type(vocabulary.symbols)), f"{side}_lengths": lengths}
+    save(out, **arrays)
+    return counts
+
+
+def encode_lines(
+    lines: Sequence[str], model: sentencepiece.SentencePieceProcessor, table: NDArray[np.int32],
+    others: Mapping[str, int],
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:  # fmt: skip
+    """Return the ids of all sentences with their ends, and their lengths.
+
+    `table` has the id of each piece, and `others` those of texts that are unknown to the model.
+    """
+    pieces: list[list[int]] = model.encode(list(lines), num_threads=1)
+    lengths = np.fromiter(map(len, pieces), np.int32, len(pieces))
+    flat = np.fromiter(itertools.chain.from_iterable(pieces), np.int32, int(lengths.sum()))
+    ids = np.full(len(flat) + len(lengths), EOS, np.int32)
+    is_piece = np.ones(len(ids), np.bool_)
+    is_piece[np.cumsum(lengths + 1, dtype=np.int64) - 1] = False
+    ids[is_piece] = table[flat]
+    ends = np.cumsum(lengths + 1)
+    unknown = np.flatnonzero(ids == UNKNOWN) if others else ()
+    for line in np.unique(np.searchsorted(ends, unknown, side="right")).tolist():
+        names = model.encode(lines[line], out_type=str)
+        for at, name in enumerate(names, ends[line] - len(names) - 1):
+            if ids[at] == UNKNOWN:
+                ids[at] = others.get(name, UNKNOWN)
+    return ids, lengths + 1

@@ -1,0 +1,176 @@
+"""All stages, one after the other: from a recipe and raw files to a data directory."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+from pydantic_core import to_jsonable_python
+
+from fairseq_mtmoe.core.digest import digest_of
+from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.corpora import blocks, report
+from fairseq_mtmoe.corpora.blocks import CorpusFiles
+from fairseq_mtmoe.corpora.cleaning import keys
+from fairseq_mtmoe.corpora.cleaning.languages import check_model
+from fairseq_mtmoe.corpora.data_dir import write_manifest, written_once
+from fairseq_mtmoe.corpora.engine.cleaning import check_cleaned, clean
+from fairseq_mtmoe.corpora.engine.encoding import Encoded, encode
+from fairseq_mtmoe.corpora.engine.selecting import Draw, select
+from fairseq_mtmoe.corpora.engine.state import CorpusState
+from fairseq_mtmoe.corpora.engine.work import WorkFolder, hash_of
+from fairseq_mtmoe.corpora.engine.workers import Progress, Tools, Workers
+from fairseq_mtmoe.corpora.engine.writing import DataDirectory
+from fairseq_mtmoe.corpora.raw_files import Digests, check_file, items_of
+from fairseq_mtmoe.corpora.recipes.codes import reversed_pair
+from fairseq_mtmoe.corpora.recipes.recipe import SOURCE_FILES, Recipe
+from fairseq_mtmoe.corpora.recipes.schema import Filters, Role
+from fairseq_mtmoe.corpora.vocabulary.pieces import expect_tag
+
+# Raised whenever the same input would give other training or evaluation data: a directory made
+# before is then out of date. (`work.FORMAT` is of the files between stages, which a run makes anew
+# without being asked.)
+ENGINE = 1
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a run: recipe, files and their hashes."""
+
+    recipe: Recipe
+    corpora: list[CorpusFiles]
+    vocabulary: dict[str, Path]  # `model` and `dictionary`, where they are given
+    vocabulary_digests: list[str]
+    filters: Filters  # with the path of the model for language identification
+    identification: list[str]  # the hash of that model, where there is one
+
+    @property
+    def made_from(self) -> dict[str, object]:
+        """Return all settings and inputs that affect the data directory, by name."""
+        values = to_jsonable_python(asdict(self.recipe))
+        for name in ("corpora", "path", "of_sources"):
+            del values[name]
+        if not values["codes"]:
+            del values["codes"]
+        if values.pop("known_languages"):
+            # Wherever the files are: their hashes decide.
+            values["vocabulary"] |= {"model": None, "dictionary": None}
+            values["known_languages"] = list(self.recipe.known_languages)
+        values["filters"]["identify"] = None  # wherever it is: its hash decides
+        corpora = {f"corpus {files.name}": _summary(files) for files in self.corpora}
+        vocabulary = {}
+        for name, digest in zip(self.vocabulary, self.vocabulary_digests, strict=True):
+            vocabulary[f"vocabulary {name}"] = digest
+        return {
+            "command": "corpora",
+            "engine": ENGINE,
+            "order": list(corpora),
+            "identification": self.identification,
+            **values,
+            **corpora,
+            **vocabulary,
+        }
+
+    @property
+    def key(self) -> str:
+        """Return the directory's fingerprint."""
+        versions = {"format": ENGINE, "sentencepiece": version("sentencepiece")}
+        return hash_of({**versions, "made_from": self.made_from})
+
+
+def _summary(files: CorpusFiles) -> str:
+    """Return a short hash of all that a corpus adds to the data."""
+    order = ["turned"] if files.is_turned else []
+    if files.is_synthetic or files.weight > 1:
+        order.append(f"{files.is_synthetic} {files.weight}")
+    fields = sorted(files.fields.items())
+    about = [files.pair, files.role.name, files.format, fields, files.digests, *order]
+    return digest_of(repr(about))[:12]
+
+
+def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
+    """Return the recipe's files below `raw` with their hashes."""
+    recipe = recipe.found_in(raw)
+    recipe.check_synthetic()
+    # All files are there if this succeeds.
+    all_files = [recipe.files_of(corpus, raw) for corpus in recipe.corpora]
+    named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary, **recipe.of_sources}
+    vocabulary = {}
+    for name, file in named.items():
+        if file:
+            vocabulary[name] = regular_file(raw / file, f"the vocabulary's {name}")
+    is_tagged = any(corpus.is_synthetic for corpus in recipe.corpora)
+    for name in ("dictionary", SOURCE_FILES[1]):
+        if is_tagged and name in vocabulary:
+            expect_tag(vocabulary[name])
+    models, filters = [], recipe.filters
+    if filters.identify:
+        models = [regular_file(os.path.abspath(raw / filters.identify), "a model for language identification")]
+        filters = replace(filters, identify=str(models[0]))
+    digests.learn([path for files in all_files for path in files.paths])
+    for item in items_of(recipe.corpora):
+        check_file(raw / item.file, item, digests.of_file)
+    corpora = [replace(files, digests=tuple(digests.of(files.paths))) for files in all_files]
+    identification = digests.of(models)
+    vocabulary_digests = digests.of(vocabulary.values())
+    return Inputs(recipe, corpora, vocabulary, vocabulary_digests, filters, identification)
+
+
+def prepare(
+    raw: Path, out: Path, recipe: Recipe, workers: Workers, overwrite: bool = False
+) -> report.Report | None:
+    """Make the data directory `out`; return its report, or None if it is up to date.
+
+    The folder `.OUT.work` keeps finished stages for the next run, and the progress in `log.txt`.
+    """
+    work = WorkFolder(out)
+    with work.held():
+        digests = Digests(work.path / "files.json")
+        inputs = find_inputs(recipe, raw, digests)
+        digests.keep()
+        about = {**inputs.made_from, "format": ENGINE}
+        with written_once(out, inputs.key, about, overwrite, digests.of_file) as folder:
+            if folder is not None:
+                if inputs.filters.identify:
+                    check_model(inputs.filters.identify)
+                return _fill(folder, work, Tools(workers, Progress(work.path / "log.txt")), inputs)
+        digests.keep()
+    return None
+
+
+def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs) -> report.Report:
+    """Fill the empty directory `folder` in four stages; return the report."""
+    recipe, filters = inputs.recipe, inputs.filters
+    corpora = list(map(repr, inputs.corpora))
+    made_from: list[object] = [corpora, repr(filters), blocks.BLOCK, inputs.identification, keys.VERSION]
+    states = list[CorpusState]
+    cleaned = work.stage("cleaned", made_from, states, partial(clean, tools, inputs.corpora, filters))
+    draw = Draw(_missing_splits(recipe, cleaned), recipe.seed)
+    check_cleaned(cleaned, {pair: sum(sizes.values()) for pair, sizes in draw.sizes.items()})
+    selected = work.stage("selected", repr(draw), states, partial(select, tools, cleaned, filters, draw))
+    settings = replace(recipe.vocabulary, model=None, dictionary=None)  # whose hashes decide
+    made_from = [repr(settings), recipe.seed, inputs.vocabulary_digests, sorted(recipe.trained())]
+    made_from.append(version("sentencepiece"))
+    encode_all = partial(encode, tools, selected, recipe, inputs.vocabulary)
+    data = DataDirectory(recipe, *work.stage("encoded", made_from, Encoded, encode_all))
+    data.write(tools, folder)
+    made = report.of_corpora(data)
+    report.write(folder, made)
+    report.write_bad_lines(folder, data.corpora)
+    raw = {files.name: dict(zip(files.names, files.digests, strict=True)) for files in inputs.corpora}
+    write_manifest(folder, raw)
+    return made
+
+
+def _missing_splits(recipe: Recipe, corpora: Sequence[CorpusState]) -> dict[str, dict[str, int]]:
+    """Return the numbers of pairs to draw, for splits without a corpus."""
+    sizes = {Role.test: recipe.held_out.test, Role.valid: recipe.held_out.valid}
+    there = {(corpus.files.pair, corpus.files.role) for corpus in corpora if corpus.kept}
+    missing: dict[str, dict[str, int]] = {}
+    for pair in recipe.pairs:
+        for role, size in sizes.items():
+            if not there & {(pair, role), (reversed_pair(pair), role)}:
+                missing.setdefault(pair, {})[role.name] = size
+    return missing

@@ -1,0 +1,125 @@
+"""Findings about a data directory: counts, warnings, and a command to train on it."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fairseq_mtmoe.core.tables import Table
+from fairseq_mtmoe.corpora.blocks import HARMLESS
+from fairseq_mtmoe.corpora.recipes.codes import reversed_pair
+
+Report = Mapping[str, Any]  # the value of `report.json`
+
+SPLITS = ("train", "valid", "test")
+TRAIN = SPLITS[0]
+
+# Limits from which a report warns
+MANY_BAD = 0.01  # share of a corpus' lines that could not be read, at least
+FEW_KEPT = 0.5  # share of pairs that a training corpus keeps, below
+MANY_UNKNOWN = 0.005  # share of a pair's test tokens that the vocabulary lacks, at least
+
+
+def unknown_share(pairs: Iterable[Report]) -> float | None:
+    """Return the share of test tokens that the vocabulary lacks; None without text."""
+    sides = [side for pair in pairs for side in pair["tokens"].get("test", {}).values()]
+    tokens = sum(side["tokens"] for side in sides)
+    return sum(side["unknown"] for side in sides) / tokens if tokens else None
+
+
+def training_command(report: Report, data: str, model: str) -> str:
+    """Return a complete `fairseq-train` command, on several lines.
+
+    It trains the WMT-15 model, or, with a translator's vocabulary, continues from this `model`.
+    """
+    recipe = report["recipe"]
+    pairs = f"--lang-pairs {data}/lang_pairs.txt"
+    if recipe.get("codes"):
+        arch, lr, warmup = "base_dense", "1e-4", 500
+        form = f"--init-model {model}"
+    else:
+        arch, lr, warmup = "base_moe_wmt15", "7e-4", 4000
+        pairs = f"--lang-dict {data}/langs.txt {pairs}"
+        form = "--encoder-langtok tgt --decoder-langtok"
+        if recipe.get("vocabulary", {}).get("language_tokens") == "mbart":
+            form += " --lang-tok-style mbart"
+    lines = [
+        f"fairseq-train {data} --user-dir fairseq_mtmoe --arch {arch} --task translation_heated",
+        pairs,
+        form,
+        "--sampling-method temperature --sampling-temperature 1.5",
+        "--criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1",
+        f"--optimizer fused_adam --adam-betas '(0.9,0.98)' --lr {lr} --lr-scheduler inverse_sqrt "
+        f"--warmup-updates {warmup}",
+        "--max-tokens 8192 --max-epoch 30 --save-dir RUN",
+    ]
+    return " \\\n    ".join(lines)
+
+
+def shards_of(report: Report, data: str = "DATA") -> str:
+    """Return the data argument for fairseq's own tasks; empty if it is DATA itself."""
+    shards = max((pair["shards"] for pair in report["pairs"].values()), default=1)
+    return ":".join(f"{data}/shard{number}" for number in range(shards)) if shards > 1 else ""
+
+
+def findings(report: Report) -> list[str]:
+    """Return warnings about the data; empty if there are none."""
+    sentences = []
+    for lang, figures in report["vocabulary"].items():
+        if figures.get("warning"):
+            sentences.append(f"Vocabulary, {lang}: {figures['warning']}")
+    return [*sentences, *_of_pairs(report), *_of_corpora(report)]
+
+
+def _of_pairs(report: Report) -> Iterator[str]:
+    for name, pair in report["pairs"].items():
+        turned = report["pairs"].get(reversed_pair(name), {})  # its files serve this pair, too
+        missing = [split for split in SPLITS if not pair[split] and not turned.get(split)]
+        if missing:
+            yield f"{name} has no sentence pair for {' and '.join(missing)}."
+        share = unknown_share([pair])
+        if share is not None and share >= MANY_UNKNOWN:
+            yield f"{name}: {share:.1%} of the test tokens are not in the vocabulary, and no model can write them."
+
+
+def _of_corpora(report: Report) -> Iterator[str]:
+    for name, corpus in report["corpora"].items():
+        is_training = corpus["role"] == TRAIN
+        name = f"{name} ({corpus['pair']})"
+        bad, kept = Counter[str](corpus["bad"]), corpus["kept"]
+        if number := bad["unpaired"]:
+            yield f"{name}: one side has {number:,} segments that the other lacks."
+        if not is_training and (number := sum(bad[reason] for reason in HARMLESS)):
+            yield f"{name}: {number:,} entries are left out, as they have no text in one of the two languages."
+        faults = {reason: number for reason, number in bad.items() if reason not in HARMLESS}
+        lines = corpus["read"] + bad.total()
+        if lines and (share := sum(faults.values()) / lines) >= MANY_BAD:
+            reasons = ", ".join(f"{reason} {number:,}" for reason, number in faults.items())
+            yield f"{name}: {share:.1%} of its lines could not be read ({reasons})."
+        to_train_on = corpus["read"] - corpus.get("drawn", 0)
+        if is_training and to_train_on and kept / to_train_on < FEW_KEPT:
+            (rule, number), *_ = Counter(corpus["dropped"]).most_common(1) or [("nothing", 0)]
+            most = f"; the rule {rule} left out most of the others ({number:,})" if number else ""
+            yield f"{name}: {kept / to_train_on:.1%} of its pairs were kept{most}."
+        if not corpus["read"]:
+            instead = f"; without other {corpus['role']} corpora, sentences are drawn from training text"
+            yield f"{name} has no readable sentence pair{'' if is_training else instead}."
+
+
+def pair_table(report: Report) -> Table:
+    """Return the table of language pairs, largest first, with a total."""
+    pairs = sorted(report["pairs"].items(), key=lambda item: (-item[1][TRAIN], item[0]))
+    rows = [_pair_row(name, pair["tier"], [pair]) for name, pair in pairs]
+    rows.append(_pair_row("total", "", list(report["pairs"].values())))
+    columns = ["pair", "tier", "directions", *SPLITS, "shards", "unknown", "back-translated"]
+    if not any("back_translated" in pair for _, pair in pairs):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return Table(columns, rows[:-1], rows[-1:], texts=2)
+
+
+def _pair_row(name: str, tier: str, pairs: Sequence[Report]) -> list[str]:
+    directions = sum(len(pair["directions"]) for pair in pairs)
+    counts = [sum(pair[split] for pair in pairs) for split in SPLITS]
+    shards = max((pair["shards"] for pair in pairs), default=0)
+    synthetic = sum(pair.get("back_translated", 0) for pair in pairs) / max(1, counts[0])
+    shares = [f"{unknown_share(pairs) or 0:.2%}", f"{synthetic:.2%}"]
+    return [name, tier, str(directions), *map("{:,}".format, counts), str(shards), *shares]

@@ -1,0 +1,198 @@
+"""Readers of files of lines: thousands are decoded at once, and line by line only if some are wrong.
+
+Moses' format has a file per side; IWSLT's also has lines that describe talks.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.corpora.blocks import (
+    MAX_LINE,
+    BadLine,
+    Content,
+    CorpusFiles,
+    Pairs,
+    Span,
+    excerpt_of,
+    unreadable,
+)
+
+# IWSLT's tags of lines about a talk. One file may have more of them: only one side names translators.
+ABOUT = ("doc", "url", "talkid", "keywords", "speaker", "reviewer", "translator")
+
+# These match excerpts of unusable lines, too, which may be truncated and have replaced characters.
+_ABOUT = re.compile(rf"[\s\ufffd]*</?(?:{'|'.join(ABOUT)})\b")
+_TEXT = re.compile(r"\s*<(title|description)>(.*?)(?:</\1>\s*)?")
+_CHUNK = 1 << 18  # bytes decoded at once, which fit into the processor's cache
+_MAX_BYTES = 4 * MAX_LINE  # in a line in UTF-8
+
+
+@dataclass
+class Batch:
+    """Consecutive lines without line ends; `bad` has reason and excerpt of unusable ones by index."""
+
+    texts: list[str]
+    bad: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def part(self, start: int, end: int | None = None) -> Batch:
+        """Return the lines from `start` to `end`."""
+        texts = self.texts[start:end]
+        return Batch(texts, {at - start: why for at, why in self.bad.items() if start <= at < start + len(texts)})
+
+
+def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
+    """Yield the lines of a file or of a `span`, in UTF-8."""
+    begin, end = span
+    any_feed, pending = begin > 0, b""
+    with regular_file(content.path, "a corpus' file").open("rb") as file:
+        file.seek(begin)
+        for data in _pieces(file, end):
+            whole, feed, rest = data.rpartition(b"\n")
+            if feed:
+                any_feed = True
+                yield _decode(pending + whole)
+                pending = b""
+            pending = (pending + rest)[: _MAX_BYTES + 1]  # longer lines are unusable anyway
+    if not any_feed and b"\r" in pending[:-1]:  # the last one may belong to CRLF
+        raise unreadable(content.name, "its lines end in carriage returns alone")
+    if pending:
+        yield _decode(pending)
+
+
+def _pieces(file: BinaryIO, end: int | None) -> Iterator[bytes]:
+    """Yield a file's bytes up to an offset, without the byte order mark."""
+    if not file.tell() and file.read(3) != codecs.BOM_UTF8:
+        file.seek(0)
+    left = sys.maxsize if end is None else end - file.tell()
+    while data := file.read(min(_CHUNK, left)):
+        left -= len(data)
+        yield data
+
+
+def _decode(lines: bytes) -> Batch:
+    """Lines with their ends between them, but for the last one's."""
+    try:
+        text = lines.decode("utf-8")
+    except UnicodeDecodeError:
+        return _decode_one_by_one(lines)
+    if b"\r" in lines:
+        text = text.replace("\r\n", "\n").removesuffix("\r")
+    texts = text.split("\n")
+    is_usable = b"\0" not in lines and max(map(len, texts)) <= MAX_LINE
+    return Batch(texts) if is_usable else _decode_one_by_one(lines)
+
+
+def _decode_one_by_one(lines: bytes) -> Batch:
+    batch = Batch([])
+    for index, line in enumerate(lines.split(b"\n")):
+        line = line.removesuffix(b"\r")
+        text, reason = "", "long" if len(line) > _MAX_BYTES else "nul" if b"\0" in line else ""
+        try:
+            text = "" if reason else line.decode("utf-8")
+        except UnicodeDecodeError:
+            reason = "encoding"
+        if len(text) > MAX_LINE:
+            text, reason = "", "long"
+        batch.texts.append(text)
+        if reason:
+            batch.bad[index] = reason, excerpt_of(line)
+    return batch
+
+
+def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """Lines as pairs, from the number `first` on; of training text a line without text on one side is none."""
+    names = str(files.paths[0]), str(files.paths[-1])
+    bad = {index: (names[1], *why) for index, why in target.bad.items()}
+    bad |= {index: (names[0], *why) for index, why in source.bad.items()}
+    texts: Sequence[list[str]] = (source.texts, target.texts)
+    lines: Sequence[int] = range(first, first + len(source.texts))
+    if not files.is_evaluation and not all(all(map(str.strip, side)) for side in texts):
+        for index, (first_text, second_text) in enumerate(zip(*texts, strict=True)):
+            if index not in bad and not (first_text.strip() and second_text.strip()):
+                bad[index] = names[bool(first_text.strip())], "empty", excerpt_of(first_text + second_text)
+    for index in sorted(bad):
+        name, reason, excerpt = bad[index]
+        yield BadLine(name, first + index, reason, excerpt)
+    if bad:
+        kept = [index for index in range(len(lines)) if index not in bad]
+        texts, lines = [[side[index] for index in kept] for side in texts], [lines[index] for index in kept]
+    if lines:
+        yield Pairs(texts, lines)
+
+
+def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """Yield the pairs of two files of lines."""
+    return _read_sides(files, [read_lines(*part) for part in zip(files.contents, files.spans, strict=True)])
+
+
+def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """Yield the pairs of two files by sentence number."""
+    return _read_sides(files, list(map(_sentences, files.contents)))
+
+
+def _sentences(content: Content) -> Iterator[Batch]:
+    """Yield only the lines of text, including titles and descriptions."""
+    for batch in read_lines(content):
+        kept = Batch([])
+        for index, line in enumerate(batch.texts):
+            bad = batch.bad.get(index)
+            if _ABOUT.match(line if bad is None else bad[1]):
+                continue
+            if bad is not None:
+                kept.bad[len(kept.texts)] = bad
+            match = _TEXT.fullmatch(line)
+            kept.texts.append(match[2] if match else line)
+        yield kept
+
+
+def _read_sides(files: CorpusFiles, lines: Sequence[Iterator[Batch]]) -> Iterator[Pairs | BadLine]:
+    """Yield pairs of two files' lines (UserError: one file has more)."""
+    source, target = map(_Side, lines)
+    first = files.first
+    while number := min(source.ready(), target.ready()):
+        yield from usable_pairs(source.take(number), target.take(number), first, files)
+        first += number
+    rest = [source.count_rest(), target.count_rest()]
+    if any(rest):
+        shorter, longer = files.paths if rest[1] else reversed(files.paths)
+        raise UserError(
+            f"`{longer}` must have as many lines as `{shorter}` ({first - 1}), but has {first - 1 + max(rest)}"
+            " lines; after a missing line all pairs are shifted: fix the files."
+        )
+
+
+class _Side:
+    """The lines of one file, taken in batches that both files have."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+        self._left = Batch([])
+
+    def ready(self) -> int:
+        """Return the number of lines that can be taken; 0 at the end."""
+        while not self._left.texts:
+            batch = next(self._batches, None)
+            if batch is None:
+                return 0
+            self._left = batch
+        return len(self._left.texts)
+
+    def take(self, number: int) -> Batch:
+        """Return the next lines."""
+        taken, self._left = self._left.part(0, number), self._left.part(number)
+        return taken
+
+    def count_rest(self) -> int:
+        """Return the number of lines left."""
+        rest = 0
+        while number := self.ready():
+            rest += len(self.take(number).texts)
+        return rest

@@ -1,0 +1,139 @@
+"""Readers of translation memories (TMX 1.4) and WMT's XML sets, as streams, and of older SGM sets, by their tags."""
+
+import html
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from xml.etree.ElementTree import Element, ParseError, iterparse
+
+from fairseq_mtmoe.core.files import read_bytes, regular_file
+from fairseq_mtmoe.corpora.blocks import Content, CorpusFiles, Segment, unreadable
+from fairseq_mtmoe.corpora.cleaning.languages import best_match, is_same_language
+
+_MAX_DEPTH = 500
+_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})  # TMX elements with other documents' markup; `hi` has text
+_SGM_TAG = re.compile(r"<(?P<name>doc|seg)\b(?P<attributes>[^<>]*)>", re.IGNORECASE)
+_SGM_END = re.compile(r"</seg\s*>", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+Key = tuple[str, ...]  # of a segment: its document in SGM, its number, and a count of equal keys
+_CHARACTER = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
+
+
+def _elements(content: Content, name: str) -> Iterator[Element]:
+    """Yield the outermost elements with this name when they are complete (UserError: the file is invalid XML)."""
+    around: list[Element] = []
+    try:
+        with regular_file(content.path, "a corpus' file").open("rb") as file:
+            for event, element in iterparse(file, ("start", "end")):
+                if event == "start":
+                    around.append(element)
+                    if len(around) > _MAX_DEPTH:
+                        raise ValueError(f"elements are nested more than {_MAX_DEPTH} times")
+                    continue
+                around.pop()
+                if _name(element) == name and not any(_name(outer) == name for outer in around):
+                    yield element
+                    if around:
+                        around[-1].remove(element)  # keeps only one in memory
+    except (ParseError, LookupError, ValueError) as error:
+        raise unreadable(content.name, error) from error
+
+
+def _name(element: Element) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def _text(element: Element, without: Collection[str] = ()) -> str:
+    """Return all text in an element, except within elements of some names."""
+    pieces = [element.text or ""]
+    for child in element:
+        pieces += ["" if _name(child) in without else _text(child, without), child.tail or ""]
+    return "".join(pieces)
+
+
+def tmx_segments(files: CorpusFiles) -> Iterator[Segment]:
+    """Yield a translation memory's units; of several texts in a language, the exact variety or the first."""
+    for unit in _elements(files.contents[0], "tu"):
+        texts: dict[str, str] = {}
+        for variant in (child for child in unit if _name(child) == "tuv"):
+            lang = variant.get(_LANG, variant.get("lang", ""))
+            for segment in (child for child in variant if _name(child) == "seg"):
+                texts.setdefault(lang, _text(segment, _CODES).strip())
+        codes = (best_match(list(texts), lang) for lang in (files.source_lang, files.target_lang))
+        source, target = (None if code is None else texts[code] for code in codes)
+        yield Segment(source, target)
+
+
+def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
+    """Yield the segments of an XML set with the references of each translator, the first as target."""
+    documents = list(_elements(files.contents[0], "doc"))
+    references: list[dict[str, list[Element]]] = []
+    for document in documents:
+        by_translator: dict[str, list[Element]] = {}
+        for side in _sides(document, "ref", files.target_lang):
+            by_translator.setdefault(side.get("translator", ""), []).append(side)
+        references.append(by_translator)
+    translators = list(dict.fromkeys(name for by_translator in references for name in by_translator))
+    if not translators:
+        raise unreadable(files.paths[0], f"it has no references in {files.target_lang}")
+    for document, by_translator in zip(documents, references, strict=True):
+        sources = _texts(_sides(document, "src", files.source_lang))
+        texts = [_texts(by_translator.get(name, [])) for name in translators]
+        for key in dict.fromkeys([*sources, *(key for part in texts for key in part)]):
+            targets = [part[key] for part in texts if key in part]
+            further = [*targets[1:], *[""] * len(translators)][: len(translators) - 1]
+            reason = None if key in sources else "unpaired"
+            yield Segment(sources.get(key), targets[0] if targets else None, further, reason)
+
+
+def _sides(document: Element, name: str, lang: str) -> list[Element]:
+    sides = (element for element in document.iter() if _name(element) == name)
+    return [side for side in sides if is_same_language(side.get("lang", ""), lang)]
+
+
+def _texts(sides: Iterable[Element]) -> dict[Key, str]:
+    """Return the text of each segment by its number."""
+    segments = (element for side in sides for element in side.iter() if _name(element) == "seg")
+    return _by_key(((segment.get("id", ""),), _text(segment).strip()) for segment in segments)
+
+
+def _by_key(segments: Iterable[tuple[Key, str]]) -> dict[Key, str]:
+    """Return segments by their keys, with a count in each, so that none replaces another."""
+    texts: dict[Key, str] = {}
+    seen = Counter[Key]()
+    for key, text in segments:
+        seen[key] += 1
+        texts[*key, str(seen[key])] = text
+    return texts
+
+
+def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
+    """Yield the segments of an SGM set in two files, paired by document and number."""
+    sources, references = map(_sgm_texts, files.contents)
+    for key, text in sources.items():
+        yield Segment(text, references.get(key), reason=None if key in references else "unpaired")
+    for key, text in references.items():
+        if key not in sources:
+            yield Segment(None, text, reason="unpaired")
+
+
+def _sgm_texts(content: Content) -> dict[Key, str]:
+    """Return a file's segments by document and number (UserError: the file is truncated, or has no segments)."""
+    # Invalid UTF-8 becomes lone surrogates, so that only its own segment is left out.
+    text = read_bytes(content.path, "a corpus' file").decode("utf-8-sig", "surrogateescape")
+    document = ""
+    segments: list[tuple[Key, str]] = []
+    for tag in _SGM_TAG.finditer(text):
+        attributes = {name.lower(): "".join(values) for name, *values in _ATTRIBUTE.findall(tag["attributes"])}
+        if tag["name"].lower() == "doc":
+            document = attributes.get("docid", "")
+            continue
+        end = _SGM_END.search(text, tag.end())
+        if end is None:
+            raise unreadable(content.name, "it ends within a segment")
+        plain = _CHARACTER.sub(lambda code: html.unescape(code[0]), text[tag.end() : end.start()].strip())
+        segments.append(((document, attributes.get("id", "")), plain))
+    if not segments:
+        raise unreadable(content.name, "it has no segments")
+    return _by_key(segments)

@@ -1,0 +1,54 @@
+"""Language codes in recipes: plain ones, such as `de`, and mBART's, such as `de_DE`."""
+
+import re
+from collections.abc import Callable
+from enum import Enum
+
+from fairseq_mtmoe.translation.data.languages import MBART50
+
+CODE = re.compile(r"[a-z]{2,3}(_[A-Za-z0-9]+)*")  # in either spelling, or another, such as `pt_BR`
+OPEN = ("xx", "yy")  # any language, in a pair
+
+
+class Spelling(Enum):
+    """Spelling of language codes in a data directory."""
+
+    plain = "plain"  # de
+    mbart = "mbart"  # de_DE
+
+
+_MBART_OF = {code.split("_")[0]: code for code in MBART50}
+_PLAIN_OF = {code: plain for plain, code in _MBART_OF.items()}
+
+
+def plain_code(code: str) -> str:
+    """Return `de` for `de_DE` and for `de`; codes that mBART lacks are returned unchanged."""
+    return _PLAIN_OF.get(code, code)
+
+
+def mbart_code(code: str) -> str:
+    """Return `de_DE` for `de` and for `de_DE`; codes that mBART lacks are returned unchanged."""
+    return _MBART_OF.get(code, code)
+
+
+def each_code(pair: str, change: Callable[[str], str]) -> str:
+    """Return a pair with both codes changed by a function."""
+    return "-".join(map(change, pair.split("-")))
+
+
+def reversed_pair(pair: str) -> str:
+    """Return `de-en` for `en-de`."""
+    return "-".join(reversed(pair.split("-")))
+
+
+def is_pair(pair: str) -> bool:
+    """Return whether a text is a pair of two different languages."""
+    codes = pair.split("-")
+    is_two = len(codes) == 2 and all(map(CODE.fullmatch, codes))
+    return is_two and plain_code(codes[0]) != plain_code(codes[1])
+
+
+def matches(pair: str, pattern: str) -> bool:
+    """Return whether a pair is the pattern's, in which `xx` and `yy` are any language."""
+    sides = zip(pair.split("-"), pattern.split("-"), strict=True)
+    return all(wanted in OPEN or lang == wanted for lang, wanted in sides)

@@ -1,0 +1,377 @@
+"""Recipes: the corpora of a data directory, and the settings of its preparation."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.core.typed import between, one_of, structured
+from fairseq_mtmoe.core.yaml_files import read_mapping
+from fairseq_mtmoe.corpora.recipes import SHIPPED
+from fairseq_mtmoe.corpora.recipes.codes import (
+    CODE,
+    OPEN,
+    Spelling,
+    each_code,
+    matches,
+    mbart_code,
+    plain_code,
+    reversed_pair,
+)
+from fairseq_mtmoe.corpora.recipes.schema import (
+    CHECKED,
+    HOLES,
+    SOURCE,
+    TARGET,
+    Action,
+    Corpus,
+    Filters,
+    HeldOut,
+    Name,
+    Pair,
+    Role,
+    Shards,
+    Tier,
+    Vocabulary,
+    with_lists,
+)
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.corpora.blocks import CorpusFiles
+
+SOURCE_FILES = ("source model", "source dictionary")  # keys of a given vocabulary's files for sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A recipe without its corpora, as its YAML has it; see `docs/reference/recipes.md`."""
+
+    __pydantic_config__: ClassVar = CHECKED
+
+    name: Name
+    languages: Spelling = Spelling.plain  # of codes in the data directory's file names
+    directions: list[Pair] = field(default_factory=list)
+    held_out: HeldOut = field(default_factory=HeldOut)
+    filters: Filters = field(default_factory=Filters)
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    shards: Shards = field(default_factory=Shards)
+    tiers: dict[Tier, list[str]] = field(default_factory=dict)
+    seed: Annotated[int, between(0, 2**32 - 1)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Settings):
+    """A recipe, with plain codes of languages.
+
+    Attributes:
+        corpora: in order of priority; of several equal pairs the first is kept.
+        path: the recipe's file.
+        known_languages: languages of a given vocabulary, in its spelling, listed first in the new directory.
+        codes: a translator's codes by language, in place of `languages`, if its vocabulary is given.
+        of_sources: model and dictionary of sources, by `SOURCE_FILES`, if the given vocabulary has two sides.
+    """
+
+    corpora: list[Corpus]
+    path: Path
+    known_languages: tuple[str, ...] = ()
+    codes: dict[str, str] = field(default_factory=dict)
+    of_sources: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def pairs(self) -> list[str]:
+        """Return the language pairs with training data, each once; see `pair_of`."""
+        return list(dict.fromkeys(self.pair_of(corpus) for corpus in self.corpora if corpus.role is Role.train))
+
+    def pair_of(self, corpus: Corpus) -> str:
+        """Return a corpus' pair; both orders are one pair, named as in evaluation data, else as in training data."""
+        same = [other for other in self.corpora if other.pair in (corpus.pair, reversed_pair(corpus.pair))]
+        trained = [other.pair for other in same if other.role is Role.train]
+        evaluated = [other.pair for other in same if other.role is not Role.train and other.pair in trained]
+        return [*evaluated, *trained, corpus.pair][0]
+
+    def data_code(self, lang: str) -> str:
+        """Return a language's code in the data directory's names; languages that mBART lacks keep theirs."""
+        if lang in self.codes:
+            return self.codes[lang]
+        return plain_code(lang) if self.languages is Spelling.plain else mbart_code(lang)
+
+    def data_pair(self, pair: str) -> str:
+        """Return a pair's name in the data directory."""
+        return each_code(pair, self.data_code)
+
+    def directions_of(self, pattern: str) -> set[str]:
+        """Return the directions with training data that match a pattern, such as `en-xx`."""
+        return {pair for pair in (*self.pairs, *map(reversed_pair, self.pairs)) if matches(pair, pattern)}
+
+    def trained(self) -> list[str]:
+        """Return the directions to train, in plain codes (UserError: one has no training data)."""
+        trained: list[str] = []
+        named = [corpus.pair for corpus in self.corpora if corpus.role is Role.train]
+        for pattern in self.directions or named:
+            matching = self.directions_of(pattern)
+            if not matching:
+                raise UserError(
+                    f"`{self.path}: directions` has {pattern}, which no training corpus is for "
+                    f"(there are {', '.join(self.pairs)})."
+                )
+            trained += sorted(matching - set(trained))
+        return trained
+
+    def check_synthetic(self) -> None:
+        """Check that back-translations are never targets (UserError: a direction would train on them)."""
+        trained = self.trained()
+        for corpus in self.corpora:
+            if corpus.is_synthetic and (turned := reversed_pair(corpus.pair)) in trained:
+                raise UserError(
+                    f"`{self.path}: directions` must be without {turned} for the corpus {corpus.name}, whose sources "
+                    f"are back-translated, but are {', '.join(trained)}; make a data directory for each direction."
+                )
+
+    def source_languages(self) -> set[str]:
+        """Return the source languages of all directions, in plain codes."""
+        return {direction.split("-")[0] for direction in self.trained()}
+
+    def found_in(self, raw: Path) -> Recipe:
+        """Return the recipe with `xx` corpora replaced by one for each language (or pair) whose files exist.
+
+        Raises:
+            UserError: there are no training files, only one side of a pair, or a pair twice.
+        """
+        if not self.pairs:
+            raise UserError(
+                f"`{self.name}` has only test sets: include it in a recipe with training text, as in "
+                f"`corpora: [{{recipe: {self.name}, langs: [de, sw]}}, …]`."
+            )
+        wants_all = any(set(direction.split("-")) == set(OPEN) for direction in self.directions)
+        corpora: list[Corpus] = []
+        for corpus in self.corpora:
+            if not corpus.is_open:
+                corpora.append(corpus)
+            elif wants_all:  # every pair, also where the corpora say `en-xx`
+                corpora += _corpora_in(raw, replace(corpus, pair="-".join(OPEN)))
+            else:
+                corpora += _corpora_in(raw, corpus)
+        if not any(corpus.role is Role.train for corpus in corpora):
+            names = next(corpus.files for corpus in self.corpora if corpus.role is Role.train)
+            raise UserError(f"`{raw}` must have files such as {' and '.join(names)}, but has none.")
+        return replace(self, corpora=corpora)
+
+    def missing(self, raw: Path) -> list[Corpus]:
+        """Return the corpora with missing files."""
+        return [corpus for corpus in self.corpora if not all((raw / file).exists() for file in corpus.downloads)]
+
+    def without(self, names: Collection[str]) -> Recipe:
+        """Return the recipe without these corpora and directions without text (UserError: no training data left)."""
+        left = replace(self, corpora=[corpus for corpus in self.corpora if corpus.name not in names])
+        if not left.pairs:
+            raise UserError(f"`{self.path}` must have a training corpus whose files exist, but has none.")
+        directions = list(filter(left.directions_of, self.directions))
+        if self.directions and not directions:
+            patterns = ", ".join(self.directions)
+            raise UserError(f"`{self.path}: directions` has only {patterns}, but the corpora's files are missing.")
+        return replace(left, directions=directions)
+
+    def files_of(self, corpus: Corpus, raw: Path) -> CorpusFiles:
+        """Return a corpus' files below `raw`, with their format (UserError: one is missing; it names the origin)."""
+        from fairseq_mtmoe.corpora.blocks import CorpusFiles
+
+        for file in corpus.downloads:
+            if not (raw / file).exists():
+                lacking = f"{len(self.missing(raw))} of {len(self.corpora)} corpora have missing files"
+                origin = self._origin(corpus, file, raw)
+                raise UserError(
+                    f"`{raw / file}` of the corpus {corpus.name} is missing: {origin}; {lacking}, and `--skip-missing`"
+                    " leaves these out."
+                )
+            regular_file(raw / file, f"a file of the corpus {corpus.name}")
+        paths = tuple(raw / file for file in corpus.files)
+        return CorpusFiles(
+            corpus.name,
+            paths,
+            *corpus.languages,
+            corpus.format,
+            dict(corpus.fields),
+            pair=self.pair_of(corpus) if corpus.role is Role.train else corpus.pair,
+            role=corpus.role,
+            names=tuple(corpus.files),
+            is_synthetic=corpus.is_synthetic,
+            weight=corpus.weight,
+        )
+
+    def _origin(self, corpus: Corpus, file: str, raw: Path) -> str:
+        """Return how to get a missing file."""
+        if corpus.is_synthetic and file == corpus.files[0]:
+            text, (to, source) = raw / corpus.files[1], map(self.data_code, corpus.languages)
+            command = ["--from", source, "--to", to, "--input", str(text), "--out", str(raw / file)]
+            return f"`mtmoe translate MODEL {shlex.join(command)}` makes it, with a model of {source}-{to}"
+        if corpus.address:
+            return f"`mtmoe download` fetches it from {corpus.address[0]}"
+        return corpus.by_hand.rstrip(".") or "put it there, or take the corpus out of the recipe"
+
+
+# ---- corpora of several pairs ----
+
+
+def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
+    """Return the corpora of all pairs whose files exist (UserError: one side is missing, or a pair occurs twice)."""
+    corpora: dict[tuple[str, str], Corpus] = {}
+    for source, target in sorted(_spellings_in(raw, corpus)):
+        plain = plain_code(source), plain_code(target)
+        if plain[0] == plain[1] or not matches("-".join(plain), corpus.pair):
+            continue
+        filled = _with_codes(corpus, plain, (source, target))
+        if plain in corpora:
+            files = f"{corpora[plain].files[0]} and {filled.files[0]}"
+            raise UserError(f"`{raw}` must have each pair in only one spelling of its codes, but has {files}.")
+        for file in () if filled.is_synthetic else filled.files:
+            if not (raw / file).exists():
+                raise UserError(f"`{raw / file}` is missing: {'-'.join(plain)} needs both sides.")
+        corpora[plain] = filled
+    return [corpora[pair] for pair in sorted(corpora)]
+
+
+def _spellings_in(raw: Path, corpus: Corpus) -> set[tuple[str, str]]:
+    """Return the codes of source and target in the names of a corpus' files."""
+    spellings: set[tuple[str, str]] = set()
+    for file in corpus.files:
+        folder, _, name = file.rpartition("/")
+        pattern = _pattern(name)
+        for path in (raw / folder).iterdir() if (raw / folder).is_dir() else ():
+            if match := pattern.fullmatch(path.name):
+                spellings.add((match["source"], match["target"]))
+    return spellings
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """Return a pattern for file names with codes in place of `{source}` and `{target}` in `name`."""
+    text = re.escape(name)
+    for hole, group in zip(HOLES, ("source", "target"), strict=True):
+        text = text.replace(re.escape(hole), f"(?P<{group}>{CODE.pattern})", 1)
+        text = text.replace(re.escape(hole), f"(?P={group})")
+    return re.compile(text)
+
+
+def _with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str]) -> Corpus:
+    """Return a corpus of several pairs for one pair: `plain` codes in name and pair, `spelling` in its files."""
+    values = {name: _filled(value, spelling) for name, value in vars(corpus).items()}
+    name = corpus.name
+    if SOURCE not in name and TARGET not in name:
+        name = f"{name}-{SOURCE}-{TARGET}"
+    return Corpus(**{**values, "name": _filled(name, plain), "pair": "-".join(plain), "langs": {}})
+
+
+def _filled(value: Any, codes: Sequence[str]) -> Any:
+    """Return a value with codes in place of `{source}` and `{target}` in its texts."""
+    if isinstance(value, list):
+        return [_filled(part, codes) for part in value]
+    if isinstance(value, dict):
+        return {key: _filled(part, codes) for key, part in value.items()}
+    if isinstance(value, str):
+        return value.replace(SOURCE, codes[0]).replace(TARGET, codes[1])
+    return value
+
+
+# ---- from YAML ----
+
+
+def _shipped_path(name: str) -> Path:
+    return Path(__file__).with_name(f"{name}.yaml")
+
+
+def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
+    """Return a shipped recipe by name, or a user's by path; `argument` is its name in messages."""
+    name = str(name_or_path)
+    path = _shipped_path(name) if name in SHIPPED else Path(name)
+    if name not in SHIPPED and not path.exists():
+        raise_invalid(argument, f"one of {', '.join(SHIPPED)}, or an existing file", name)
+    content = read_mapping(path, "a recipe", "names, and what they stand for")
+    entries = content.pop("corpora", None)
+    present = {key: value for key, value in content.items() if value is not None}
+    settings = structured(Settings, present, str(path))
+    if not isinstance(entries, list) or not entries:
+        raise_invalid(f"{path}: corpora", "a list of corpora", entries)
+    corpora = [corpus for number, entry in enumerate(entries, 1) for corpus in _corpora(path, number, entry)]
+    values = {**vars(settings)}
+    values["directions"] = [each_code(pair, plain_code) for pair in settings.directions]
+    for tier, names in settings.tiers.items():
+        values["tiers"][tier] = [each_code(name, plain_code) for name in names]
+    recipe = Recipe(**values, corpora=corpora, path=path)
+    _check(recipe)
+    return recipe
+
+
+def _check(recipe: Recipe) -> None:
+    """Check a recipe's fields with each other (UserError)."""
+    dictionary = recipe.vocabulary.dictionary
+    if dictionary is not None and recipe.vocabulary.model is None:
+        raise_invalid(f"{recipe.path}: vocabulary: dictionary", "absent without its `model`", dictionary)
+    if (recipe.filters.duplicates, recipe.filters.near_duplicates) == (Action.keep, Action.drop):
+        rule = "drop unless `near_duplicates` is keep, as equal pairs are near duplicates, too"
+        raise_invalid(f"{recipe.path}: filters: duplicates", rule, recipe.filters.duplicates.name)
+    names = [corpus.name for corpus in recipe.corpora]
+    for name in names:
+        if names.count(name) > 1:
+            raise_invalid(f"{recipe.path}: corpora: {name}: name", "different from all other names", name)
+    if not recipe.pairs and recipe.path.parent != Path(__file__).parent:
+        raise_invalid(f"{recipe.path}: corpora", "a list with at least one corpus of `role: train`", names)
+    ranked = [name for names in recipe.tiers.values() for name in names]
+    for name in ranked:
+        if ranked.count(name) > 1 or not any(_is_in(name, corpus.languages) for corpus in recipe.corpora):
+            raise_invalid(f"{recipe.path}: tiers", "languages or pairs of `corpora`, each in only one tier", name)
+
+
+def _is_in(name: str, langs: Sequence[str]) -> bool:
+    """Return whether a language, or both of a pair, may be languages of a corpus."""
+    num_open = sum(lang in OPEN for lang in langs)
+    return sum(lang not in langs for lang in name.split("-")) <= num_open
+
+
+def _corpora(path: Path, number: int, entry: Any) -> Iterator[Corpus]:
+    """Yield an entry's corpus; with `langs` a corpus for each language."""
+    name = entry.get("name") if isinstance(entry, dict) else None
+    where = f"{path}: corpora: {name if isinstance(name, str) else f'number {number}'}"
+    if isinstance(entry, dict) and "recipe" in entry:
+        yield from _included(where, entry)
+        return
+    corpus = structured(Corpus, with_lists(entry) if isinstance(entry, dict) else entry, where)
+    corpus.check(where)
+    corpus = replace(corpus, pair=each_code(corpus.pair, plain_code))
+    if not corpus.langs:
+        yield corpus
+        return
+    num_open = sum(lang in OPEN for lang in corpus.languages)
+    for langs in combinations(corpus.langs, num_open):
+        chosen = iter(langs)
+        source, target = (next(chosen) if code in OPEN else code for code in corpus.languages)
+        spelling = corpus.langs.get(source, source), corpus.langs.get(target, target)
+        yield _with_codes(corpus, (source, target), spelling)
+
+
+@dataclass(frozen=True)
+class _Included:
+    """The entry of another shipped recipe, for all its languages or for some."""
+
+    __pydantic_config__: ClassVar = CHECKED
+
+    recipe: Annotated[str, one_of(SHIPPED)]
+    langs: list[str] = field(default_factory=list)
+
+
+def _included(where: str, entry: dict[str, Any]) -> list[Corpus]:
+    """Return the corpora of another shipped recipe."""
+    included = structured(_Included, entry, where)
+    path = _shipped_path(included.recipe)
+    entries = read_mapping(path, "a recipe", "names, and what they stand for")["corpora"]
+    corpora = [corpus for number, other in enumerate(entries, 1) for corpus in _corpora(path, number, other)]
+    langs = {*map(plain_code, included.langs)}
+    if unknown := langs - {lang for corpus in corpora for lang in corpus.languages}:
+        raise_invalid(f"{where}: langs", f"languages of the recipe {included.recipe}", min(unknown))
+    return [corpus for corpus in corpora if not langs or {*corpus.languages} <= {*langs, "en"}]

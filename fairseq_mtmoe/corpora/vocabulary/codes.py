@@ -1,0 +1,65 @@
+"""Matching of corpora's languages with a model's: `en` is its `eng_Latn`, `en_XX` or `en`.
+
+By BCP 47 and the tables of `langcodes`, language and script must agree; `sw` matches its members, such as `swh`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
+
+import langcodes
+
+from fairseq_mtmoe.core.errors import UserError, nearest, raise_invalid, shortened, unknown_language
+
+_NO_COUNTRY = "XX"  # mBART's `en_XX`
+
+
+def codes_of_model(langs: Iterable[str], known: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the model's code for each language; `known` are its codes, `given` a user's choices.
+
+    Raises:
+        UserError: the model lacks a language or has several matches for it, or two languages get the same code.
+    """
+    langs = set(langs)
+    for lang, code in given.items():
+        if lang not in langs:
+            rule = f"a list of languages of the text ({shortened(sorted(langs), lang)})"
+            raise_invalid("--codes", rule, f"{lang}={code}")
+        if code not in known:
+            raise_invalid("--codes", f"a list with codes of the model, such as {lang}={nearest(code, known)}", code)
+    tags = {code: _tag(code) for code in known}
+    codes = {lang: given.get(lang) or (lang if lang in known else _match(lang, tags)) for lang in sorted(langs)}
+    for (lang, code), (other, other_code) in combinations(codes.items(), 2):
+        if code == other_code:
+            raise UserError(
+                f"`--codes` must give languages of the text different codes, but {lang} and {other} are {code}."
+            )
+    return codes
+
+
+def _match(lang: str, tags: Mapping[str, str]) -> str:
+    tag = _tag(lang)
+    same = [code for code, other in tags.items() if _language(other) == _language(tag)]
+    if not same:
+        raise unknown_language("--codes", lang, tags)
+    distances = {code: langcodes.tag_distance(tag, tags[code]) for code in same}
+    closest = [code for code in same if distances[code] == min(distances.values())]
+    if len(closest) > 1:
+        raise UserError(
+            f"`--codes` must give the model's code for {lang}, as in {lang}=CODE: the model has {', '.join(closest)}."
+        )
+    return closest[0]
+
+
+def _tag(code: str) -> str:
+    """Return a code as a BCP 47 tag."""
+    parts = code.split("_")
+    return "-".join(part for part in parts if part != _NO_COUNTRY)
+
+
+def _language(tag: str) -> tuple[str, str] | str:
+    """Return language and script of a tag; the tag itself if it is not valid."""
+    try:
+        full = langcodes.Language.get(langcodes.standardize_tag(tag, macro=True)).maximize()
+    except ValueError:  # raised by `langcodes` for malformed tags
+        return tag
+    return full.language or tag, full.script or ""

@@ -1,0 +1,218 @@
+"""A SentencePiece model and fairseq's dictionary of its pieces, trained or given, and their figures by language."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import read_text, regular_file, text_lines
+from fairseq_mtmoe.core.sentencepieces import load_sentencepiece
+from fairseq_mtmoe.corpora.binarize import SPECIAL, UNKNOWN
+from fairseq_mtmoe.corpora.cleaning.languages import scripts_of
+from fairseq_mtmoe.corpora.recipes.codes import CODE, Spelling
+from fairseq_mtmoe.corpora.recipes.recipe import SOURCE_FILES, Recipe
+from fairseq_mtmoe.translation.data.file_names import SENTENCEPIECE, TAG, TOKEN_STYLE, dictionary_name, model_of_sources
+
+_LEAST_SHARED = 0.5  # share of a model's pieces in its dictionary; with less, the dictionary is another model's
+
+# Fewer characters per piece on average, spaces included, mean that a language is split into hardly more than letters.
+# With 32,000 pieces for 50 languages most have 3 to 4.
+LEAST_CHARACTERS = 2.0
+LEAST_WIDE_CHARACTERS = 1.2  # the same for wide characters, which are words or syllables
+MOST_UNKNOWN = 0.005  # share of a language's tokens that may be unknown without a warning
+_WIDE_SCRIPTS = frozenset({"Hani", "Hira", "Kana", "Hang"})
+_NO_SPACES = frozenset({"Hani", "Hira", "Kana", "Thai", "Khmr", "Laoo", "Mymr"})  # between words, that is
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A dictionary's symbols without fairseq's own, and the id of each of the model's pieces, or `UNKNOWN`."""
+
+    symbols: list[str]
+    ids: NDArray[np.int32]
+
+
+def load(model: bytes, dictionary: Path | None = None) -> Pieces:
+    """Return the pieces of a model with its `dict.txt`, or with all its pieces (UserError: they do not fit)."""
+    names = _names(model)
+    symbols = [name for name in names if name not in SPECIAL] if dictionary is None else _symbols(dictionary)
+    indices: Mapping[str, int] = {symbol: index for index, symbol in enumerate((*SPECIAL, *symbols))}
+    shared = [name for name in names if name in indices and name not in SPECIAL]
+    if len(shared) < _LEAST_SHARED * len(names):
+        raise UserError(
+            f"`vocabulary.dictionary` must belong to `vocabulary.model`, but `{dictionary}` has only {len(shared):,}"
+            f" of its {len(names):,} pieces."
+        )
+    return Pieces(symbols, np.array([indices.get(name, UNKNOWN) for name in names], np.int32))
+
+
+def with_tag(pieces: Pieces) -> Pieces:
+    """Return the pieces with `TAG` as the last symbol, which text never contains."""
+    return pieces if TAG in pieces.symbols else Pieces([*pieces.symbols, TAG], pieces.ids)
+
+
+def expect_tag(dictionary: Path) -> None:
+    """Check that the dictionary of a given vocabulary has `TAG` (UserError: it lacks it)."""
+    if TAG not in _symbols(dictionary):
+        raise UserError(
+            f"The given vocabulary must have {TAG}, the first token of sources in corpora of the `kind`"
+            " back-translated, but lacks it; remove their `kind` to train on them like other text."
+        )
+
+
+def _names(model: bytes) -> list[str]:
+    """Return a model's pieces; its unknown piece is named `<unk>`."""
+    try:
+        processor = load_sentencepiece(model)
+        names = [processor.id_to_piece(piece) for piece in range(processor.get_piece_size())]
+    except RuntimeError as error:
+        raise UserError(f"`vocabulary.model` must be a SentencePiece model, but is none: {error}.") from error
+    if not names:
+        raise UserError("`vocabulary.model` must be a SentencePiece model, but has no pieces.")
+    names[processor.unk_id()] = SPECIAL[UNKNOWN]
+    return names
+
+
+def _symbols(path: Path) -> list[str]:
+    """Return the symbols of fairseq's dictionary file, which has a symbol and a count on each line."""
+    symbols: dict[str, str] = dict.fromkeys(SPECIAL, "")
+    for line in text_lines(path, "a dictionary of fairseq's"):
+        symbol, _, count = line.rstrip().rpartition(" ")
+        if not symbol or symbol in symbols or not count.lstrip("-").isdecimal():
+            raise UserError(
+                f"`{path}` must have a symbol and a number on each line, each symbol once and none of fairseq's own"
+                f" four, but has the line {line!r:.80}."
+            )
+        symbols[symbol] = count
+    return list(symbols)[len(SPECIAL) :]
+
+
+OF_GIVEN = "the given vocabulary has too few pieces or characters for it"
+OF_RECIPE = (
+    "a larger `size` or a higher `temperature` gives longer pieces, a higher `character_coverage` (`folder`:"
+    " `--vocab-size`, `--character-coverage`) fewer unknown ones"
+)
+
+
+def table(counts: Mapping[str, Mapping[str, int]], advice: str) -> dict[str, dict[str, Any]]:
+    """Return a report's row per language: lengths, `unknown_share` and a `warning`.
+
+    `counts` has `words`, `tokens`, `unknown` and `characters`. Warnings end in `advice`.
+    """
+    rows = {}
+    for lang, sums in counts.items():
+        length, unknown = _share(sums["characters"], sums["tokens"]), _share(sums["unknown"], sums["tokens"])
+        warnings = list(_warnings(lang, length, unknown))
+        rows[lang] = {
+            "pieces_per_word": None if _NO_SPACES & {*scripts_of(lang)} else _share(sums["tokens"], sums["words"]),
+            "characters_per_piece": length,
+            "unknown_share": unknown,
+            "warning": "; ".join([*warnings, advice]) if warnings else None,
+        }
+    return rows
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 6) if whole else None
+
+
+def _warnings(lang: str, length: float | None, unknown: float | None) -> Iterator[str]:
+    least = LEAST_WIDE_CHARACTERS if _WIDE_SCRIPTS & {*scripts_of(lang)} else LEAST_CHARACTERS
+    if length is not None and length < least:
+        yield f"pieces have {length:.2f} characters on average, below {least:g}"
+    if unknown is not None and unknown > MOST_UNKNOWN:
+        yield f"{unknown:.2%} of the tokens are unknown, above {MOST_UNKNOWN:.1%}"
+
+
+LANGS = "langs.txt"
+
+
+@dataclass(frozen=True)
+class GivenVocabulary:
+    """Vocabulary of another data directory or a translator: `model`, `dictionary`, languages, spelling of tokens.
+
+    With a `translator`, `codes` are the user's choices among its languages for the text's languages, and `num_experts`
+    is 0 if it is dense.
+    """
+
+    files: dict[str, Path]
+    langs: tuple[str, ...]
+    language_tokens: Spelling
+    translator: Path | None = None
+    codes: Mapping[str, str] = field(default_factory=dict)
+    num_experts: int = 0
+
+    def of_recipe(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with this vocabulary (UserError: see `codes_for`; a language on both of two sides)."""
+        recipe = replace(recipe, codes=self.codes_for({lang for corpus in recipe.corpora for lang in corpus.languages}))
+        sources = {name: str(self.files[name]) for name in SOURCE_FILES if name in self.files}
+        both = recipe.source_languages() & {way.split("-")[1] for way in recipe.trained()} if sources else ()
+        for lang in sorted(both):
+            raise UserError(
+                f"`{self.translator}` has different vocabularies for sources and targets: each language must be one or "
+                f"the other, but {lang} is both; make a data directory for each direction."
+            )
+        recipe = replace(recipe, of_sources=sources)
+        model, dictionary, tokens = str(self.files["model"]), str(self.files["dictionary"]), self.language_tokens
+        vocabulary = replace(recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens)
+        return replace(recipe, vocabulary=vocabulary, known_languages=self.langs)
+
+    def codes_for(self, langs: Iterable[str]) -> dict[str, str]:
+        """Return the translator's codes for the text's languages (UserError: it lacks one); empty without one."""
+        if self.translator is None:
+            return {}
+        from fairseq_mtmoe.corpora.vocabulary.codes import codes_of_model  # imports large tables
+
+        return codes_of_model(langs, self.langs, self.codes)
+
+    def how_to_go_on(self, data: Path) -> str:
+        """Return a sentence on training a model further with a data directory of this vocabulary."""
+        if self.num_experts:
+            return (
+                f"To continue training {self.translator}: the options of its training, with --num-experts "
+                f"{self.num_experts} --finetune-from-model {self.translator} --lang-dict {data / LANGS} --lang-pairs "
+                f"{data / 'lang_pairs.txt'}. It trains all weights, and the model loses in its other languages."
+            )
+        if self.translator is not None:
+            return f"Its languages and token formats are those of {self.translator}, as `--init-model` sets them."
+        how = f"--finetune-from-model CHECKPOINT --lang-dict {data / LANGS}"
+        sentences = f"To continue training a model with this vocabulary: {how}."
+        if new := [lang for lang in languages_in(data) if lang not in self.langs]:
+            order = " in this order" if len(new) > 1 else ""
+            sentences += f" First add {', '.join(new)}{order}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`."
+        return sentences
+
+
+def vocabulary_of_data(folder: Path) -> GivenVocabulary:
+    """Return a data directory's vocabulary (UserError: it is none of `mtmoe prepare`, or has one for each side)."""
+    if not folder.is_dir():
+        raise_invalid("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))
+    model = regular_file(folder / SENTENCEPIECE, "the SentencePiece model of a data directory of `mtmoe prepare`")
+    if model_of_sources(folder) != model:
+        raise_invalid(
+            "--vocabulary-from", "a data directory with one vocabulary for sources and targets; give this one's model "
+            "as `--vocabulary-of MODEL`", str(folder),
+        )  # fmt: skip
+    folders = (folder, folder / "shard0")
+    dictionary = next((path for each in folders for path in sorted(each.glob(dictionary_name("*")))), None)
+    if dictionary is None:
+        raise UserError(f"`{folder}` must have a dictionary such as {dictionary_name('en')}, but has none.")
+    style = folder / TOKEN_STYLE
+    is_mbart = style.exists() and read_text(style).strip() == Spelling.mbart.name
+    files = {"model": Path(os.path.abspath(model)), "dictionary": Path(os.path.abspath(dictionary))}
+    return GivenVocabulary(files, languages_in(folder), Spelling.mbart if is_mbart else Spelling.plain)
+
+
+def languages_in(folder: Path) -> tuple[str, ...]:
+    """Return a data directory's languages in order (UserError: their list is invalid)."""
+    path = folder / LANGS
+    langs = read_text(path, "the list of a data directory's languages").split()
+    for lang in langs:
+        if not CODE.fullmatch(lang):
+            raise_invalid(f"a line of {path}", "the code of a language, such as en", lang)
+    return tuple(langs)

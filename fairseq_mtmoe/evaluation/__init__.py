@@ -1,1 +1,0 @@
-"""Models that translate test sets and text, and predict benchmarks' sets."""

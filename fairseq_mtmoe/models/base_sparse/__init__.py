@@ -1,6 +1,0 @@
-"""System 1, sparse translation.
-
-Importing this package registers its models and architectures with fairseq.
-"""
-
-from fairseq_mtmoe.models.base_sparse.model import BaseDenseModel, BaseMoEModel  # noqa: F401

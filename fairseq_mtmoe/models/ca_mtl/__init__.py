@@ -1,6 +1,0 @@
-"""System 3, conditionally adaptive learning.
-
-Importing this package registers it with fairseq.
-"""
-
-from fairseq_mtmoe.models.ca_mtl.model import CAMTLModel  # noqa: F401

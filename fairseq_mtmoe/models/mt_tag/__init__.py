@@ -1,6 +1,0 @@
-"""System 2, task-aware gating.
-
-Importing this package registers its models and architectures with fairseq.
-"""
-
-from fairseq_mtmoe.models.mt_tag.model import MTDenseModel, MTSwitchModel, MTTaGModel  # noqa: F401

@@ -1,0 +1,166 @@
+"""A dataset of several tasks, whose batches have the task id of each example.
+
+A task is sampled and validated by its name: a benchmark task, or a language pair. The model gets each example's *task
+id*, which several tasks may share: `task_ids` (B,).
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import FairseqDataset, data_utils
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.multitask.sampling.draw import Numbering
+
+Item = tuple[int, dict[str, Any]]  # the number of a task in the mixture, and an example of its dataset
+Batch = dict[str, Any]
+# Makes a batch in fairseq's form from all tasks' datasets and at least one example.
+# Rows may be in any order: `id` (B,) has the `id` of each row's example.
+Collate = Callable[[Sequence[FairseqDataset], Sequence[Item]], Batch]
+
+
+def check_fit(longest: int, max_tokens: int | None) -> None:
+    """Check that `max_tokens` allows the longest example (UserError: it does not)."""
+    if max_tokens is not None and longest > max_tokens:
+        raise UserError(
+            f"`--max-tokens`, or in validation `--max-tokens-valid`, must be at least {longest}, the length of the "
+            f"longest example, but is {max_tokens} instead."
+        )
+
+
+def batches_of(
+    indices: np.ndarray,
+    longest_V: np.ndarray,
+    max_tokens: int | None = None,
+    max_sentences: int | None = None,
+    required_batch_size_multiple: int = 1,
+) -> list[np.ndarray]:
+    """Return fairseq's batches, and the rest that it drops if it is no multiple of the required size.
+
+    longest_V: the greatest length of any side of each example.
+    """
+    if not len(indices):
+        return []
+    check_fit(int(longest_V.max()), max_tokens)
+    batches: list[np.ndarray] = data_utils.batch_by_size(
+        indices, None, longest_V, max_tokens, max_sentences, required_batch_size_multiple
+    )
+    rest = indices[sum(map(len, batches)) :]
+    return [*batches, rest] if len(rest) else list(batches)
+
+
+def limits_of(max_sizes: Any) -> Any:
+    """Return the greatest lengths of examples, one for all sides or one for each; None is no limit."""
+    return np.inf if max_sizes is None else max_sizes
+
+
+class MixtureDataset(FairseqDataset):
+    """Dataset of the examples of several tasks."""
+
+    def __init__(self, task_ids: Sequence[int], collate: Collate) -> None:
+        super().__init__()
+        self.task_ids = list(task_ids)
+        self.collate = collate
+        self.datasets: list[FairseqDataset] = []
+
+    def choose(self, datasets: list[FairseqDataset], numbering: Numbering) -> None:
+        """Set the datasets, one per task, and the numbering of their examples."""
+        self.datasets = datasets
+        self.numbering = numbering
+
+    def __len__(self) -> int:
+        return len(self.numbering)
+
+    def __getitem__(self, index: int) -> Item:
+        task, example = self.numbering.locate(int(index))
+        return task, self.datasets[task][example]
+
+    def sizes_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return the lengths (V, S) of the examples' sides."""
+        tasks, examples = self.numbering.locate_all(indices)
+        sizes = np.empty((len(indices), self.datasets[0].sizes.shape[1]), dtype=np.int64)
+        for task, dataset in enumerate(self.datasets):
+            chosen = tasks == task
+            sizes[chosen] = dataset.sizes[examples[chosen]]
+        return sizes
+
+    def num_tokens(self, index: int) -> int:
+        return max(self.size(index))
+
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        longest_V: np.ndarray = self.sizes_of(indices).max(axis=1)
+        return longest_V
+
+    def size(self, index: int) -> tuple[int, ...]:
+        return tuple(self.sizes_of(np.array([index]))[0].tolist())
+
+    def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
+        """Return the indices of examples up to `max_sizes` (per side, or one for all), and those of longer ones."""
+        too_long_V = (self.sizes_of(indices) > limits_of(max_sizes)).any(axis=1)
+        return indices[~too_long_V], indices[too_long_V].tolist()
+
+    def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+        return batches_of(indices, self.num_tokens_vec(indices), *args, **kwargs)
+
+    def collater(self, items: Sequence[Item]) -> Batch:
+        """Return a batch in fairseq's form with `task_ids` (B,)."""
+        if not items:
+            return {}
+        # Collating reorders the examples; their positions in `items`, given as ids, tell the new order.
+        indexed = [(task, {**example, "id": index}) for index, (task, example) in enumerate(items)]
+        batch = self.collate(self.datasets, indexed)
+        order = batch["id"].tolist()
+        batch["id"] = torch.tensor([items[index][1]["id"] for index in order])
+        batch["task_ids"] = torch.tensor([self.task_ids[items[index][0]] for index in order])
+        return batch
+
+
+def mixed(batches: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return batches in an order that is always the same, in which any first ones are of all lengths."""
+    return [batches[number] for number in np.random.default_rng(0).permutation(len(batches))]
+
+
+class EvaluationMixture(MixtureDataset):
+    """All examples of several tasks, in batches of one task; `task` is its name.
+
+    interleaves: whether one batch of each task comes first, and then each task's share of any number of batches, of all
+        lengths, for `--max-valid-steps`.
+    """
+
+    interleaves = False
+
+    def __init__(
+        self, names: Sequence[str], datasets: list[FairseqDataset], task_ids: Sequence[int], collate: Collate
+    ) -> None:
+        super().__init__(task_ids, collate)
+        self.names = list(names)
+        self.choose(datasets, Numbering([len(dataset) for dataset in datasets], [len(datasets)], [1]))
+
+    def collater(self, items: Sequence[Item]) -> Batch:
+        batch = super().collater(items)
+        if items:
+            batch["task"] = self.names[items[0][0]]
+        return batch
+
+    def ordered_indices(self) -> np.ndarray:
+        """Return all indices sorted by task, then by the length of the first side, then of the next."""
+        indices = np.arange(len(self))
+        lengths_SV = self.sizes_of(indices).T
+        order_V: np.ndarray = np.lexsort((*lengths_SV[::-1], self.numbering.locate_all(indices)[0]))
+        return order_V
+
+    def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+        tasks, _ = self.numbering.locate_all(indices)
+        parts = np.split(indices, np.flatnonzero(np.diff(tasks)) + 1)
+        batches_by_task = [super(EvaluationMixture, self).batch_by_size(part, *args, **kwargs) for part in parts]
+        batches = list(itertools.chain.from_iterable(batches_by_task))
+        if not self.interleaves or not batches:
+            return batches
+        batches = list(itertools.chain.from_iterable(map(mixed, batches_by_task)))
+        # From 0 to 1 in each task: its first batch is among the first of all, the others follow at equal distances.
+        counts = [len(task_batches) for task_batches in batches_by_task]
+        places = np.concatenate([np.r_[0, np.arange(1.5, count)] / count for count in counts])
+        return [batches[number] for number in np.argsort(places, kind="stable")]

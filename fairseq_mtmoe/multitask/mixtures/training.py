@@ -1,0 +1,181 @@
+"""The training dataset: each epoch has the examples that the sampling plan draws from the tasks."""
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from fairseq.data import FairseqDataset
+
+from fairseq_mtmoe.multitask.mixtures.candidates import INDEX, LENGTH, batches_of_ranks, candidate_batch
+from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Collate, Item, MixtureDataset, batches_of, limits_of
+from fairseq_mtmoe.multitask.sampling.candidates import ranked
+from fairseq_mtmoe.multitask.sampling.order import Order, order_by_length
+from fairseq_mtmoe.multitask.sampling.permutation import derive_key
+from fairseq_mtmoe.multitask.sampling.plan import SamplingPlan
+from fairseq_mtmoe.multitask.sampling.saved_plans import changes, restored_plan, saved_plan
+
+logger = logging.getLogger(__name__)
+
+Alter = Callable[[dict[str, Any], int], dict[str, Any]]  # from an example and a seed to the altered example
+
+PADDING = "padding"  # key in a training batch: number of padding positions and of all positions
+
+
+class TaskLoader(Protocol):
+    """Loader of several tasks' data: names in the plan, shard sizes, and one dataset each."""
+
+    split: str
+    keys: list[str]
+
+    @property
+    def shard_sizes(self) -> Sequence[Sequence[int]]: ...
+
+    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]: ...  # None: the first shards
+
+
+class TrainingMixture(MixtureDataset):
+    """The examples or candidates of an epoch, determined by plan, epoch and the number of updates before it.
+
+    `alter` changes each example by a seed that depends on its index, so that any process makes the same. Batches are
+    made by the lengths before that.
+    """
+
+    def __init__(
+        self, loader: TaskLoader, plan: SamplingPlan, task_ids: Sequence[int], collate: Collate, epoch: int = 1,
+        updates: int = 0, dropout_draws: Sequence[int] = (), alter: Alter | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(task_ids, collate)
+        self.dropout_draws = list(dropout_draws) or [0] * len(self.task_ids)
+        self.loader, self.plan, self._alter = loader, plan, alter
+        self.updates = updates  # before the next epoch that is drawn
+        plan.begin(updates)
+        self.epoch = 0
+        self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw an epoch and load its shards."""
+        if epoch == self.epoch:
+            return
+        self.draw = self.plan.draw(epoch, self.updates)
+        self.batch_counts: list[int] = []  # per part of the epoch; empty before batches are made
+        self.updates_of_epoch = 0  # in all these batches
+        self.choose(self.loader.load(self.draw.shards), self.draw.numbering)
+        self.draws_candidates = self.plan.draws_candidates(epoch)
+        starts = zip(self.plan.shard_sizes, self.draw.shards, strict=True)
+        self._shard_starts = [sum(sizes[:shard]) for sizes, shard in starts]
+        self._alter_key = self.plan.alter_key(epoch)
+        self.epoch = epoch
+
+    def saved_draws(self, epoch: int) -> dict[str, Any]:
+        """Return the plan's state at an epoch, for checkpoints."""
+        return saved_plan(self.plan, epoch)
+
+    def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
+        """Resume as `ResumesDraws` says; log changes."""
+        epoch, before = state["epoch"], restored_plan(state["sampling"])
+        goes_on = self.plan.follow(before, has_begun, self.updates)
+        for change in changes(before, self.plan):
+            logger.warning(f"from epoch {self.plan.epoch + (goes_on and has_begun)} on: {change}")
+        self.epoch = 0
+        self.set_epoch(self.plan.epoch)
+        if not goes_on:
+            logger.warning(f"the data has changed since the checkpoint: the rest of epoch {epoch} is skipped")
+        return goes_on
+
+    def __len__(self) -> int:
+        return len(self.draw)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for dataloader workers: without loader and plan, as they never draw an epoch."""
+        return {**self.__dict__, "loader": None, "plan": None}
+
+    can_reuse_epoch_itr_across_epochs = False  # another epoch has other examples
+
+    def __getitem__(self, index: int) -> Item:
+        """Return task and example; a candidate also has its length and its number over all shards of its task."""
+        task, example = super().__getitem__(index)
+        if self._alter is not None:
+            example = self._alter(example, derive_key(self._alter_key, int(index)))
+        if not self.draws_candidates:
+            return task, example
+        number = self._shard_starts[task] + self.numbering.locate(int(index))[1]
+        return task, {**example, INDEX: number, LENGTH: self.num_tokens(index)}
+
+    def collater(self, items: Sequence[Item]) -> Batch:
+        if items and self.draws_candidates:
+            return candidate_batch(self.chosen_batch, items, self.dropout_draws)
+        return self.chosen_batch(items)
+
+    def chosen_batch(self, items: Sequence[Item]) -> Batch:
+        """Return the training batch of chosen candidates."""
+        return with_padding(super().collater(items))
+
+    def epoch_batches(
+        self, max_sizes: Any, max_tokens: int | None, max_sentences: int | None, multiple: int, per_update: int = 1
+    ) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return the epoch's batches, part after part, and the examples left out as too long."""
+        limits, said = (max_tokens, max_sentences, multiple), f"[{self.loader.split}] epoch {self.epoch} draws"
+        if self.draws_candidates:
+            *ranks, too_long = ranked(self.draw, [dataset.sizes for dataset in self.datasets], limits_of(max_sizes))
+            logger.info(f"{said} {len(self)} candidates, as many from each task")
+            parts = [batches_of_ranks(*ranks, *limits)]
+        else:
+            orders, parts = map(list, zip(*self._cut_parts(max_sizes, limits, per_update), strict=True))
+            counts = np.sum([order.counts for order in orders], axis=0).tolist()
+            each = dict(zip(self.loader.keys, counts, strict=True))
+            within = f"; the temperature rises within it, in {len(parts)} parts" if len(parts) > 1 else ""
+            logger.info(f"{said} {len(self)} examples, from each task {each}{within}")
+            too_long = np.concatenate([order.too_long for order in orders])
+        self.batch_counts = [len(batches) for batches in parts]
+        self.updates_of_epoch = -(-sum(self.batch_counts) // per_update)
+        return list(itertools.chain.from_iterable(parts)), too_long
+
+    def batch_by_size(self, indices: np.ndarray, *limits: Any) -> list[np.ndarray]:
+        """Return batches of these examples of the epoch, or of candidates, as `epoch_batches` makes them."""
+        if not self.draws_candidates:
+            return super().batch_by_size(indices, *limits)
+        tasks, _ = self.numbering.locate_all(indices)
+        by_task = [indices[tasks == task] for task in range(len(self.task_ids))]
+        longest = [self.num_tokens_vec(candidates) for candidates in by_task]
+        return batches_of_ranks(by_task, longest, *limits)
+
+    def _cut_parts(
+        self, max_sizes: Any, limits: tuple[int | None, int | None, int], per_update: int
+    ) -> list[tuple[Order, list[np.ndarray]]]:
+        """Return order and batches of each part; a part's size follows from the updates of the part before."""
+        plan, epoch = self.plan, self.epoch
+
+        def cut(part: int | None) -> tuple[Order, list[np.ndarray]]:
+            key, sizes = plan.order_key(epoch, part or 0), [dataset.sizes for dataset in self.datasets]
+            order = order_by_length(plan.draw(epoch, part=part), sizes, key, limits_of(max_sizes))
+            return order, batches_of(order.indices.astype(np.int64), order.longest_V, *limits)
+
+        known, size = plan.start_of(epoch).parts, len(self)
+        if known:
+            return [cut(part) for part in range(len(known))]
+        if plan.rises_within(epoch):
+            size = plan.part_size(epoch, size, len(cut(None)[1]), per_update)
+        found: list[tuple[Order, list[np.ndarray]]] = []
+        is_last, batches = False, 0
+        while not is_last:
+            is_last = plan.add_part(epoch, size, batches // per_update)
+            found.append(cut(len(found)))
+            batches += len(found[-1][1])
+            size = plan.part_size(epoch, plan.parts(epoch)[-1].size, len(found[-1][1]), per_update)
+        self.draw = plan.draw(epoch)
+        self.choose(self.datasets, self.draw.numbering)
+        return found
+
+
+def with_padding(batch: Batch) -> Batch:
+    """Return the batch with `PADDING` for sources and text targets, counted on the CPU without GPU synchronisation."""
+    if "net_input" in batch:
+        inputs, tokens = batch["net_input"], int(batch["ntokens"])
+        positions: int = inputs["src_tokens"].numel()
+        if "src_lengths" in inputs:  # then `ntokens` counts targets, which are as long as `prev_output_tokens`
+            tokens += int(inputs["src_lengths"].sum())
+            positions += inputs["prev_output_tokens"].numel()
+        batch[PADDING] = (positions - tokens, positions)
+    return batch

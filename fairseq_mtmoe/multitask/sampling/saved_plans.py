@@ -1,0 +1,69 @@
+"""The sampling plan in checkpoints, as plain containers: the schedule and the position in the data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.multitask.sampling.plan import EpochStart, Part, SamplingPlan
+from fairseq_mtmoe.multitask.sampling.schedule import Schedule
+
+
+def options_of(schedule: Schedule, names: Sequence[str]) -> dict[str, Any]:
+    """Return a schedule's values by option name, with weights by task name."""
+    options, weights = asdict(schedule), schedule.sampling_weights
+    options["sampling_weights"] = weights and dict(zip(names, weights, strict=True))
+    return options if schedule.heating_coefficient > 0 else {**options, "heating_epochs": None, "heating_updates": None}
+
+
+def changes(before: SamplingPlan, now: SamplingPlan) -> list[str]:
+    """Return one text per changed option of the schedule: "x was 1 and is 2"."""
+    old, new = options_of(before.schedule, before.names), options_of(now.schedule, now.names)
+    return [f"{name} was {old[name]} and is {new[name]}" for name in old if old[name] != new[name]]
+
+
+def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
+    """Return a plan's state at its current epoch or the next one, for checkpoints."""
+    start = plan.start_of(epoch) if epoch <= plan.epoch else plan.after(plan.start_of(epoch - 1), 0)
+    return {
+        "names": list(plan.names),
+        "numbers": list(plan.numbers),
+        "shard_sizes": [list(sizes) for sizes in plan.shard_sizes],
+        "seed": plan.seed,
+        "rules": options_of(plan.schedule, plan.names),
+        "place": {
+            "epoch": start.epoch,
+            "rules": options_of(start.schedule, plan.names),
+            "epochs_left": start.epochs_left,
+            "shard_epoch": start.shard_epoch,
+            "update": start.update,
+            "parts": [list(part) for part in start.parts],
+            "cursors": [[[list(shard) for shard in shards], cursor] for shards, cursor in start.cursors.items()],
+        },
+    }
+
+
+def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
+    """Return the saved plan, at its position (UserError: the state is damaged)."""
+    try:
+        names, start = saved["names"], saved["place"]
+        plan = SamplingPlan(saved["shard_sizes"], _schedule_of(saved["rules"], names), saved["seed"], names)
+        plan.numbers = list(saved["numbers"])
+        assert len(names) == len(plan.numbers) == len(plan.sizes)
+        schedule, shard_epoch, update = _schedule_of(start["rules"], names), start["shard_epoch"], start["update"]
+        cursors = {tuple(map(tuple, shards)): cursor for shards, cursor in start["cursors"]}
+        parts = tuple(Part(*part) for part in start["parts"])
+        parts = parts or (Part(plan.epoch_size(schedule, shard_epoch), update),)
+        plan.begin_at(EpochStart(start["epoch"], schedule, start["epochs_left"], shard_epoch, update, cursors, parts))
+    except (KeyError, TypeError, ValueError, AssertionError, AttributeError, ZeroDivisionError) as error:
+        rule = "must be as it was saved, but is damaged: resume from another checkpoint"
+        how = "start the data again with `--reset-dataloader`"
+        raise UserError(f"The checkpoint's position in the data {rule}, or {how}.") from error
+    return plan
+
+
+def _schedule_of(options: Mapping[str, Any], names: Sequence[str]) -> Schedule:
+    values = {field.name: options[field.name] for field in fields(Schedule)}
+    weights = values["sampling_weights"]
+    values["sampling_weights"] = tuple(weights[name] for name in names) if weights else None
+    return Schedule(**values)

@@ -1,0 +1,106 @@
+"""Sampling of training data: the plan that the options ask for, and its log."""
+
+import logging
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, NoReturn
+
+from fairseq import utils
+from fairseq.logging import metrics
+from torch import nn
+
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.multitask.mixtures.training import TaskLoader, TrainingMixture
+from fairseq_mtmoe.multitask.run_log import TrainingRunLog
+from fairseq_mtmoe.multitask.sampling.plan import SamplingPlan
+from fairseq_mtmoe.multitask.sampling.saved_plans import options_of
+from fairseq_mtmoe.multitask.sampling.schedule import UNCERTAINTY, Schedule
+
+logger = logging.getLogger(__name__)
+
+
+def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
+    """Return the sampling plan of the options; options that a task lacks are defaults."""
+    options: dict[str, Any] = {field.name: getattr(args, field.name, field.default) for field in fields(Schedule)}
+    durations = [name for name in ("heating_epochs", "heating_updates") if options[name] is not None]
+    if durations and options["sampling_method"] == UNCERTAINTY:
+        raise UserError(
+            f"`{flag(durations[0])}` must be left out with `--sampling-method {UNCERTAINTY}`: the model "
+            "decides how often each task trains, and there is no temperature."
+        )
+    if not durations:
+        options["heating_epochs"] = args.max_epoch or None
+    if weights := options["sampling_weights"]:
+        for key in loader.keys:
+            if key not in weights:
+                raise_invalid("--sampling-weights", f"a dictionary with {key}", weights)
+    options["sampling_weights"] = tuple(float(weights[key]) for key in loader.keys) if weights else None
+    return SamplingPlan(loader.shard_sizes, Schedule(**options), args.seed, loader.keys, bool(durations))
+
+
+def announce(
+    run_log: TrainingRunLog, dataset: TrainingMixture, epoch: int, run: Callable[[], dict[str, Any]],
+    shown_name: Callable[[str], str],
+) -> None:  # fmt: skip
+    """Check the schedule; in a process's first epoch also write the event `run`.
+
+    Warns of options that have no effect. run: returns the event's fields.
+    """
+    plan, schedule = dataset.plan, dataset.plan.schedule
+    schedule.check_duration()
+    if run_log.has_begun:
+        return
+    names, about = [shown_name(key) for key in plan.names], run()
+    updates, most_updates = dataset.updates_of_epoch, about["options"].get("max_update") or 0
+    is_only = epoch == 1 and (about["options"].get("max_epoch") == 1 or 0 < most_updates <= updates)
+    if is_only and schedule.heating_coefficient > 0 and schedule.heating_epochs is not None:
+        logger.warning(
+            f"--heating-coefficient has no effect, and the temperature stays at {schedule.sampling_temperature}: it "
+            f"rises from epoch to epoch, and the run ends within its first epoch of {updates} updates; use "
+            "--heating-updates to heat within an epoch, or --virtual-epoch-size for shorter epochs"
+        )
+    options = options_of(schedule, names)
+    del options["virtual_data_size"], options["sampling_weights"]
+    run_log.write("run", sizes=dict(zip(names, plan.sizes, strict=True)), **about, **options, seed=plan.seed)
+
+
+def announce_part(
+    run_log: TrainingRunLog, plan: SamplingPlan, epoch: int, part: int, updates: int, shown_name: Callable[[str], str]
+) -> None:
+    """Log how a part of an epoch, which begins after `updates` updates, is sampled."""
+    names = [shown_name(key) for key in plan.names]
+    shares = dict(zip(names, plan.probabilities(epoch, part=part).tolist(), strict=True))
+    temperature, of_candidates = plan.temperature(epoch, part=part), plan.draws_candidates(epoch)
+    # Not `update`: events are ordered by that field, and old logs order these events by epochs.
+    position = {"epoch": epoch, "part": part, "updates_before": updates}
+    drawn = {"temperature": temperature, "probabilities": shares, "of_candidates": of_candidates}
+    run_log.write("sampling", **position, **drawn)
+    if of_candidates:
+        logger.info(f"epoch {epoch}: equally many candidates of each task; the most uncertain ones train")
+        return  # each update logs the tasks' shares
+    shown = ", ".join(f"{name} {share:.4f}" for name, share in shares.items())
+    heat = "" if temperature is None else f" temperature {temperature},"
+    within = f", from update {updates} on" if part else ""
+    logger.info(f"epoch {epoch}{within}: sampling{heat} probabilities {shown}")
+    if temperature is not None:
+        metrics.log_scalar("sampling_temperature", temperature, weight=0, priority=900, round=4)
+    for name, share in shares.items():
+        metrics.log_scalar(f"{name}_probability", share, weight=0, priority=901, round=4)
+
+
+def refuse_too_long(shortest: int, max_tokens: int | None, max_positions: Any) -> NoReturn:
+    """Raise the `UserError` of an epoch whose examples are all too long; `shortest`: tokens of the shortest one."""
+    if max_tokens is not None and shortest > max_tokens:
+        raise_invalid("--max-tokens", f"at least {shortest}, the length of the shortest training example", max_tokens)
+    raise UserError(
+        f"Training examples must have at most {max_positions} tokens, the limit of model and task, but the shortest of "
+        f"the epoch has {shortest}."
+    )
+
+
+def moved(sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Return a batch on the model's device."""
+    device = next(model.parameters()).device
+    moved_sample: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)
+    return moved_sample

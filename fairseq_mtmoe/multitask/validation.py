@@ -1,0 +1,257 @@
+"""Figures of a validation over all ranks: losses of tasks and groups, expert tokens, source weights, gates.
+
+A validation batch holds one task. Its sums go into the logging output under the task's name, with zeros for all others:
+fairseq adds them over ranks, which must have the same keys and types.
+"""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.logging import metrics
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.moe import Gate, MixtureWeights, MoELayer, Routing
+from fairseq_mtmoe.report.routing import LAST, entropies, used_experts
+from fairseq_mtmoe.slots import adapter_blocks, expert_layers
+from fairseq_mtmoe.slots.slot import unwrapped
+
+SUMS = ("loss", "nll_loss", "sample_size", "ntokens")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tasks with a common average, such as a tier; a single task is a group of its name."""
+
+    name: str
+    tasks: tuple[str, ...]
+
+
+def refuse_training_subset(options: Mapping[str, Any], train_subset: str) -> None:
+    """Raise a `UserError` if a training would validate its own data: this would change its epoch.
+
+    options: those that differ from the defaults.
+    """
+    subsets = options.get("valid_subset", "valid")
+    if train_subset in subsets.split(",") and not options.get("disable_validation"):
+        raise_invalid("--valid-subset", f"other subsets than --train-subset {train_subset}", subsets)
+
+
+def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str]) -> None:
+    """Add the batch's sums under the name of `task`, and zeros under all others."""
+    sums = {name: logging_output.get(name, logging_output.get("loss")) for name in SUMS}
+    zeros = {name: torch.zeros_like(value) if isinstance(value, Tensor) else 0 for name, value in sums.items()}
+    for other in tasks:
+        for name, value in (sums if other == task else zeros).items():
+            logging_output[f"{other}_{name}"] = value
+
+
+def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Group]) -> None:
+    """Log each group's loss, nll_loss (base 2) and ppl over all tokens of its tasks."""
+    for group in groups:
+        sums = {
+            name: sum(log.get(f"{task}_{name}", 0) for log in logging_outputs for task in group.tasks) for name in SUMS
+        }
+        if not sums["sample_size"] or not sums["ntokens"]:
+            continue
+        loss = sums["loss"] / sums["sample_size"] / math.log(2)
+        nll_loss = sums["nll_loss"] / sums["ntokens"] / math.log(2)
+        key = f"{group.name}_nll_loss"
+        metrics.log_scalar(f"{group.name}_loss", loss, sums["sample_size"], priority=1000, round=3)
+        metrics.log_scalar(key, nll_loss, sums["ntokens"], priority=1000, round=3)
+        metrics.log_derived(f"{group.name}_ppl", lambda meters, key=key: utils.get_perplexity(meters[key].avg), 1000)
+
+
+def plain_numbers(log: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a logging output with numbers for scalars, copied together per type."""
+    numbers = dict(log)
+    same_type: defaultdict[tuple[Any, Any], list[str]] = defaultdict(list)
+    for key, value in log.items():
+        if isinstance(value, Tensor) and value.dim() == 0:
+            same_type[value.dtype, value.device].append(key)
+    for keys in same_type.values():
+        numbers |= zip(keys, torch.stack([log[key] for key in keys]).tolist(), strict=True)
+    return numbers
+
+
+def group_values(meters: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    """Return a group's unrounded loss, nll_loss, ppl and tokens; prefix "": of all data."""
+    loss = meters[f"{prefix}loss"]
+    nll_loss = meters.get(f"{prefix}nll_loss", loss)
+    bits = float(nll_loss.avg)
+    ppl = 2.0**bits if bits < 1000 else math.inf
+    return {"loss": float(loss.avg), "nll_loss": bits, "ppl": ppl, "tokens": int(nll_loss.count)}
+
+
+def _mixtures(model: nn.Module) -> dict[str, MixtureWeights]:
+    """Return the records of source weights by the dotted paths of their blocks."""
+    blocks = adapter_blocks(model)
+    return {path: block.mixture.seen for path, block in blocks.items() if block.mixture.seen is not None}
+
+
+def _records(model: nn.Module) -> list[Any]:
+    return [*(layer.load for layer in expert_layers(model).values()), *_mixtures(model).values()]
+
+
+def set_counting(model: nn.Module, enabled: bool) -> None:
+    """Start (from zero) or stop the counts of expert tokens and source weights."""
+    for record in _records(model):
+        if enabled:
+            record.reset()
+        record.enabled = enabled
+
+
+@contextmanager
+def uncounted(model: nn.Module, *more: Any) -> Iterator[None]:
+    """Pause a model's records, and `more` objects with a flag `enabled`."""
+    records = [*_records(model), *more]
+    were_enabled = [record.enabled for record in records]
+    try:
+        for record in records:
+            record.enabled = False
+        yield
+    finally:
+        for record, was_enabled in zip(records, were_enabled, strict=True):
+            record.enabled = was_enabled
+
+
+def _summed(total: Tensor) -> Tensor:
+    """Add a tensor of all ranks in place."""
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(total)
+    return total
+
+
+def expert_counts(model: nn.Module) -> dict[str, list[list[int]]]:
+    """Return the counted tokens of all ranks by layer, task and expert."""
+    counts = {}
+    for path, layer in expert_layers(model).items():
+        total = layer.load.counts.to(next(layer.parameters()).device, copy=True)
+        counts[path] = _summed(total).tolist()
+    return counts
+
+
+def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
+    """Return each source's mean weight over the counted sentences of all ranks, by layer."""
+    weights = {}
+    for path, seen in _mixtures(model).items():
+        seen.sums = _summed(seen.sums.to(next(model.parameters()).device))
+        weights[path] = seen.mean().tolist()
+    return weights
+
+
+def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Sequence[str]) -> dict[str, float]:
+    """Return TensorBoard's `expert_entropy/LAYER` or `/TASK`, and `experts_used/LAYER`.
+
+    Entropies are fractions of their maximum: a layer's is the mean over tasks, a task's the mean over layers.
+    `layers` has the number of tokens of each task and expert.
+    """
+    figures: dict[str, float] = {}
+    by_task: dict[str, list[float]] = {}
+    for path, rows in layers.items():
+        counts_TN = np.asarray(rows, dtype=np.float64)
+        entropy_T = entropies(counts_TN)
+        if not np.isfinite(entropy_T).any():
+            continue
+        figures[f"expert_entropy/{path}"] = float(np.nanmean(entropy_T))
+        figures[f"experts_used/{path}"] = float(used_experts(counts_TN).mean())
+        if len(entropy_T) == len(task_names):
+            for name, entropy in zip(task_names, entropy_T.tolist(), strict=True):
+                by_task.setdefault(name, []).append(entropy)
+    for name, values in by_task.items():
+        if np.isfinite(values).any():
+            figures[f"expert_entropy/{name}"] = float(np.nanmean(values))
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+class GateMovement:
+    """Compares the gates' current and first weights on a validation's tokens."""
+
+    def __init__(self) -> None:
+        self.since: int | None = None  # number of updates when the first weights were stored
+        self.latest: deque[dict[str, dict[str, float]]] = deque(
+            maxlen=LAST
+        )  # figures of the last validations, by layer
+        self.enabled = True  # off while a validation translates
+        self._start: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}  # by layer: tokens whose expert changed, and all tokens
+        self._hooks: list[RemovableHandle] = []
+
+    def begin(self, model: nn.Module, update: int) -> None:
+        """Store the current weights as the first ones, unless these gates have some."""
+        weights = {path: layer.gate.weight for path, layer in _learned(model).items()}
+        if weights and any(self._first(path, weight) is None for path, weight in weights.items()):
+            self.since = update
+            self._start = {path: weight.detach().clone() for path, weight in weights.items()}
+
+    def _first(self, path: str, weight: Tensor) -> Tensor | None:
+        """Return the first weights of a layer; None if unknown or of another shape."""
+        start = self._start.get(path)
+        return None if start is None or start.shape != weight.shape else start.to(weight.device)
+
+    def watch(self, model: nn.Module) -> None:
+        """Start to compare the experts of tokens, from zero."""
+        self.rest()
+        for path, layer in _learned(model).items():
+            start = self._first(path, layer.gate.weight)
+            if start is not None:
+                self._start[path] = start
+                self._counts[path] = torch.zeros(2, device=start.device)
+                self._hooks.append(layer.gate.register_forward_hook(partial(self._compare, path)))
+
+    def rest(self) -> None:
+        """Stop comparing."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._counts = [], {}
+
+    @torch.no_grad()
+    def _compare(self, path: str, gate: Gate, inputs: tuple[Any, ...], routing: Routing) -> None:
+        if not self.enabled:
+            return
+        hidden_TH, task_B, padding_T, *_ = inputs
+        with torch.autocast(hidden_TH.device.type, enabled=False):
+            weights = (self._start[path], gate.weight)
+            experts = [gate.scores(weight, hidden_TH.float(), task_B, padding_T).argmax(1) for weight in weights]
+        then_T, now_T = experts
+        real_T = routing.expert_T < gate.num_experts
+        self._counts[path] += torch.stack([(then_T != now_T) & real_T, real_T]).sum(1)
+
+    def figures(self, model: nn.Module) -> dict[str, dict[str, float]]:
+        """Return the figures of each layer, and stop comparing; a collective call.
+
+        `blend`; `moved`: the distance from the first weights divided by their norm; `changed`: the fraction of tokens
+        whose expert changed.
+        """
+        layers: dict[str, dict[str, float]] = {}
+        for path, layer in _learned(model).items():
+            figures = {} if layer.blend is None else {"blend": float(layer.blend.detach())}
+            if path in self._counts:
+                start, now = self._start[path].float(), layer.gate.weight.detach().float()
+                changed, tokens = _summed(self._counts[path]).tolist()
+                figures |= {"moved": float((now - start).norm() / start.norm()), "changed": changed / max(tokens, 1)}
+            layers[path] = figures
+        self.rest()
+        self.latest.append(layers)
+        return layers
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {"since": self.since, "start": {path: weight.cpu() for path, weight in self._start.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a checkpoint's state."""
+        self.since, self._start = state["since"], dict(state["start"])
+
+
+def _learned(model: nn.Module) -> dict[str, MoELayer]:
+    return {path: layer for path, layer in expert_layers(unwrapped(model)).items() if layer.gate.is_learned}

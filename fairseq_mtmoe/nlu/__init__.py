@@ -1,0 +1,1 @@
+"""Language understanding: encoders and T5, benchmarks' data, and their tasks."""

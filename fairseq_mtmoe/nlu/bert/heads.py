@@ -1,0 +1,216 @@
+"""Task heads, which map an encoder's hidden states to the outputs of each task.
+
+Implements MT-TaG, §3.3. Class logits are `U_t h_[CLS]` (equation 7) and a regression's value is `V_t h_[CLS]` (equation
+8), both initialized from N(0, 0.02²) (§4.4). A ranking scores each candidate. WiC's head also reads the mean states of
+its words.
+
+`transferred` adapts a checkpoint to a model with other tasks, where a new task can reuse the gate of a related one
+(§5.2).
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.conditioning import TaskEmbeddings
+from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
+from fairseq_mtmoe.moe import FixedGate, MoELayer, TaskGate
+
+logger = logging.getLogger(__name__)
+
+HEADS = "heads."  # prefix of their parameters' names
+HEAD_STD = 0.02
+UNREAD = -1e4  # logit of tokens outside the spans: 0 after softmax, and finite in every dtype
+NO_TOKEN, NO_WORD = -1, -2  # index of the first token of a word without tokens, and of a missing word
+
+
+@dataclass(frozen=True)
+class HeadSize:
+    """Inputs (beside [CLS]) and outputs of a task's head."""
+
+    num_outputs: int  # per candidate
+    num_words: int = 0  # number of words whose mean states it reads
+    has_bias: bool = True  # False in a ranking, where a bias would shift all candidates alike
+    per_token: bool = False  # outputs for [CLS] and for every token of one part of the text
+    per_word: bool = False  # outputs for each word of the text
+
+
+def heads_to_text(sizes: Mapping[str, HeadSize]) -> str:
+    """Return head sizes in JSON."""
+    return json.dumps({task: asdict(size) for task, size in sizes.items()})
+
+
+def heads_from_text(text: str) -> dict[str, HeadSize]:
+    """Return the head sizes that `heads_to_text` wrote."""
+    return {task: HeadSize(**size) for task, size in json.loads(text).items()}
+
+
+class TaskHead(nn.Linear):
+    """A task's head, which reads [CLS] and optionally words."""
+
+    def __init__(self, hidden_size: int, size: HeadSize) -> None:
+        num_words = 0 if size.per_token else size.num_words
+        super().__init__(hidden_size * (1 + num_words), size.num_outputs, size.has_bias)
+        nn.init.normal_(self.weight, std=HEAD_STD)
+        if size.has_bias:
+            nn.init.zeros_(self.bias)
+        self.size = size
+
+    def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the outputs of E examples with C candidates, (E, C · outputs).
+
+        Subclasses return other shapes.
+
+        Args:
+            hidden: the encoder's states of R rows, (R, L, H).
+            rows: the row of each candidate, (E, C); -1 if missing, and then the output is the lowest finite number.
+            spans: start and end of each word, (E, words, 2); no words with candidates.
+        """
+        features = [hidden[:, 0][rows.clamp(min=0).flatten()]]
+        if self.size.num_words:
+            weights = _within(spans, hidden.shape[1]).to(hidden.dtype) / (spans[..., 1:] - spans[..., :1])
+            features.append((weights.to(hidden.dtype) @ hidden[rows.squeeze(1)]).flatten(1))  # mean state of each word
+        outputs: Tensor = super().forward(torch.cat(features, dim=1))
+        outputs = outputs.view(len(rows), rows.shape[1] * self.out_features)
+        return outputs if rows.shape[1] < 2 else outputs.masked_fill(rows < 0, torch.finfo(outputs.dtype).min)
+
+
+class TokenHead(TaskHead):
+    """The head of a task with outputs for every token of a part of the text."""
+
+    def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the outputs of each token of E rows, (E, L, outputs).
+
+        `UNREAD` outside [CLS] and `spans`.
+        """
+        numbers: Tensor = nn.Linear.forward(self, hidden[rows.squeeze(1)])
+        is_read = _within(spans, hidden.shape[1]).squeeze(1)
+        is_read[:, 0] = True
+        return numbers.masked_fill(~is_read.unsqueeze(2), UNREAD)
+
+
+class WordHead(TaskHead):
+    """The head of a task with outputs for each word."""
+
+    def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the outputs of each word's first token, (E, W, outputs).
+
+        spans: start and end of each word, (E, W, 2). The start is `NO_TOKEN` for a word without tokens, such as a
+            truncated one, whose first output is certain. It is `NO_WORD` for a missing word, whose outputs are all
+            the lowest number.
+        """
+        first = spans[..., 0]
+        numbers: Tensor = nn.Linear.forward(self, hidden[rows, first.clamp(min=0)])
+        lowest = torch.finfo(numbers.dtype).min
+        numbers = numbers.masked_fill((first < 0).unsqueeze(2), lowest)
+        is_first = torch.arange(self.out_features, device=first.device) == 0
+        return numbers.masked_fill((first == NO_TOKEN).unsqueeze(2) & is_first, 0)
+
+
+def _within(spans: Tensor, length: int) -> Tensor:
+    """Return whether each of L tokens is in each span, (…, L)."""
+    index = torch.arange(length, device=spans.device)
+    return (index >= spans[..., :1]) & (index < spans[..., 1:])
+
+
+class TaskHeads(nn.ModuleDict):
+    """The tasks' heads in the order of the task ids.
+
+    Raises `UserError`: a task's name cannot name a module.
+    """
+
+    def __init__(self, hidden_size: int, sizes: Mapping[str, HeadSize]) -> None:
+        for task in sizes:
+            if not task or "." in task or hasattr(nn.ModuleDict, task):
+                rule = "text without dots that is not an attribute of torch's modules"
+                raise_invalid("the name of a task", rule, task)
+        super().__init__()
+        for task, size in sizes.items():
+            kind = WordHead if size.per_word else TokenHead if size.per_token else TaskHead
+            self[task] = kind(hidden_size, size)
+
+    def forward(self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return each task's outputs by name.
+
+        A task without examples has outputs of shape (0, …), which keep its head in the autograd graph.
+        """
+        no_rows = torch.empty(0, 1, dtype=torch.long, device=hidden.device)
+        outputs = {}
+        for task, head in self.items():
+            assert isinstance(head, TaskHead)
+            no_spans = no_rows.new_empty(0, head.size.num_words, 2)
+            outputs[task] = head(hidden, rows.get(task, no_rows), spans.get(task, no_spans))
+        return outputs
+
+
+def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | None = None) -> dict[str, Tensor]:
+    """Return a checkpoint's state for a model that may have other tasks.
+
+    Heads of tasks that the model lacks are dropped. Parameters of tasks that the checkpoint lacks keep their values.
+    reuse_gate: comma-separated tasks of the checkpoint, the mean of whose gates (or fixed gates' experts) initializes
+        those of all tasks (UserError: the checkpoint lacks one).
+    """
+    own = model.state_dict()
+    tasks, known = _tasks(own), _tasks(state)
+    if tasks == known or not known:
+        return state
+    moved = {key: value for key, value in state.items() if not key.startswith(HEADS) or _task(key) in tasks}
+    moved |= {key: value for key, value in own.items() if key.startswith(HEADS) and _task(key) not in known}
+    gates, embeddings = [*_weights(model, TaskGate), *_fixed_experts(model)], _weights(model, TaskEmbeddings)
+    if gates and reuse_gate:
+        logger.info(f"initialized the gates of {', '.join(tasks)} from the checkpoint's {reuse_gate} (--reuse-gate)")
+    elif reuse_gate:
+        logger.warning("--reuse-gate changes nothing: the model's gates are those of all tasks")
+    for key in (*gates, *embeddings):
+        if key not in state or len(state[key]) < len(known):  # loading refuses experts of other gates
+            continue
+        if state[key].dim() == own[key].dim():  # otherwise a single gate serves all tasks
+            moved[key] = _rows(own[key], tasks, state[key], known, reuse_gate if key in gates else None)
+    return moved
+
+
+def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None) -> Tensor:
+    """Return a tensor with a row per task, such as gates (T, N, H), and possibly more.
+
+    Tasks in the checkpoint get its rows.
+    """
+    if reuse:
+        names = reuse.split(",")
+        for name in names:
+            if name not in known:
+                raise_invalid("--reuse-gate", f"among the checkpoint's tasks {shortened(known, name)}", name)
+        return saved[[known.index(name) for name in names]].mean(0).expand_as(own).clone()
+    rows = [saved[known.index(task)] if task in known else row for task, row in zip(tasks, own, strict=False)]
+    return torch.stack([row.to(own) for row in [*rows, *own[len(tasks) :]]])
+
+
+def _weights(model: nn.Module, kind: type[nn.Module]) -> list[str]:
+    """Return the state keys of the weights of all modules of a kind."""
+    return [f"{path}.weight" for path, module in model.named_modules() if isinstance(module, kind)]
+
+
+def _fixed_experts(model: nn.Module) -> list[str]:
+    """Return the state keys of the experts whose number is their task's."""
+    found = []
+    for path, layer in model.named_modules():
+        if isinstance(layer, MoELayer) and isinstance(layer.gate, FixedGate):
+            if layer.experts.placement.is_sharded:
+                raise UserError(
+                    "`--expert-gates` must be other than fixed to fine-tune for other tasks in several processes, but "
+                    "is fixed: use one process, which has all experts."
+                )
+            found += [f"{path}.experts.{name}" for name, _ in layer.experts.named_parameters()]
+    return found
+
+
+def _task(key: str) -> str:
+    return key.removeprefix(HEADS).rpartition(".")[0]
+
+
+def _tasks(state: dict[str, Tensor]) -> list[str]:
+    """Return the tasks whose heads are in a state, in the order of their ids."""
+    return list(dict.fromkeys(_task(key) for key in state if key.startswith(HEADS)))

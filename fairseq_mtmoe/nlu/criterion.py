@@ -1,0 +1,112 @@
+"""`--criterion multitask`: the loss of a batch with examples of several tasks (MT-TaG, §3.3).
+
+Each task's type defines its loss (`nlu/types/`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.nlu.types.task_type import TaskType, Uncertainty
+from fairseq_mtmoe.slots import SPARSITY
+
+
+@register_criterion("multitask", dataclass=FairseqDataclass)
+class MultitaskCriterion(FairseqCriterion):
+    """The sum of examples' losses, by whose number the trainer divides."""
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task)
+        if not hasattr(task, "task_types"):
+            raise UserError("`--criterion multitask` must be used with `--task glue` or a similar task.")
+        self.task_types: Mapping[str, TaskType] = task.task_types
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return the loss, always a sum, the number of examples, and the logging output.
+
+        Args:
+            model: returns each task's head outputs, (E_t, …), by its name.
+            sample: has each task's labels, (E_t, …), as `target`.
+        """
+        outputs = self.outputs(model, sample)
+        target = sample["target"]
+        losses = {
+            task: self.task_loss(task, numbers, target.get(task, numbers.new_empty(0)))
+            for task, numbers in outputs.items()
+        }
+        loss = torch.stack(list(losses.values())).sum()
+        logged: dict[str, Any] = {
+            "loss": loss.detach(),
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["nsentences"],
+            "sample_size": sample["nsentences"],
+        }
+        for task, task_loss in losses.items():
+            logged[f"{task}_loss"] = task_loss.detach()
+            logged[f"{task}_sample_size"] = len(target[task]) if task in target else 0
+        if not self.training:  # a single task; its metric is of all batches together
+            (task,) = target
+            logged["predictions"] = self.task_types[task].predictions(outputs[task])
+        return loss, sample["nsentences"], logged
+
+    def outputs(self, model: Any, sample: dict[str, Any]) -> dict[str, Tensor]:
+        """Return the head outputs by task, without a borrowing model's sparsity loss."""
+        outputs: dict[str, Tensor] = model(**sample["net_input"])
+        outputs.pop(SPARSITY, None)
+        return outputs
+
+    def task_loss(self, task: str, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of a task's losses; numbers and labels are (E, …).
+
+        Without examples it is 0, but still has a graph.
+        """
+        return self.task_types[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
+
+    def uncertainties(self, model: Any, sample: dict[str, Any], under_dropout: bool) -> tuple[Tensor, Uncertainty]:
+        """Return `id`s (E,) and uncertainties of examples, with or without dropout."""
+        outputs = model(**sample["net_input"])
+        none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)
+        ids, uncertainties = [sample["id"][:0]], [Uncertainty(none, none)]
+        for task, ids_E in _ids_by_task(sample).items():
+            numbers, labels, draws = outputs[task], sample["target"][task], self.task_types[task].dropout_draws
+            if bool(draws) != under_dropout:
+                continue
+            if under_dropout:
+                numbers, labels, ids_E = numbers.unflatten(0, (-1, draws)), labels[::draws], ids_E[::draws]
+            ids.append(ids_E)
+            uncertainties.append(self.task_types[task].uncertainty(numbers, labels))
+        return torch.cat(ids), Uncertainty(*map(torch.cat, zip(*uncertainties, strict=True)))
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
+        """Log the mean loss per example, over all tasks and of each."""
+        keys = [key for key in logging_outputs[0] if key.endswith("sample_size")] if logging_outputs else []
+        for key in keys:
+            name = key.removesuffix("sample_size")
+            size = sum(utils.item(log.get(key, 0)) for log in logging_outputs)
+            if size:
+                loss = sum(utils.item(log.get(f"{name}loss", 0)) for log in logging_outputs)
+                metrics.log_scalar(f"{name}loss", loss / size, size, priority=10 if not name else 1000, round=4)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Return True: all ranks log numbers under the same keys."""
+        return True
+
+
+def _ids_by_task(sample: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the `id`s (E_t,) of each task's examples.
+
+    The examples are in the batch in the order of their first rows.
+    """
+    rows = sample["net_input"]["rows"]
+    index_E = torch.cat([rows_EC[:, 0] for rows_EC in rows.values()]).argsort().argsort()
+    ids = sample["id"][index_E].split([len(rows_EC) for rows_EC in rows.values()])
+    return dict(zip(rows, ids, strict=True))

@@ -1,0 +1,91 @@
+"""Comparison of answers as in SQuAD's `evaluate-v1.1.py`, and files of predictions for benchmark servers."""
+
+import json
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.nlu.data.table import Form, Kind, Submission, TaskRow
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+NUMBER = re.compile("0|[1-9][0-9]{0,99}")  # as JSON and Python write it; 007 is a text
+WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+Answer = tuple[str, str | int | float]  # an example's key and its predicted label
+
+
+def normalized(text: str) -> str:
+    """Return a text in lower case without ASCII punctuation and articles, with single spaces."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, right: str) -> float:
+    """Return 1 if both are equal after normalization, else 0."""
+    return float(normalized(answer) == normalized(right))
+
+
+def f1(answer: str, right: str) -> float:
+    """Return F1 over the words of both after normalization."""
+    words, right_words = normalized(answer).split(), normalized(right).split()
+    shared = (Counter(words) & Counter(right_words)).total()
+    return 2 * shared / (len(words) + len(right_words)) if shared else 0.0
+
+
+ALIKE = {"em": exact_match, "exact-match": exact_match, "f1": f1, "text-f1": f1}  # by metric
+
+
+def best(metric: str, answer: str, right: Iterable[str]) -> float:
+    """Return the highest score of an answer over the right ones, by a metric of `ALIKE`."""
+    return max(ALIKE[metric](answer, right_answer) for right_answer in right)
+
+
+def submission_of(name: str, row: TaskRow, split: str) -> Submission:
+    """Return the file and form of a set's predictions; training and validation sets use those of the test set."""
+    _, slash, further = split.partition("/")
+    form = {Kind.span: Form.squad, Kind.word_labels: Form.conll}.get(row.kind, Form.tsv)
+    suffix = "json" if form is Form.squad else form.name
+    plain = Submission("-".join(filter(None, (name, further))) + f".{suffix}", form)
+    return row.submissions.get(f"test{slash}{further}", plain)
+
+
+def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
+    """Return the names of all files of predictions for these tasks."""
+    return {submission_of(name, row, split).file for name, row in rows.items() for split in row.splits}
+
+
+def expect_different_keys(name: str, form: Form, keys: Sequence[str]) -> None:
+    """Check the keys of a set's predictions (UserError: several examples have the same one)."""
+    if form is not Form.conll and len(set(keys)) < len(keys):  # CoNLL's form has no keys
+        rule = f"`{name}: key` must be a field with a different value in each example"
+        raise UserError(f"{rule}, but several have {Counter(keys).most_common(1)[0][0]!r:.80} instead.")
+
+
+def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | int | float]) -> str:
+    """Return the content of a file of predictions."""
+    return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True))))
+
+
+def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
+    """Yield MultiRC's lines; keys are `passage/question/answer`, as made by `formats`."""
+    numbered = [([int(part) for part in key.split("/")], label) for key, label in answers]
+    for passage, passage_answers in groupby(numbered, lambda answer: answer[0][0]):
+        questions: list[dict[str, Any]] = [
+            {"idx": question, "answers": [{"idx": numbers[2], "label": label} for numbers, label in question_answers]}
+            for question, question_answers in groupby(passage_answers, lambda answer: answer[0][1])
+        ]
+        yield json.dumps({"idx": passage, "passage": {"questions": questions}})
+
+
+_FORMS: Mapping[Form, Callable[[Sequence[Answer]], Iterable[str]]] = {
+    Form.tsv: lambda answers: ["index\tprediction", *(f"{key}\t{label}" for key, label in answers)],
+    Form.jsonl: lambda answers: (  # a key that was a number in the file becomes one again
+        json.dumps({"idx": int(key) if NUMBER.fullmatch(key) else key, "label": label}) for key, label in answers
+    ),
+    Form.multirc: _multirc,
+    Form.squad: lambda answers: [json.dumps(dict(answers))],
+    Form.conll: lambda answers: (line for _, text in answers for line in (str(text), "")),
+}

@@ -1,0 +1,304 @@
+"""Reading the examples of a task's split: finding its files, interpreting records, leaving examples out."""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from glob import escape, glob
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.nlu.data.answers import normalized
+from fairseq_mtmoe.nlu.data.formats import Lines, Record, records
+from fairseq_mtmoe.nlu.data.table import BY_LABEL, FORM_FIELD, Format, Kind, Source, TaskRow, TextForm
+from fairseq_mtmoe.nlu.data.token_runs import whole_characters
+
+logger = logging.getLogger(__name__)
+
+FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # folders of unpacked benchmarks below the data directory
+FIELD = re.compile(r"\{(\w+)\}")
+WITHOUT_LABELS = "`mtmoe predict` writes predictions for data without labels"
+NO_LABEL = ("", "?", "-1")  # in some copies of a benchmark, in place of unknown labels
+
+
+@dataclass(frozen=True)
+class Span:
+    """Characters `start` to `end` (excluded) of an example's text number `text`, from 0."""
+
+    text: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example of a task before tokenization; test data has no label, `right`, `answers` and `tags`."""
+
+    candidates: tuple[tuple[str, ...], ...]  # one or two texts; in a ranking for each choice
+    label: int | float | None  # class, from 0; first right choice; regression's value; whether a word has a label
+    key: str  # id in a benchmark's submission
+    spans: tuple[Span, ...] = ()  # in `candidates[0]`: the words that the example is about, or the answers
+    right: tuple[int, ...] = ()  # ranking: all right choices
+    names: tuple[str, ...] = ()  # open ranking: each candidate's name in a submission
+    answers: tuple[str, ...] = ()  # question about a passage: right answers
+    words: tuple[str, ...] = ()  # labels of words: the words, of which the text is made with spaces
+    tags: tuple[int, ...] = ()  # labels of the words
+    reads: str = ""  # input of a text-to-text model; see `TextForm`
+    referent: str = ""  # text that its answer is compared with
+
+
+def expect_files(root: Path, rows: Iterable[TaskRow], split: str) -> None:
+    """Check that all sets of a split exist (UserError: some are missing; it names the files of all tasks)."""
+    missing = [(row, key) for row in rows for key in row.sets(split) if not is_there(root, row, key)]
+    if missing:
+        raise _missing(root, missing)
+
+
+def is_there(root: Path, row: TaskRow, split: str) -> bool:
+    """Return whether the files of a split exist."""
+    return _find(root, row, split) is not None
+
+
+def _missing(root: Path, sets: Sequence[tuple[TaskRow, str]]) -> UserError:
+    files = [" or ".join(source.file for source in row.splits.get(key, [])) or "nothing" for row, key in sets]
+    titles = ", ".join(dict.fromkeys(row.title for row, _ in sets))
+    splits = " and ".join(dict.fromkeys(key.partition("/")[0] for _, key in sets))
+    are = "is" if len(files) == 1 else "are"
+    return UserError(f"`{root}` must have the {splits} data of {titles}, but {', '.join(files)} {are} missing.")
+
+
+def _find(root: Path, row: TaskRow, split: str) -> tuple[Path, Source] | None:
+    """Return the folder and source of a split that exists; the first of several."""
+    places = ((root / folder, source) for source in row.splits.get(split, []) for folder in FOLDERS)
+    return next(((folder, source) for folder, source in places if _files(folder, source, row.labels)), None)
+
+
+def _source(root: Path, row: TaskRow, split: str) -> tuple[Path, Source]:
+    place = _find(root, row, split)
+    if place is None:
+        raise _missing(root, [(row, split)])
+    return place
+
+
+def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
+    """Return all files that `read_split` reads, in a fixed order."""
+    folder, source = _source(root, row, split)
+    ids = [folder / name for name in (source.keep_ids, source.leave_ids) if name]
+    return [path for path, _ in _files(folder, source, row.labels)] + ids
+
+
+def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_text: bool = False) -> list[Example]:
+    """Return the examples of a split, in the order of its file."""
+    folder, source = _source(root, row, split)
+    label_examples: dict[str | None, list[Example]] = {}  # a label may have many files
+    for path, label in _files(folder, source, row.labels):
+        lines = Lines(path, source, label, row.skip_ragged, skip_unfound=split.partition("/")[0] == "train")
+        file_examples = [
+            _with_text(record, row.text_form, example) if as_text and row.text_form else example
+            for record in _chosen(folder, source, records(lines))
+            if (example := _example(record, row, labelled)) is not None
+        ]
+        label_examples.setdefault(label, []).extend(file_examples)
+        for why, count in lines.left_out.items():
+            logger.warning(f"{path}: {count} examples are left out: {why}")
+    read = [example for examples in label_examples.values() for example in _part(examples, source)]
+    if not read:
+        raise UserError(f"`{folder / source.file}` must have examples of {row.title}, but has none.")
+    if source.count and len(read) != source.count:
+        logger.warning(f"{folder / source.file} has {len(read)} examples, but the authors' file has {source.count}")
+    return [example if example.key else replace(example, key=str(n)) for n, example in enumerate(read)]
+
+
+def _files(folder: Path, source: Source, labels: list[str]) -> list[tuple[Path, str | None]]:
+    """Return a source's files, each with the label of its examples if it has one; empty if a file is missing."""
+    if source.format not in BY_LABEL:
+        return [(folder / source.file, None)] if (folder / source.file).exists() else []
+    files: list[tuple[Path, str | None]] = []
+    for label in labels:
+        pattern = source.file.replace("{label}", escape(label))
+        paths = sorted(map(Path, glob(str(Path(escape(str(folder)), pattern)))))
+        if not paths:
+            return []
+        files += [(path, label) for path in paths]
+    return files
+
+
+def _part(examples: list[Example], source: Source) -> list[Example]:
+    start, end = (round(share * len(examples)) for share in source.part or (0, 1))
+    if source.part_seed is None:
+        return examples[start:end]
+    drawn = np.random.default_rng(source.part_seed).permutation(len(examples))[start:end]
+    return [examples[number] for number in sorted(drawn.tolist())]
+
+
+def _chosen(folder: Path, source: Source, found: Iterable[Record]) -> Iterator[Record]:
+    lists = (source.keep_ids, source.leave_ids)
+    keep, leave = (_ids(folder / name, len(source.ids)) if name else None for name in lists)
+    for record in found:
+        key = tuple(record.text(name) for name in source.ids)
+        if (keep is None or key in keep) and (leave is None or key not in leave):
+            yield record
+
+
+def _ids(path: Path, size: int) -> set[tuple[str, ...]]:
+    lines = regular_file(path).read_text(encoding="utf-8-sig").split("\n")
+    ids = {tuple(line.split()) for line in lines if line.strip()}
+    if wrong := [key for key in ids if len(key) != size]:
+        raise_invalid(str(path), f"a list with {size} ids in each line", wrong[0])
+    return ids
+
+
+def _with_text(record: Record, form: TextForm, example: Example) -> Example:
+    def said(name: str) -> str:
+        value = record.fields.get(name)
+        return ", ".join(map(str, value)) if isinstance(value, list) else record.text(name)
+
+    reads = FORM_FIELD.sub(lambda match: said(match[1]), form.reads)
+    return replace(example, reads=reads, referent=said(form.referent) if form.referent else "")
+
+
+def _example(record: Record, row: TaskRow, labelled: bool) -> Example | None:
+    """Return a record's example; None if it is left out."""
+    key_value = record.fields.get(row.key)
+    key = "" if key_value is None else whole_characters(str(key_value))
+    if row.kind is Kind.word_labels:
+        return _labelled_words(record, row, labelled, key)
+    texts = tuple(_text(record, row, text) for text in row.texts)
+    if row.is_open:
+        return _open_ranking(record, row, labelled, Example((texts,), None, key))
+    if row.kind is Kind.span:
+        asked = Example((texts,), None, key)
+        return _question(record, asked) if labelled else asked
+    label = _label(record, row) if labelled else None
+    if labelled and label is None:
+        record.lines.left_out["they are marked as unlabelled"] += 1
+        return None
+    choices = [_text(record, row, f"{{{choice}}}") for choice in row.choices]
+    candidates = tuple((*texts, choice) for choice in choices) or (texts,)
+    right = () if row.kind is not Kind.ranking or label is None else (int(label),)
+    return Example(candidates, label, key, _spans(record, row, texts), right)
+
+
+def _open_ranking(record: Record, row: TaskRow, labelled: bool, asked: Example) -> Example:
+    choices = record.items(row.choices[0], str)
+    names = record.items(row.names, str) if row.names else choices
+    if not choices or len(names) != len(choices):
+        raise record.wrong(f"must have candidates, and a name for each, but has {len(choices)} and {len(names)}")
+    right: list[int] = []
+    if labelled:
+        _expect_label(record, row)
+        right = sorted(set(record.items(row.label, int)))
+        if not right or not 0 <= right[0] <= right[-1] < len(choices):
+            raise record.wrong(f"must list the right ones of {len(choices)} candidates, from 0, but has {right}")
+    candidates = tuple((*asked.candidates[0], choice) for choice in choices)
+    return Example(candidates, right[0] if right else None, asked.key, right=tuple(right), names=tuple(names))
+
+
+def _question(record: Record, asked: Example) -> Example | None:
+    """Return a question about a passage with its answers; None if it is left out, as there is nothing to learn."""
+    answers = record.fields["answers"]
+    if answers is None:
+        raise record.wrong(f"must have answers to be trained or scored on, but has none; {WITHOUT_LABELS}")
+    if not answers:
+        record.lines.left_out["the question has no answer"] += 1
+        return None
+    spans = _answer_spans(record, asked.candidates[0][1])
+    if record.lines.skip_unfound and record.fields["spans"] and not spans:
+        record.lines.left_out["no answer is at its given place in the passage"] += 1
+        return None
+    return replace(asked, answers=tuple(record.items("answers", str)), spans=spans)
+
+
+def _answer_spans(record: Record, passage: str) -> tuple[Span, ...]:
+    """Return the answers' spans; wrong ones are left out for MRQA (found by programs), an error for SQuAD."""
+    spans = []
+    for text, start, end in record.fields["spans"]:
+        if not 0 <= start < end <= len(passage):
+            rule = f"must be within the passage of {len(passage)} characters"
+            raise record.wrong(f"an answer {rule}, but is given from {start} to {end}")
+        answer = passage[start:end]
+        if text == answer or _letters(text) == _letters(answer):
+            spans.append(Span(1, start, end))
+        elif record.lines.source.format is Format.squad:
+            raise record.wrong(f"an answer must be {text!r:.80} at its place, but is {answer!r:.80} instead")
+    return tuple(spans)
+
+
+def _letters(text: object) -> str:
+    """Return an answer for comparison, as some files have it in another case or with other spaces."""
+    return normalized(str(text)).replace(" ", "")
+
+
+def _labelled_words(record: Record, row: TaskRow, labelled: bool, key: str) -> Example:
+    words = tuple(record.items(row.texts[0], str))
+    if not words:
+        raise record.wrong("must have words, but has none")
+    example = Example(((" ".join(words),),), None, key, words=words)
+    if not labelled:
+        return example
+    _expect_label(record, row)
+    labels = record.items(row.label, str)
+    if len(labels) != len(words):
+        raise record.wrong(f"must have a label for each of {len(words)} words, but has {len(labels)}")
+    for n, label in enumerate(labels):
+        if label not in row.labels:
+            number = record.number + n * (record.lines.source.format is Format.conll)
+            rule = f"one of {', '.join(row.labels)}"
+            fault = f"the label of {words[n]!r:.40} must be {rule}, but is {label!r:.80} instead"
+            raise record.lines.wrong(number, fault)
+    tags = tuple(map(row.labels.index, labels))
+    return replace(example, label=int(any(tags)), tags=tags)
+
+
+def _text(record: Record, row: TaskRow, text: str) -> str:
+    """Return a field's text, or a template with its fields filled in."""
+
+    def said(name: str) -> str:
+        value = record.text(name)
+        return row.say[name].get(value, value) if name in row.say else value
+
+    return FIELD.sub(lambda match: said(match[1]), text) if FIELD.search(text) else said(text)
+
+
+def _label(record: Record, row: TaskRow) -> int | float | None:
+    _expect_label(record, row)
+    value = record.text(row.label)
+    if value in row.ignore:
+        return None
+    if row.kind is Kind.regression:
+        low, high = row.bounds
+        rule = f"a number from {low} to {high}"
+        with suppress(ValueError):
+            if low <= (score := float(value)) <= high:
+                return score
+    else:
+        rule = f"one of {', '.join(row.labels)}"
+        if value in row.labels:
+            return row.labels.index(value)
+    if value in NO_LABEL:
+        raise _without_label(record, row, f"is {value!r}")
+    raise record.wrong(f"the label must be {rule}, but is {value!r:.80} instead")
+
+
+def _expect_label(record: Record, row: TaskRow) -> None:
+    if record.fields.get(row.label) is None:
+        raise _without_label(record, row, f"has {record.names}")
+
+
+def _without_label(record: Record, row: TaskRow, found: str) -> UserError:
+    rule = f"must have a label in the field {row.label} to be trained or scored on"
+    return record.wrong(f"{rule}, but {found}; {WITHOUT_LABELS}")
+
+
+def _spans(record: Record, row: TaskRow, texts: Sequence[str]) -> tuple[Span, ...]:
+    spans = []
+    for words in row.words:
+        start, end = record.text(words.start), record.text(words.end)
+        if not (start.isdecimal() and end.isdecimal() and int(start) < int(end) <= len(texts[words.text])):
+            raise record.wrong(f"must give a word's place in the text, but gives {start} to {end}")
+        spans.append(Span(words.text, int(start), int(end)))
+    return tuple(spans)

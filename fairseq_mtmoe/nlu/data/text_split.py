@@ -1,0 +1,251 @@
+"""Tasks as text to text, by the rows' `text_form`: tokens, datasets and batches for T5."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import sentencepiece
+import torch
+from fairseq.data import FairseqDataset
+from fairseq.data.data_utils import collate_tokens
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairseq_mtmoe.core.digest import digest_of
+from fairseq_mtmoe.core.errors import UserError, first_line
+from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Item
+from fairseq_mtmoe.nlu.data.cache import stored_arrays
+from fairseq_mtmoe.nlu.data.reading import Example, read_split
+from fairseq_mtmoe.nlu.data.table import Kind, TaskRow, TextForm
+from fairseq_mtmoe.nlu.data.token_runs import TokenRuns, whole_characters
+
+logger = logging.getLogger(__name__)
+
+FORM = 2  # version of the files in the cache
+ARRAYS = ("sources_T", "source_starts_E", "targets_T", "target_starts_E", "labels_E", "keys_E", "num_truncated")
+TRUE = 1  # the label of a referent
+PADDING, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # T5's pieces 0, 1 and 2
+
+
+class Pieces:
+    """SentencePiece model whose first pieces are T5's (UserError: it has others)."""
+
+    padding, end, unknown = range(3)
+
+    def __init__(self, model: bytes) -> None:
+        try:
+            self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
+            list(self)  # raises for a damaged piece
+        except Exception as error:  # the library raises nothing more precise
+            raise UserError(f"`spiece.model` must be a SentencePiece model, but {first_line(error)}.") from error
+        special_ids = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())
+        if special_ids != (self.padding, self.end, self.unknown):
+            raise UserError(
+                f"`spiece.model` must have {PADDING}, {END} and {UNKNOWN} as pieces 0, 1 and 2, like T5, but has them "
+                f"as {', '.join(map(str, special_ids))}."
+            )
+        self.fingerprint = digest_of(model)
+
+    def __len__(self) -> int:
+        return int(self._model.get_piece_size())
+
+    def __iter__(self) -> Iterator[str]:
+        return (str(self._model.id_to_piece(number)) for number in range(len(self)))
+
+    def numbers(self, text: str) -> list[int]:
+        """Return the ids of a text's pieces, without an end."""
+        found: list[int] = self._model.encode(text, out_type=int)
+        return found
+
+    def runs(self, texts: Sequence[str], most: int) -> tuple[TokenRuns, int]:
+        """Return up to `most` pieces of each text, end included, and the number of truncated texts."""
+        numbers = self._model.encode([whole_characters(text) for text in texts], out_type=int)
+        too_long = sum(len(ids) >= most for ids in numbers)
+        return TokenRuns.of([[*ids[: most - 1], self.end] for ids in numbers]), too_long
+
+    def text(self, numbers: Sequence[int]) -> str:
+        """Return the text of ids up to the end; ids without a piece, such as T5's sentinels, become unknown."""
+        until = numbers.index(self.end) if self.end in numbers else len(numbers)
+        ids = [number if number < len(self) else self.unknown for number in numbers[:until]]
+        return str(self._model.decode(ids)).strip()
+
+    def as_written(self, text: str) -> str:
+        """Return a text as a model would write it: encoded and decoded again."""
+        return self.text(self.numbers(text))
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """Tokenization of texts to at most `max_source` and `max_target` tokens, end included."""
+
+    pieces: Pieces
+    max_source: int
+    max_target: int
+
+
+@dataclass(frozen=True)
+class TextSplit:
+    """The E examples of a split."""
+
+    sources: TokenRuns  # E runs
+    targets: TokenRuns  # E runs; of examples without labels just an end
+    labels_E: NDArray[np.float64]  # as in `Example`; NaN without a label
+    keys_E: NDArray[np.str_]
+    read: Callable[[], Sequence[Example]]
+
+    @cached_property
+    def examples(self) -> Sequence[Example]:
+        """Return the examples, read at the first use, as training does not need them."""
+        return self.read()
+
+    def __len__(self) -> int:
+        return len(self.labels_E)
+
+    num_rows = property(__len__)  # number of examples in a dataset
+
+    def chosen(self, numbers: NDArray[np.int64]) -> Self:
+        """Return a split of the examples with these numbers."""
+        return replace(
+            self,
+            sources=self.sources.chosen(numbers),
+            targets=self.targets.chosen(numbers),
+            labels_E=self.labels_E[numbers],
+            keys_E=self.keys_E[numbers],
+            read=lambda: [self.examples[number] for number in numbers.tolist()],
+        )
+
+
+def form_of(row: TaskRow) -> TextForm:
+    """Return a task's text form, which must exist."""
+    assert row.text_form is not None
+    return row.text_form
+
+
+def label_texts(row: TaskRow) -> list[str]:
+    """Return the text of each label of a task; empty if answers are other texts or numbers."""
+    form = form_of(row)
+    return [] if form.referent or not row.labels else list(form.writes or row.labels)
+
+
+def answer_texts_of(row: TaskRow, example: Example) -> list[str]:
+    """Return the right answers as texts; empty if unknown."""
+    form = form_of(row)
+    if form.referent:
+        return [example.referent]
+    if row.kind is Kind.span:
+        return list(example.answers)
+    if row.is_open:
+        return [example.names[number] for number in example.right]
+    if example.label is None:
+        return []
+    return [stepped(example.label, form.step) if row.kind is Kind.regression else label_texts(row)[int(example.label)]]
+
+
+def stepped(value: float, step: float) -> str:
+    """Return a value rounded to a multiple of `step`, as text, such as 3.2; ties are rounded as by T5's authors."""
+    digits = max(-int(Decimal(f"{step:g}").as_tuple().exponent), 1)
+    per_one = 1 / step
+    return f"{round(value * per_one) / per_one:.{digits}f}"
+
+
+def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
+    """Return the training examples, as in T5: one per right candidate; for referents only the true ones."""
+    if form_of(row).referent:
+        return [example for example in examples if example.label == TRUE]
+    if row.is_open:
+        return [replace(example, right=(number,)) for example in examples for number in example.right]
+    return list(examples)
+
+
+def text_split(
+    root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True,
+    evaluates: bool = False,
+) -> TextSplit:  # fmt: skip
+    """Return a split's tokens from the cache; if they are missing, tokenize the split and store them.
+
+    evaluates: whether a training split is scored, so that it has all examples instead of those that are `taught`.
+    """
+
+    def read() -> list[Example]:
+        examples = read_split(root, row, split, labelled, as_text=True)
+        return taught(row, examples) if is_taught else examples
+
+    def make() -> dict[str, NDArray[np.generic]]:
+        examples = read()
+        right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
+        sources, cut_sources = tokenizer.pieces.runs([example.reads for example in examples], tokenizer.max_source)
+        targets, cut_targets = tokenizer.pieces.runs(right, tokenizer.max_target)
+        if form_of(row).referent:  # a noun that the pronoun does not refer to gets no target, and no loss
+            sizes_E = targets.lengths_N * np.array([example.label == TRUE for example in examples])
+            targets = targets.chosen(np.arange(len(examples)), sizes_E)
+        return {
+            "sources_T": sources.tokens_T,
+            "source_starts_E": sources.starts_N,
+            "targets_T": targets.tokens_T,
+            "target_starts_E": targets.starts_N,
+            "labels_E": np.array([np.nan if example.label is None else example.label for example in examples]),
+            "keys_E": np.array([example.key for example in examples]),
+            "num_truncated": np.array(cut_sources + cut_targets),
+        }
+
+    is_training_set = labelled and split.partition("/")[0] == "train"
+    is_taught = is_training_set and not evaluates
+    scored = ("evaluates",) if is_training_set and evaluates else ()
+    parts = (tokenizer.pieces.fingerprint, tokenizer.max_source, tokenizer.max_target, labelled, *scored)
+    arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
+    sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (arrays[name] for name in ARRAYS)
+    if num_truncated:  # whether tokenized now or before
+        cut = f"{num_truncated} texts and answers of {len(labels_E)} examples are truncated"
+        logger.warning(f"{name}, {split}: {cut}, to {tokenizer.max_source} and {tokenizer.max_target} tokens")
+    return TextSplit(TokenRuns(sources, source_starts), TokenRuns(targets, target_starts), labels_E, keys_E, read)
+
+
+class TextDataset(FairseqDataset):
+    """Dataset of a split's examples; `sizes` (E, 2) are the lengths of sources and targets."""
+
+    def __init__(self, split: TextSplit) -> None:
+        super().__init__()
+        self.sources, self.targets = split.sources, split.targets
+        self.sizes: NDArray[np.int64] = np.stack([split.sources.lengths_N, split.targets.lengths_N], axis=1)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        source, target = (torch.from_numpy(runs[index]).long() for runs in (self.sources, self.targets))
+        return {"id": index, "source": source, "target": target}
+
+
+class TextCollate:
+    """`Collate` for text-to-text examples; `first` is the decoder's start token."""
+
+    def __init__(self, padding: int, first: int) -> None:
+        self.padding, self.first = padding, first
+
+    def __call__(self, datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
+        """Return a batch with `src_tokens` (E, J), `src_lengths` (E,), `prev_output_tokens` and `target` (E, L)."""
+        examples = [example for _, example in items]
+
+        def padded(side: str) -> Tensor:
+            values = [example[side] for example in examples]
+            tokens: Tensor = collate_tokens(values, self.padding, pad_to_length=1)  # targets may be empty
+            return tokens
+
+        source, target = padded("source"), padded("target")
+        first = target.new_full((len(target), 1), self.first)
+        return {
+            "id": torch.tensor([example["id"] for example in examples]),
+            "nsentences": len(examples),
+            "ntokens": int(target.ne(self.padding).sum()),
+            "net_input": {
+                "src_tokens": source,
+                "src_lengths": source.ne(self.padding).sum(1),
+                "prev_output_tokens": torch.cat([first, target[:, :-1]], dim=1),
+            },
+            "target": target,
+        }

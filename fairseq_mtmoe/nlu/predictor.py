@@ -1,0 +1,198 @@
+"""A model of `--task glue` or `text_to_text` that predicts a directory's sets.
+
+It ignores labels. Steps and batches are fairseq-validate's, so predictions have the score that it reports, unless it
+routes by `--base-evaluation balanced`: predictions use prices, which need no batch.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import tasks
+from torch import Tensor
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.moe.evaluation_routing import route_by_prices_
+from fairseq_mtmoe.multitask.mixtures.dataset import EvaluationMixture
+from fairseq_mtmoe.nlu.data.answers import expect_different_keys, submission_of, written
+from fairseq_mtmoe.nlu.data.reading import is_there
+from fairseq_mtmoe.nlu.data.table import Submission, TaskRow
+from fairseq_mtmoe.nlu.data.text_split import label_texts
+from fairseq_mtmoe.nlu.types import labels_of_outputs, task_type_of
+from fairseq_mtmoe.nlu.types.task_type import Predictions, Scored, flattened, only_answer
+from fairseq_mtmoe.nlu.types.text import TextTaskType
+from fairseq_mtmoe.translation.decode import stored
+from fairseq_mtmoe.translation.decode.stored import Inference
+
+logger = logging.getLogger(__name__)
+
+BATCH_MULTIPLE = 8  # fairseq-validate's default for --required-batch-size-multiple
+
+
+@dataclass(frozen=True)
+class PredictedSet:
+    """A set to predict, such as `mnli/mismatched`; `head` names the head's task."""
+
+    key: str
+    name: str
+    row: TaskRow
+    split: str
+    head: str
+
+    @property
+    def submission(self) -> Submission:
+        """The file of predictions."""
+        return submission_of(self.name, self.row, self.split)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model's sets to predict; `headless` tasks have data, `absent` sets have none."""
+
+    sets: list[PredictedSet]
+    headless: list[str]
+    absent: list[str]
+
+
+class Predictor:
+    """A checkpoint's model and task on data; `task_table` replaces the run's tables."""
+
+    def __init__(self, data: str, checkpoint: str, inference: Inference, task_table: str | None = None) -> None:
+        self.inference, self.checkpoint, self._root = inference, checkpoint, Path(data)
+        state = stored.read(checkpoint)
+        settings = stored.task_settings(state, checkpoint, tuple(_BY_TASK), "language understanding")
+        stored.change(settings, data=data, **({} if task_table is None else {"task_table": task_table}))
+        self._task: Any = tasks.setup_task(settings)
+        self._task.load_state_dict(state["task_state"])
+        self.table: Mapping[str, TaskRow] = self._task.table  # all known tasks, by name
+        model = stored.build_model(self._task, state, checkpoint).eval()
+        route_by_prices_(model)
+        self.model = stored.placed(model, inference.fp16, inference.bf16, inference.use_cuda)
+        self._sets = _BY_TASK[stored.setting(settings, "_name")](self._task, self.model)
+
+    def choose(self, subset: str) -> Choice:
+        """Return the sets with data that a head of the same shape predicts.
+
+        The head is the task's own, or the one that its row names.
+        """
+        choice, heads = Choice([], [], []), self._sets.shapes
+        for name, row in self.table.items():
+            keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
+            present = [split for split in keys if is_there(self._root, row, split)]
+            shape = self._sets.shape_of(row)
+            head = next((task for task in (name, row.head) if task in heads and heads[task] == shape), None)
+            if head is not None:
+                choice.sets.extend(PredictedSet(keys[split], name, row, split, head) for split in present)
+            elif present:
+                choice.headless.append(name)
+            if head == name:
+                choice.absent.extend(keys[split] for split in keys if split not in present)
+        if not choice.sets:
+            rule = f"{subset} data of one of the model's tasks ({', '.join(heads)})"
+            raise UserError(f"`{self._root}` must have {rule}, but has none.")
+        files: dict[str, str] = {}
+        for chosen in choice.sets:
+            file = chosen.submission.file
+            if (other := files.setdefault(file, chosen.key)) != chosen.key:
+                raise_invalid(f"{chosen.key}: submissions: file", f"another one than that of {other}", file)
+        return choice
+
+    def read(self, sets: Sequence[PredictedSet]) -> list[Any]:
+        """Return the tokenized examples of sets."""
+        task, examples = self._task, []
+        for chosen in sets:
+            of_set = self._root, chosen.name, chosen.row, chosen.split
+            tokenizer = task.tokenizer_of(chosen.row)
+            examples.append(task.read_split(*of_set, tokenizer, task.token_cache, labelled=False))
+        return examples
+
+    @torch.no_grad()
+    def predict(self, chosen: PredictedSet, examples: Any, advance: Callable[[int], None] = lambda count: None) -> str:
+        """Return a set's predictions file; `advance` gets each batch's number of examples."""
+        keys = examples.keys_E.tolist()
+        expect_different_keys(chosen.key, chosen.submission.form, keys)
+        parts: list[tuple[Tensor, Tensor]] = []
+        for sample in self.batches(chosen, examples):
+            predictions = self._sets.predictions(sample, chosen.row, chosen.head)
+            if predictions is None:
+                raise UserError(f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not.")
+            parts.append(flattened(sample["id"], predictions))
+            advance(len(sample["id"]))
+        ids, values = (torch.cat(batches).cpu().numpy() for batches in zip(*parts, strict=True))
+        gathered = Predictions.gathered(ids, values.astype(np.float64))
+        labels = chosen.submission.labels or chosen.row.labels
+        texts = self._sets.scored(chosen.row).label_text(examples, gathered, labels)
+        if only := only_answer(texts):
+            logger.warning(f"{chosen.key}: every prediction is {only!r:.80}")
+        return written(chosen.submission, keys, texts)
+
+    def batches(self, chosen: PredictedSet, examples: Any) -> Iterator[dict[str, Any]]:
+        """Yield the batches of a set on the model's device."""
+        task_id = self._task.id_of(chosen.head, "a task of the model")
+        data, collate = self._task.dataset_of(examples), self._task.collate_of([chosen.head])
+        batches = self._task.get_batch_iterator(
+            EvaluationMixture([chosen.key], [data], [task_id], collate),
+            max_tokens=self.inference.max_tokens,
+            max_sentences=self.inference.batch_size,
+            required_batch_size_multiple=BATCH_MULTIPLE,
+        )
+        for sample in batches.next_epoch_itr(shuffle=False):
+            yield self._task.for_models(self.inference.moved(sample), [self.model])
+
+
+class _ByHeads:
+    """Prediction by models of `--task glue`: a head per task, compared by its size."""
+
+    def __init__(self, task: Any, model: Any) -> None:
+        self.task, self.model = task, model
+
+    @property
+    def shapes(self) -> Mapping[str, object]:
+        """Shapes of the model's outputs (`shape_of`), by the tasks that it was trained on."""
+        return {task: head.size for task, head in self.model.heads.items()}
+
+    def shape_of(self, row: TaskRow) -> object:
+        """Return a shape; tasks with equal shapes can share a head."""
+        return task_type_of(row).head
+
+    def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
+        """(E, …) Return a batch's predictions, padded with NaN; None if any is not finite."""
+        numbers = self.model(**sample["net_input"])[head]
+        labels, head_labels = labels_of_outputs(row), labels_of_outputs(self.task.table[head])
+        if labels != head_labels and sorted(labels) == sorted(head_labels):
+            numbers = numbers[..., [head_labels.index(label) for label in labels]]
+        return task_type_of(row).predictions(numbers) if numbers.isfinite().all() else None
+
+    def scored(self, row: TaskRow) -> Scored:
+        """Return the task's scoring."""
+        return task_type_of(row)
+
+
+class _ByWriting(_ByHeads):
+    """Prediction by `--task text_to_text`: tasks with the same questions and answers."""
+
+    @property
+    def shapes(self) -> Mapping[str, object]:
+        return {self.task.name: self.shape_of(self.task.row)}
+
+    def shape_of(self, row: TaskRow) -> object:
+        """Return the kind of answer and the labels' texts in any order.
+
+        None without a text form.
+        """
+        return (row.kind, sorted(label_texts(row))) if row.text_form is not None else None
+
+    def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
+        """(E, …) Return a batch's predictions."""
+        written: Tensor = self.task.predictions(self.model, sample, {})
+        return written
+
+    def scored(self, row: TaskRow) -> Scored:
+        return TextTaskType(row, self.task.pieces)
+
+
+_BY_TASK: Mapping[str, type[_ByHeads]] = {"glue": _ByHeads, "text_to_text": _ByWriting}

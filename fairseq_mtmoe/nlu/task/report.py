@@ -1,0 +1,153 @@
+"""The report of `fairseq-validate`: a table of scores and, with `--results-path`, two files."""
+
+import hashlib
+import math
+import os
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fairseq_mtmoe.checkpoints import checksum
+from fairseq_mtmoe.checkpoints.file_io import peek
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import check_writable, read_json
+from fairseq_mtmoe.nlu.data.reading import source_files
+from fairseq_mtmoe.nlu.data.table import Kind, TaskRow
+from fairseq_mtmoe.nlu.task.metrics import Values, score, standard_error
+from fairseq_mtmoe.nlu.types.task_type import Classification, Predictions, Regression
+from fairseq_mtmoe.report.run_log import provenance
+from fairseq_mtmoe.report.score_files import JSON_FILE, scores_in, scores_of_tasks
+from fairseq_mtmoe.report.score_tables import notes, score_table, write_scores
+
+
+@dataclass(frozen=True)
+class FoundSet:
+    """The predictions of one data set, ready to be scored."""
+
+    examples: int  # number of predicted examples
+    columns: Mapping[str, tuple[Values, ...]]  # each metric's arguments; see `TaskType.columns`
+    majority: Mapping[str, float] = field(default_factory=dict)  # by metric, the best score of a constant label
+    constant: str = ""  # the answer, if all examples got the same one
+
+
+def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, predictions: Predictions) -> dict[str, float]:
+    """Return, by metric, the best score of one constant label.
+
+    Empty for tasks whose examples have no labels in common.
+    """
+    if row.kind is Kind.regression:
+        return {name: 0.0 for name in metrics if name in Regression.metrics}
+    if not row.labels or row.kind is Kind.word_labels:
+        return {}
+    count = len(predictions)
+    constants = [
+        Predictions(predictions.examples_E, np.full(count, float(n)), np.arange(count + 1))
+        for n in range(len(row.labels))
+    ]
+    task_type = Classification(len(row.labels))
+    return {
+        name: max(score(name, *task_type.columns(name, split, predicted)) for predicted in constants)
+        for name in metrics
+        if name in task_type.metrics
+    }
+
+
+class ValidationReport:
+    """The scores of the checkpoint `args.path`; `about` describes its model."""
+
+    def __init__(
+        self, args: Namespace, rows: Mapping[str, TaskRow], about: Callable[[Mapping[str, Any]], dict[str, Any]]
+    ) -> None:
+        self._args, self._rows, self._about = args, rows, about
+        self._subsets: list[str] = []
+
+    def begin(self, subset: str) -> None:
+        """Check the folder before computing (UserError: other scores, not writable)."""
+        self._subsets.append(subset)
+        folder = self._folder()
+        if folder is None:
+            return
+        file = folder / JSON_FILE
+        if file.exists():
+            try:
+                before = dict(scores_in(read_json(file)).settings)
+            except ValueError:  # a file of this name with other content
+                before = {}
+            checkpoint = str(before.get("checkpoint"))
+            if before.get("subset") != subset or os.path.realpath(checkpoint) != os.path.realpath(self._args.path):
+                described = f"{checkpoint} on {before.get('subset')}" if before else "something else"
+                raise UserError(
+                    f"`{folder}` must be a folder without other scores, but has scores of {described}; "
+                    "give another folder, or remove them."
+                )
+        check_writable(folder)
+
+    def end(self, found: Mapping[str, FoundSet]) -> None:
+        """Print the table of a subset's scores and, with `--results-path`, write it (UserError: one is no number)."""
+        records: dict[str, dict[str, Any]] = {}
+        for task, row in self._rows.items():  # in the table's order
+            sets = {
+                key: self._set_record(row, task, key, one)
+                for key, one in found.items()
+                if key.partition("/")[0] == task
+            }
+            if sets:
+                of = {"title": row.title, "metric": row.metric, "small": row.small, "group": row.group}
+                records[task] = {**of, "sets": sets}
+        scores = scores_of_tasks(records, self._settings())
+        console = Console()
+        console.print(score_table(scores).on_screen())
+        for note in notes(scores):
+            console.print(note, highlight=False, markup=False)
+        folder = self._folder()
+        lacking = [key for one in records.values() for key, of in one["sets"].items() if math.isnan(of["score"])]
+        if folder is not None and lacking:
+            raise UserError(f"`{self._args.path}` must have a score of every set, but has none of {lacking[0]}.")
+        if folder is not None:
+            made_by = {"checkpoint_sha256": checksum.identity(self._args.path), **provenance()}
+            write_scores(folder, replace(scores, settings={**scores.settings, **made_by}))
+            console.print(str(folder / JSON_FILE), soft_wrap=True, highlight=False, markup=False)
+
+    def _set_record(self, row: TaskRow, task: str, key: str, found: FoundSet) -> dict[str, Any]:
+        also = {name: (score(name, *made), standard_error(name, *made)) for name, made in found.columns.items()}
+        digest = hashlib.sha256()  # identifies the data by content, not by path
+        for path in source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1)):
+            with open(path, "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        set_score, error = also.pop(row.metric)
+        return {
+            "examples": found.examples,
+            "score": set_score,
+            "standard_error": error,
+            "data_sha256": digest.hexdigest(),
+            "also": also,
+            "majority": found.majority,
+            "constant": found.constant,
+        }
+
+    def _folder(self) -> Path | None:
+        """Return the subset's folder: the folder itself for the first, else a subfolder."""
+        if not self._args.results_path:
+            return None
+        folder = Path(self._args.results_path)
+        return folder if len(self._subsets) == 1 else folder / self._subsets[-1]
+
+    def _settings(self) -> dict[str, Any]:
+        args, state = self._args, peek(self._args.path) or {}
+        cfg = state["cfg"]
+        last: Mapping[str, Any] = (state.get("optimizer_history") or [{}])[-1]
+        return {
+            "checkpoint": args.path,
+            "data": args.data,
+            "subset": self._subsets[-1],
+            "model": cfg["model"]["_name"],
+            "finetune_from_model": cfg["checkpoint"]["finetune_from_model"],
+            "seed": cfg["common"]["seed"],
+            "updates": last.get("num_updates"),
+            **self._about(cfg),
+        }

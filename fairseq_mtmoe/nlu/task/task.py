@@ -1,0 +1,386 @@
+"""Base of tasks whose data is in the task table: splits, metrics of whole sets, averages, a report."""
+
+import filecmp
+import json
+import logging
+import math
+import os
+from abc import abstractmethod
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.logging import metrics
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.core.protocols import TaskDescription
+from fairseq_mtmoe.multitask.mixtures.dataset import Collate, EvaluationMixture, check_fit
+from fairseq_mtmoe.multitask.mixtures.training import TrainingMixture
+from fairseq_mtmoe.multitask.run_log import is_first_process
+from fairseq_mtmoe.multitask.task import Multitask
+from fairseq_mtmoe.multitask.task_sampling import plan_of
+from fairseq_mtmoe.multitask.validation import Group
+from fairseq_mtmoe.nlu.data.loader import BenchmarkLoader
+from fairseq_mtmoe.nlu.data.reading import expect_files
+from fairseq_mtmoe.nlu.data.table import TaskRow, load_tables
+from fairseq_mtmoe.nlu.data.tokenizer_files import check_installed
+from fairseq_mtmoe.nlu.task.config import BenchmarkConfig
+from fairseq_mtmoe.nlu.task.metrics import check_metric, score
+from fairseq_mtmoe.nlu.task.report import FoundSet, ValidationReport, majority_scores
+from fairseq_mtmoe.nlu.types.task_type import Predictions, Scored, flattened, only_answer
+from fairseq_mtmoe.report.score_files import in_groups
+
+logger = logging.getLogger(__name__)
+
+CACHE = "mtmoe-cache"
+OF_ALL = ("loss", "small", "all")  # names of figures over several tasks
+GATHERED = ("examples", "predictions")  # in validation: predicted values (V,) and the example of each
+
+
+class BenchmarkTask(Multitask):
+    """Base class: its tasks are rows of the table, its groups Small and All.
+
+    Subclasses call `set_up_rows`.
+
+    Attributes:
+        table, rows: all known rows, and the rows of this task.
+        report: the report of a checkpoint's validation; None in training.
+        pretrained: the backbone that a new model starts from; None if a checkpoint's weights follow.
+        begins_with_checkpoint: whether a new model also gets a checkpoint's weights before training.
+        is_source: whether later tasks borrow from it; None if unknown.
+    """
+
+    config: type[BenchmarkConfig]
+    name_of_task: str  # as in `--task`
+    named_by: str  # the option that names the tasks
+    backbone_option: str  # the option that names the backbone's file
+    backbone: str  # what that file contains, for error messages
+    read_split: Callable[..., Any]  # returns the tokens of a set
+    of_evaluation: Mapping[str, Any] = {}  # what `read_split` gets besides for a set to be scored
+    dataset_of: Callable[[Any], Any]  # makes a data set of the tokens
+    is_source: bool | None = None
+
+    def __init__(self, args: Namespace) -> None:
+        super().__init__(args)
+        self.args = args
+        self.table = load_tables([Path(path) for path in (args.task_table or "").split(",") if path])
+        self.pretrained: Any = None
+        self.begins_with_checkpoint = False
+        self._sets: dict[str, dict[str, Any]] = {}  # by evaluated split, its sets by name
+        self._found_sets: dict[str, tuple[Tensor, FoundSet]] = {}  # the last predictions, and their columns
+
+    def set_up_rows(self, rows: Mapping[str, TaskRow], metrics: Mapping[str, Sequence[str]]) -> None:
+        """Set the task's rows; called by constructors (UserError: a wrong metric or name)."""
+        self.rows = dict(rows)
+        for name, row in rows.items():
+            for described, group_name in (("the name of a task", name), (f"the group of {name}", row.group)):
+                if group_name in OF_ALL:
+                    raise_invalid(described, f"none of {', '.join(OF_ALL)}, the names of averages", group_name)
+            row_metrics = [row.metric, *row.also]
+            if len(set(row_metrics)) < len(row_metrics):
+                raise_invalid(f"the metrics of {name}", "all different", ", ".join(row_metrics))
+            for metric in row_metrics:
+                check_metric(name, metric, metrics[name], len(row.labels))
+        self.set_up_tasks(list(rows))
+        # training has no `--path`
+        self.report = ValidationReport(self.args, self.rows, self.about_checkpoint) if self.args.path else None
+
+    # ---- what a task supplies ----
+
+    @abstractmethod
+    def scored(self, name: str) -> Scored:
+        """Return the scorer of a task."""
+
+    @abstractmethod
+    def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the report's additional fields on a checkpoint with these options."""
+
+    @abstractmethod
+    def load_backbone(self, path: str) -> Any:
+        """Return the pretrained backbone in a file."""
+
+    @abstractmethod
+    def backbone_of(self, state: Mapping[str, Any]) -> Any:
+        """Return a checkpoint's backbone: sizes without weights, which fairseq loads."""
+
+    @abstractmethod
+    def note_backbone(self, cfg: Any) -> None:
+        """Store the backbone's sizes in `cfg`, and its tokenizer in the task's state."""
+
+    @abstractmethod
+    def tokenizer_of(self, row: TaskRow) -> Any:
+        """Return the tokenizer of a task's texts."""
+
+    @abstractmethod
+    def numbers(self, text: str) -> list[int]:
+        """Return the token ids of a text, without an end token."""
+
+    @abstractmethod
+    def few_of(self, name: str, split: Any) -> Any:
+        """Return the training examples that an option selects."""
+
+    @abstractmethod
+    def collate_of(self, tasks: Sequence[str]) -> Collate:
+        """Return the collate function of sets of these tasks."""
+
+    def dropout_draws(self, tasks: Sequence[str]) -> list[int]:
+        """Return the number of outputs under dropout that each task's uncertainty needs."""
+        return [0] * len(tasks)
+
+    @abstractmethod
+    def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
+        """Return the predictions of a validation batch, (E, …), padded with NaN."""
+
+    # ---- options and model ----
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Add the task's options; called by fairseq."""
+        gen_parser_from_dataclass(parser, cls.config())
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> Self:
+        """Build the task; called by fairseq (UserError: no data, no scikit-learn)."""
+        check_installed("scikit-learn", "sklearn.metrics")
+        values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
+        args = Namespace(**{"sampling_temperature": 1.0, **values})  # the default without sampling options
+        if not args.data or not Path(args.data).is_dir():
+            raise_invalid("data", "an existing directory", args.data)
+        return cls(args)
+
+    def described(self) -> TaskDescription:
+        """Return the description of the task's single row (UserError: several rows)."""
+        if len(self.rows) != 1:
+            raise_invalid(self.named_by, "a single task for a model that borrows from others", ",".join(self.rows))
+        ((name, row),) = self.rows.items()
+        text = row.prompt or row.description
+        return TaskDescription(name, text, self.numbers(text), self.is_source)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model; a new one begins with the pretrained backbone."""
+        if not from_checkpoint:
+            self.pretrained = self._found_backbone()
+            self.begins_with_checkpoint = self.checkpoint_to_go_on_from() is not None
+            self.note_backbone(cfg)
+        model = super().build_model(cfg, from_checkpoint)
+        self.pretrained = None
+        return model
+
+    def _given(self, options: Mapping[str, Any]) -> Any:
+        return options.get(self.backbone_option.removeprefix("--").replace("-", "_"))
+
+    def _found_backbone(self) -> Any:
+        """Return a new model's backbone, of a file or of the run's first checkpoint."""
+        if backbone_path := self._given(vars(self.args)):
+            return self.load_backbone(backbone_path)
+        path = self.checkpoint_to_go_on_from()
+        if path is None:
+            for option in ("continue_once", "finetune_from_model"):
+                if named := getattr(self.args, option):
+                    regular_file(named, f"a checkpoint to begin with (`{flag(option)}`)")
+            raise UserError(
+                f"`{self.backbone_option}` must name a file of `mtmoe import-hf`, or `--finetune-from-model` a "
+                f"checkpoint of `--task {self.name_of_task}`, but both are missing."
+            )
+        state: dict[str, Any] = file_io.load(path)
+        try:
+            return self.backbone_of(state)
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise UserError(
+                f"`{path}` must be a checkpoint of `--task {self.name_of_task}`, but has no {self.backbone}."
+            ) from error
+
+    def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None:
+        """See `TrainingTask`; weights and moments have rows in the order of the tasks."""
+        if not goes_on:
+            return
+        try:
+            before, options = self.about_checkpoint(state["cfg"])["trained_tasks"], state["cfg"]["task"]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return  # another kind of model: loading its parameters fails with a sentence
+        if before != list(self.rows):
+            self.refuse_other_tasks(self.named_by, path, before, list(self.rows))
+        old, new = self._given(options), self._given(vars(self.args))
+        if not all(isinstance(file, str) and os.path.isfile(file) for file in (old, new)):
+            return
+        if not os.path.samefile(old, new) and not filecmp.cmp(old, new, shallow=False):
+            raise UserError(
+                f"`{self.backbone_option}` must be `{old}`, as when the run of `{path}` began, or be left out, but is "
+                f"`{new}` instead, a different file; use another `--save-dir` for a new run with it, or "
+                f"`--finetune-from-model {path}` for a new run with the checkpoint's weights."
+            )
+
+    # ---- data ----
+
+    @property
+    def token_cache(self) -> Path:
+        """The folder of tokenized data."""
+        return Path(self.args.token_cache or Path(self.args.data) / CACHE)
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        """Load a split of all tasks, for training or for evaluation."""
+        root = Path(self.args.data)
+        is_training = split == self.args.train_subset and self.report is None  # a report scores also that split
+        missing = [name for name, row in self.rows.items() if not row.sets(split)]
+        if missing and (is_training or len(missing) == len(self.rows)):
+            has = ", ".join(self.rows[missing[0]].splits)
+            raise UserError(f"`{missing[0]}` must have a split `{split}` in the task table, but has only {has}.")
+        if self.report is not None and is_first_process():
+            self.report.begin(split)
+        expect_files(root, self.rows.values(), split)
+
+        def read(name: str, row: TaskRow, key: str) -> Any:
+            more = {} if is_training else self.of_evaluation
+            return type(self).read_split(root, name, row, key, self.tokenizer_of(row), self.token_cache, **more)
+
+        loader: BenchmarkLoader[Any] = BenchmarkLoader(self.rows, split, read, type(self).dataset_of)
+        ids = [self.id_of(task, f"a task of {self.named_by}") for task in loader.tasks]
+        collate, draws = self.collate_of(loader.tasks), self.dropout_draws(loader.tasks)
+        if is_training:
+            loader.keep(self.few_of)
+            plan = plan_of(self.args, loader)
+            self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates, draws)
+            return
+        self.datasets[split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)
+        self._sets.pop(split, None)  # the split loaded last must be the last key
+        self._sets[split] = dict(zip(loader.keys, loader.sets, strict=True))
+        if missing:
+            logger.warning(f"[{split}] the task table has no such split of {', '.join(missing)}")
+
+    def max_positions(self) -> None:
+        """Return None: no example is too long, because the tokenizer truncates."""
+
+    # ---- validation ----
+
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        """Begin an epoch (UserError: a batch size that validation lacks)."""
+        for dataset in self.datasets.values():
+            if isinstance(dataset, EvaluationMixture):
+                longest = int(dataset.num_tokens_vec(np.arange(len(dataset))).max(initial=0))
+                check_fit(longest, self.args.max_tokens_valid)
+        super().begin_epoch(epoch, model)
+
+    @property
+    def evaluated(self) -> Mapping[str, Any]:
+        """The sets of the split that was iterated last, else of the one loaded last."""
+        return self._sets.get(self._evaluated_split) or next(reversed(self._sets.values()), {})
+
+    @property
+    def validated_tasks(self) -> list[str]:
+        """Names of the evaluated sets."""
+        return list(self.evaluated)
+
+    def groups(self) -> list[Group]:
+        """Return tasks with several sets, small tasks, the table's groups, and all tasks."""
+        tasks = {name: [key for key in self.evaluated if key.partition("/")[0] == name] for name in self.rows}
+        several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
+        small = [name for name, row in self.rows.items() if row.small and tasks[name]]
+        small_group = [Group("small", tuple(small))] if small else []
+        named = in_groups({name: row.group for name, row in self.rows.items() if tasks[name]})
+        table_groups = [Group(name, tuple(members)) for name, members in named.items()]
+        return [*several, *small_group, *table_groups, Group("all", tuple(name for name in self.rows if tasks[name]))]
+
+    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
+        """Run a validation step; add predictions and their examples to the logging output."""
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
+        if sample:
+            values = flattened(sample["id"], self.predictions(model, sample, logging_output))
+            values_by_name = {f"_{sample['task']}_{name}": value for name, value in zip(GATHERED, values, strict=True)}
+            logging_output = {**logging_output, **values_by_name}
+        return loss, sample_size, logging_output
+
+    @staticmethod
+    def logging_outputs_can_be_summed(criterion: Any) -> bool:
+        """Return whether this is training; a validation gathers its predictions."""
+        return bool(criterion.training and criterion.logging_outputs_can_be_summed())
+
+    def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log each set's metrics and the means of groups, if there are predictions."""
+        if not any(name.endswith("_predictions") for log in logging_outputs for name in log):
+            return
+        for key in self.evaluated:
+            for name in GATHERED:
+                values = _gathered(logging_outputs, key, name)
+                if len(values):
+                    metrics.log_concat_tensor(f"_{key}_{name}", values)
+            for metric in self.metrics_of(key):
+                metrics.log_derived(f"{key}_{metric}", partial(self._set_score, key=key, metric=metric), 1000)
+        for group in self.groups():
+            metrics.log_derived(group.name, partial(self._group_score, group=group), 1001)
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        """Reduce as fairseq does; rank 0 prints and writes the scores of a checkpoint."""
+        super().reduce_metrics(logging_outputs, criterion)
+        if self.report is not None and is_first_process():
+            values = {key: [_gathered(logging_outputs, key, name) for name in GATHERED] for key in self.evaluated}
+            self.report.end({key: self._reported(key, *both) for key, both in values.items() if len(both[0])})
+
+    def metrics_of(self, key: str) -> list[str]:
+        """Return the metrics of a set; averages are of the first one."""
+        row = self.rows[key.partition("/")[0]]
+        return [row.metric, *row.also]
+
+    def _reported(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
+        """Return a set's columns, with the scores of constant labels."""
+        task = key.partition("/")[0]
+        found, gathered = self._found(key, examples, predictions), _gathered_values(examples, predictions)
+        split, row = self.evaluated[key], self.rows[task]
+        constant = only_answer(self.scored(task).label_text(split, gathered, row.labels))
+        return replace(found, majority=majority_scores(self.metrics_of(key), row, split, gathered), constant=constant)
+
+    def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
+        if (
+            key in self._found_sets and self._found_sets[key][0] is predictions
+        ):  # several figures read the same predictions
+            return self._found_sets[key][1]
+        task_type = self.scored(key.partition("/")[0])
+        gathered = _gathered_values(examples, predictions)
+        columns = {name: task_type.columns(name, self.evaluated[key], gathered) for name in self.metrics_of(key)}
+        found = FoundSet(len(columns[self.metrics_of(key)[0]][0]), columns)
+        self._found_sets[key] = (predictions, found)
+        return found
+
+    def _set_scores(self, meters: Mapping[str, Any], key: str) -> dict[str, float]:
+        """Return the metrics of a set, rounded; NaN without predictions."""
+        values = [meters.get(f"_{key}_{name}") for name in GATHERED]
+        if any(value is None for value in values):
+            return dict.fromkeys(self.metrics_of(key), math.nan)
+        found = self._found(key, *(value.tensor for value in values if value is not None))
+        return {name: round(score(name, *columns), 2) for name, columns in found.columns.items()}
+
+    def _set_score(self, meters: Mapping[str, Any], key: str, metric: str) -> float:
+        return self._set_scores(meters, key)[metric]
+
+    def _group_score(self, meters: Mapping[str, Any], group: Group) -> float:
+        """Return the mean over tasks; a task with several sets counts once."""
+        sets = [[key for key in self.evaluated if task in (key, key.partition("/")[0])] for task in group.tasks]
+        scores = [[self._set_score(meters, key, self.metrics_of(key)[0]) for key in keys] for keys in sets]
+        return round(float(np.mean([np.mean(task_scores) for task_scores in scores])), 2)
+
+    def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
+        """Return a set's loss and metrics, a group's mean, or (None) the loss of all."""
+        if name is None:
+            return {"loss": float(meters["loss"].avg)}
+        if name in self.evaluated:
+            return {"loss": float(meters[f"{name}_loss"].avg), **self._set_scores(meters, name)}
+        return {"mean": self._group_score(meters, next(group for group in self.groups() if group.name == name))}
+
+
+def _gathered_values(examples: Tensor, predictions: Tensor) -> Predictions:
+    return Predictions.gathered(examples.numpy(), predictions.double().numpy())
+
+
+def _gathered(logging_outputs: Sequence[Mapping[str, Any]], key: str, name: str) -> Tensor:
+    """Concatenate one of `GATHERED` of a set over all batches and ranks."""
+    parts = [log[f"_{key}_{name}"].cpu() for log in logging_outputs if f"_{key}_{name}" in log]
+    return torch.cat(parts) if parts else torch.empty(0)

@@ -1,0 +1,212 @@
+"""`--task text_to_text`: a task of the table with text as input and output, as T5 is trained.
+
+PEMT, §3.1. A run trains one row of the table: as a source, whose adapters others borrow, or as a target. Batches are
+those of fairseq's translation.
+"""
+
+import json
+import math
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from fairseq.tasks import register_task
+from torch import Tensor, nn
+
+from fairseq_mtmoe.checkpoints.head_labels import labels_to_text
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid, shortened
+from fairseq_mtmoe.core.options import check_rules
+from fairseq_mtmoe.multitask.validation import Group, log_groups
+from fairseq_mtmoe.nlu.data import text_split
+from fairseq_mtmoe.nlu.data.loader import drawn_examples
+from fairseq_mtmoe.nlu.data.table import Kind, TaskRow
+from fairseq_mtmoe.nlu.t5.config import T5Config
+from fairseq_mtmoe.nlu.t5.model import T5Model, note_sizes
+from fairseq_mtmoe.nlu.t5.pretrained import PretrainedT5, load
+from fairseq_mtmoe.nlu.task.config import TextToTextConfig
+from fairseq_mtmoe.nlu.task.task import BenchmarkTask
+from fairseq_mtmoe.nlu.types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text
+from fairseq_mtmoe.slots.slot import unwrapped
+from fairseq_mtmoe.translation.decode.beam_search import BeamSearch
+from fairseq_mtmoe.translation.decode.decode import Decoding, Direction, searched
+
+OPTIONS = ("source_task", "target_task")
+PIECES = "sentencepiece"  # its key in a checkpoint's state of the task
+SENTINELS = 100  # `<extra_id_99>` to `<extra_id_0>` follow T5's pieces; further ids are unused
+
+
+@register_task("text_to_text", dataclass=TextToTextConfig)
+class TextToTextTask(BenchmarkTask):
+    """A single task of the table, with its `name` and `row`."""
+
+    config = TextToTextConfig
+    name_of_task, named_by = "text_to_text", "--source-task or --target-task"
+    backbone_option, backbone = "--init-model", "T5 with its pieces"
+    load_backbone = staticmethod(load)
+    read_split, dataset_of = staticmethod(text_split.text_split), text_split.TextDataset
+    of_evaluation: Mapping[str, Any] = {"evaluates": True}
+
+    def __init__(self, args: Namespace) -> None:
+        super().__init__(args)
+        self.name, self.row = _chosen_row(self.table, args)
+        self.is_source = args.source_task is not None
+        check_rules(args, TextToTextConfig)
+        self.set_up_rows({self.name: self.row}, {self.name: metrics_of_text(self.row)})
+        self.head_labels = {self.name: _written_labels(self.row)}
+        self.dictionary = begun_dictionary()
+
+    def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
+        t5, task = json.loads(cfg["model"]["t5"]), cfg["task"]
+        return {
+            "t5": {"layers": t5["num_layers"], "width": t5["d_model"]},
+            "trained_tasks": [task["source_task"] or task["target_task"]],
+            "max_source_positions": self.row.max_positions or self.args.max_source_positions,
+            "max_target_positions": self.args.max_target_positions,
+        }
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        """The dictionary of T5's pieces under their ids."""
+        return self.dictionary
+
+    target_dictionary = source_dictionary
+
+    def backbone_of(self, state: Mapping[str, Any]) -> PretrainedT5:
+        config = T5Config(**json.loads(state["cfg"]["model"]["t5"]))
+        return PretrainedT5(config, state["task_state"][PIECES].numpy().tobytes(), {})
+
+    def note_backbone(self, cfg: Any) -> None:
+        note_sizes(cfg, self.pretrained.config)
+        cfg.head_labels = labels_to_text(self.head_labels)
+        pieces = torch.frombuffer(bytearray(self.pretrained.sentencepiece), dtype=torch.uint8)
+        self.state.merge_state_dict({PIECES: pieces})
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = super().build_model(cfg, from_checkpoint)
+        if not isinstance(model, T5Model):
+            raise_invalid("--path", "a checkpoint of a model on a T5", getattr(cfg, "_name", None))
+        # Only once the model is built: a damaged checkpoint may name any size.
+        fill_dictionary(self.dictionary, self.pieces, model.config.vocab_size)
+        self.first_token: int = model.config.decoder_start_token_id
+        return model
+
+    @cached_property
+    def pieces(self) -> text_split.Pieces:
+        """The T5's pieces, once a model was built or a checkpoint loaded."""
+        return text_split.Pieces(getattr(self.state, PIECES).numpy().tobytes())
+
+    def collate_of(self, tasks: Sequence[str]) -> text_split.TextCollate:
+        return text_split.TextCollate(self.pieces.padding, self.first_token)
+
+    def numbers(self, text: str) -> list[int]:
+        return self.pieces.numbers(text)
+
+    def tokenizer_of(self, row: TaskRow) -> text_split.TextTokenizer:
+        return text_split.TextTokenizer(
+            self.pieces, row.max_positions or self.args.max_source_positions, self.args.max_target_positions
+        )
+
+    def few_of(self, name: str, split: text_split.TextSplit) -> text_split.TextSplit:
+        count = self.args.train_examples
+        if count is None or count >= len(split):
+            return split
+        row = self.rows[name]
+        labels_E = np.zeros(len(split)) if row.is_open else split.labels_E  # examples have no labels in common
+        is_regression = row.kind is Kind.regression
+        return split.chosen(drawn_examples(labels_E, count, self.args.train_examples_seed, is_regression))
+
+    def about_the_run(self) -> dict[str, Any]:
+        """Return the event's fields, with the stage and the number of examples."""
+        count, seed = self.args.train_examples, self.args.train_examples_seed
+        drawn = {} if count is None else {"train_examples": count, "train_examples_seed": seed}
+        return {**super().about_the_run(), "is_source": self.is_source, **drawn}
+
+    def uncertainties(
+        self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Fail: a single task has no candidates."""
+        raise AssertionError("one task has nothing to choose from")
+
+    def inference_step(
+        self, generator: Any, models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Any = None,
+        constraints: Any = None,
+    ) -> Any:  # fmt: skip
+        """Generate as fairseq does, from T5's decoder start token."""
+        with torch.no_grad():
+            return generator.generate(
+                models, sample, prefix_tokens=prefix_tokens, constraints=constraints, bos_token=self.first_token
+            )
+
+    @cached_property
+    def _task_type(self) -> TextTaskType:
+        return TextTaskType(self.row, self.pieces)
+
+    def scored(self, name: str) -> TextTaskType:
+        return self._task_type
+
+    def metrics_of(self, key: str) -> list[str]:
+        """Return the metrics; if answers are labels, also the fraction that is none."""
+        return [*super().metrics_of(key), *([NO_LABEL] if has_labels(self.row) else [])]
+
+    def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
+        """Return a batch's greedy outputs: tokens with an end, (E, L), padded with NaN."""
+        most, inner = self.scored(self.name).most_tokens, unwrapped(model)
+        longest = self.args.max_target_positions - 1 if most is None else most
+        decoding = Decoding(beam=1, max_len_b=longest)
+        search = BeamSearch(self.build_generator([inner], decoding.generation))
+        hypotheses = searched(search, [inner], sample, Direction(self.name, first_input=self.first_token), None)
+        tokens = [beam[0]["tokens"].float() for beam in hypotheses]
+        return nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=math.nan)
+
+    def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log each set's loss, perplexity and metrics."""
+        log_groups(logging_outputs, [Group(key, (key,)) for key in self.evaluated])
+        super().log_figures(logging_outputs)
+
+
+def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, TaskRow]:
+    """Return the task that the options name (UserError: not one, or not of text)."""
+    named = {option: name for option, name in vars(args).items() if option in OPTIONS and name is not None}
+    if len(named) != 1:
+        raise UserError(
+            f"`--task text_to_text` must have either `--source-task` or `--target-task`, but has {len(named)} of them."
+        )
+    ((option, name),) = named.items()
+    shown = flag(option)
+    tasks = [other for other, row in table.items() if row.text_form is not None and row.sets("train")]
+    if name not in tasks:
+        raise_invalid(shown, f"a task with a text form and training data ({shortened(tasks, name)})", name)
+    return name, table[name]
+
+
+def _written_labels(row: TaskRow) -> list[str]:
+    """Return each label with its text, or with its number if answers are no labels' texts."""
+    texts = text_split.label_texts(row) or range(len(row.labels))
+    return [f"{label} (written {text})" for label, text in zip(row.labels, texts, strict=True)]
+
+
+def begun_dictionary() -> Dictionary:
+    """Return a dictionary of special pieces, which fairseq reads before a checkpoint."""
+    return Dictionary(bos=text_split.PADDING, pad=text_split.PADDING, eos=text_split.END, unk=text_split.UNKNOWN)
+
+
+def fill_dictionary(dictionary: Dictionary, pieces: text_split.Pieces, vocab_size: int) -> None:
+    """Add the other pieces, the sentinels, and symbols for unused embeddings."""
+    if len(pieces) > vocab_size:
+        raise_invalid(
+            "spiece.model", f"a model of at most {vocab_size} pieces, the number of the T5's embeddings", len(pieces)
+        )
+    if len(dictionary) == vocab_size:
+        return
+    named = list(pieces)
+    for number in range(len(pieces), vocab_size):
+        sentinel = len(pieces) + SENTINELS - 1 - number
+        named.append(f"<extra_id_{sentinel}>" if sentinel >= 0 else f"<unused_{number}>")
+    for symbol in named[len(dictionary) :]:
+        dictionary.add_symbol(symbol)
+    if len(dictionary) != vocab_size:
+        raise UserError("`spiece.model` must have no piece twice, and no piece with the name of one of T5's sentinels.")

@@ -1,0 +1,286 @@
+"""The base of task types, types with one answer per text, uncertainties (CA-MTL, §2.2), and predictions."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+from torch.special import entr, ndtr
+
+from fairseq_mtmoe.nlu.bert.heads import HeadSize
+from fairseq_mtmoe.nlu.data import answers
+from fairseq_mtmoe.nlu.data.tokenizing import TokenizedSplit
+
+DROPOUT_DRAWS = 2  # outputs under dropout for a variance; each costs a pass over a task's candidates
+
+Values = NDArray[np.float64]
+LabelText = str | int | float
+Labels = Sequence[str | int]  # as in a file of predictions
+
+
+class Uncertainty(NamedTuple):
+    """The entropies H_i of E examples, (E,), float32, and their maxima H', (E,)."""
+
+    entropy: Tensor
+    most: Tensor
+
+
+def entropy_of(logits: Tensor) -> Uncertainty:
+    """Return the entropy over the last dimension, in nats: (…, C) to (…).
+
+    A logit of -inf is no choice.
+    """
+    logits = logits.float()
+    entropy = entr(logits.softmax(-1)).sum(-1)
+    return Uncertainty(entropy, logits.isneginf().logical_not().sum(-1).log())
+
+
+def halves_of(draws: Tensor, labels: Tensor, middle: float) -> Uncertainty:
+    """Return the uncertainty of which half of E examples each is in, by its number.
+
+    draws: outputs under dropout, (E, K); labels: (E,); middle: of the numbers' range, NaN if it has none.
+
+    An example's number is assumed to be normally distributed around the mean of its draws m_i, with the variance s² +
+    σ_i²: s² is the variance of the errors of all E, without what they have in common, and σ_i² that of its draws. The
+    entropy is that of a choice with the probability `Φ((m_i - m) / √(s² + σ_i²))` of being above the mean m of all m_i,
+    whatever the unit. A single example has no half: for it m is the middle, and s² the squared error.
+    """
+    draws, labels = draws.double(), labels.double()  # values may differ little
+    mean_E = draws.mean(1)
+    error_E, between = mean_E - labels, mean_E.mean()
+    if len(mean_E) > 1:
+        variance = error_E.var()
+    else:
+        variance, between = error_E.square().sum(), between if math.isnan(middle) else torch.full_like(between, middle)
+    noise_E = (variance + draws.var(1)).sqrt().clamp(min=torch.finfo(draws.dtype).tiny)
+    above_E = ndtr((mean_E - between) / noise_E)
+    entropy_E = (entr(above_E) + entr(1 - above_E)).float()
+    return Uncertainty(entropy_E, entropy_E.new_full((len(entropy_E),), math.log(2)))
+
+
+def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
+    """Flatten predictions (E, …) without NaN; return each one's example and value.
+
+    Both are (V,).
+    """
+    if predictions.dim() == 1:
+        return examples, predictions
+    is_one = ~predictions.flatten().isnan()
+    return examples.repeat_interleave(predictions[:1].numel())[is_one], predictions.flatten()[is_one]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The predicted values of E examples, one or more per example."""
+
+    examples_E: NDArray[np.int64]  # the examples' numbers in the set, in order
+    values_V: Values
+    starts_E: NDArray[np.int64]  # offsets of the examples' values, and the total number, (E+1,)
+
+    @classmethod
+    def gathered(cls, examples_V: NDArray[np.int64], values_V: Values) -> Self:
+        """Return predictions from values in any order of examples.
+
+        The values of an example must be in order.
+        """
+        order_V = np.argsort(examples_V, kind="stable")
+        examples_E, firsts_E = np.unique(examples_V[order_V], return_index=True)
+        return cls(examples_E, values_V[order_V], np.append(firsts_E, len(values_V)))
+
+    def __len__(self) -> int:
+        return len(self.examples_E)
+
+    def __iter__(self) -> Iterator[tuple[int, Values]]:
+        for example, start, end in zip(self.examples_E.tolist(), self.starts_E, self.starts_E[1:], strict=False):
+            yield example, self.values_V[start:end]
+
+
+def only_answer(texts: Sequence[LabelText]) -> str:
+    """Return the answer that all of several examples got, or ""; see `Scored.label_text`."""
+    answers_given = {line.rpartition("\t")[2] for text in texts for line in str(text).split("\n")}
+    return answers_given.pop() if len(answers_given) == 1 and len(texts) > 1 else ""
+
+
+class Scored(ABC):
+    """Scores and writes the predictions of a set, a `TokenizedSplit` or a `TextSplit`."""
+
+    @abstractmethod
+    def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
+        """Return a metric's arguments: a column whose mean it is, or labels and predictions."""
+
+    @abstractmethod
+    def label_text(self, split: Any, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        """Return each example's answer as in a file of predictions."""
+
+
+class TaskType(Scored):
+    """A kind of task, with the settings of a row of the table."""
+
+    dropout_draws: ClassVar[int] = 0  # outputs under dropout that `uncertainty` needs; 0: one without dropout
+    metrics: tuple[str, ...] = ("accuracy", "matthews", "spearman", "f1")  # applicable metrics
+
+    @property
+    @abstractmethod
+    def head(self) -> HeadSize:
+        """The size of its head, with the encoder states that the head reads."""
+
+    @abstractmethod
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of losses, float32, of head outputs (E, …) and labels (E, …)."""
+
+    @abstractmethod
+    def predictions(self, numbers: Tensor) -> Tensor:
+        """Return the predictions as scored and submitted, (E, …), float32, padded with NaN."""
+
+    @abstractmethod
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """Return each example's uncertainty (CA-MTL, equation 4).
+
+        numbers: head outputs (E, …), or (E, draws, …) with `dropout_draws`.
+        """
+
+    def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
+        return split.labels_E[predictions.examples_E], predictions.values_V
+
+
+@dataclass(frozen=True)
+class Classification(TaskType):
+    """One of the labels; the head reads [CLS] (MT-TaG, equation 7).
+
+    Labels (E,) count from 0; numbers are (E, C).
+    """
+
+    metrics = (*TaskType.metrics, "macro-f1", "exact-match")
+
+    num_labels: int
+
+    @property
+    def head(self) -> HeadSize:
+        return HeadSize(self.num_labels)
+
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Return cross-entropy over log C, so that many classes weigh no more (MT-TaG, §3.3)."""
+        return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(numbers.shape[1])
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        return numbers.argmax(1).float()
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        return entropy_of(numbers)
+
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+        labels_E, predictions_E = super().columns(metric, split, predictions)
+        if metric != "exact-match":
+            return labels_E, predictions_E
+        return (right_questions(split, predictions, labels_E != predictions_E),)
+
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        return [labels[number] for number in predictions.values_V.astype(np.int64).tolist()]
+
+
+def right_questions(split: Any, predictions: Predictions, is_wrong_E: NDArray[np.bool_]) -> Values:
+    """Return 1 for each question without a wrong answer, else 0.
+
+    Keys of one question differ only after the last `/`.
+    """
+    keys_E = split.keys_E[predictions.examples_E].tolist()
+    questions_E = [key.rpartition("/")[0] or key for key in keys_E]
+    _, question_E = np.unique(questions_E, return_inverse=True)
+    right_Q: Values = (np.bincount(question_E, is_wrong_E) == 0).astype(np.float64)
+    return right_Q
+
+
+@dataclass(frozen=True)
+class WordPair(Classification):
+    """One of the labels, about two words; the head reads these beside [CLS]."""
+
+    @property
+    def head(self) -> HeadSize:
+        return HeadSize(self.num_labels, num_words=2)
+
+
+@dataclass(frozen=True)
+class Ranking(TaskType):
+    """One of the candidates, each of which is its own sequence; numbers are (E, C).
+
+    Labels (E, C) are 1 for right candidates, 0 for others and NaN as padding. `exact-match` and `text-f1` compare a
+    candidate's text with the most similar right one, as ReCoRD's evaluation does.
+    """
+
+    metrics: tuple[str, ...] = ("accuracy", "exact-match", "text-f1")
+
+    @property
+    def head(self) -> HeadSize:
+        return HeadSize(1, has_bias=False)  # a bias would be the same for all candidates
+
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Return minus the log-probability of all right candidates together, over log C.
+
+        A single candidate has the loss 0.
+        """
+        is_none = labels.isnan()
+        logs = numbers.float().masked_fill(is_none, -math.inf).log_softmax(1)
+        right = logs.masked_fill(labels != 1, -math.inf).logsumexp(1)
+        candidates = (~is_none).sum(1).clamp(min=2)
+        return -(right / candidates.log()).sum()
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        return numbers.argmax(1).float()
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        return entropy_of(numbers.float().masked_fill(labels.isnan(), -math.inf))
+
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+        chosen_E = split.row_offsets_E[predictions.examples_E] + predictions.values_V.astype(np.int64)
+        if metric == "accuracy" or not len(split.names):
+            return (split.is_correct_S[chosen_E].astype(np.float64),)
+        reached = []
+        for example, chosen in zip(predictions.examples_E.tolist(), chosen_E.tolist(), strict=True):
+            first, end = split.row_offsets_E[example : example + 2]
+            right = first + np.flatnonzero(split.is_correct_S[first:end] == 1)
+            reached.append(answers.best(metric, split.names[chosen], [split.names[number] for number in right]))
+        return (np.array(reached),)
+
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        chosen_E = predictions.values_V.astype(np.int64)
+        if not len(split.names):
+            return [labels[number] for number in chosen_E.tolist()]
+        return [split.names[number] for number in (split.row_offsets_E[predictions.examples_E] + chosen_E).tolist()]
+
+
+@dataclass(frozen=True)
+class Regression(TaskType):
+    """A number from `low` to `high`; the head reads [CLS] (MT-TaG, equation 8).
+
+    Labels are (E,), numbers (E, 1).
+    """
+
+    dropout_draws: ClassVar[int] = DROPOUT_DRAWS
+    metrics = ("spearman", "pearson")
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    @property
+    def head(self) -> HeadSize:
+        return HeadSize(1)
+
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        return F.mse_loss(numbers.squeeze(1).float(), labels.float(), reduction="sum")
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        return numbers.squeeze(1).float().clamp(self.low, self.high)
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """Return `halves_of`, which is not in the paper; numbers are (E, draws, 1)."""
+        middle = (self.low + self.high) / 2
+        return halves_of(numbers.squeeze(2), labels, middle if math.isfinite(middle) else math.nan)
+
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        return [float(str(np.float32(value))) for value in predictions.values_V]

@@ -1,0 +1,134 @@
+"""Task types of tokens: the answer as a span of a passage, and a label for each word."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairseq_mtmoe.nlu.bert.heads import UNREAD, HeadSize
+from fairseq_mtmoe.nlu.data import answers
+from fairseq_mtmoe.nlu.data.tokenizing import TokenizedSplit
+from fairseq_mtmoe.nlu.types.task_type import Labels, LabelText, Predictions, TaskType, Uncertainty, Values, entropy_of
+
+
+@dataclass(frozen=True)
+class Span(TaskType):
+    """The tokens of a window that answer the question (Devlin et al., 2019, §4.2).
+
+    Numbers are (E, L, 2), the scores of each token as the span's first and last one. Labels are these two tokens,
+    (E, 2), or [CLS] twice in a window without the answer. Examples are windows; metrics and files are of questions.
+    """
+
+    metrics = ("f1", "em")
+
+    longest: int = 30
+
+    @property
+    def head(self) -> HeadSize:
+        return HeadSize(2, num_words=1, per_token=True)
+
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross-entropy of first and last token, over log P² for P tokens.
+
+        There are P² pairs, so a uniform guess has the loss 1.
+        """
+        losses_E2 = F.cross_entropy(numbers.float(), labels.long(), reduction="none")
+        return (losses_E2.sum(1) / (2 * torch.log(_num_tokens(numbers)))).sum()
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        """Return the best span, (E, 3): the sum of its scores, first and last token."""
+        begins_EL, ends_EL = numbers.float().unbind(2)
+        begins_EL = begins_EL.index_fill(1, begins_EL.new_zeros(1, dtype=torch.long), 2 * UNREAD)  # [CLS] is no answer
+        ends_ELK = F.pad(ends_EL, (0, self.longest - 1), value=2 * UNREAD).unfold(1, self.longest, 1)
+        best_E, index_E = (begins_EL.unsqueeze(2) + ends_ELK).flatten(1).max(1)
+        best_E = best_E.nan_to_num(nan=-math.inf)  # NaN would mean no prediction, not a model that diverged
+        first_E, further_E = index_E // self.longest, index_E % self.longest
+        return torch.stack([best_E, first_E.float(), (first_E + further_E).float()], dim=1)
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """Return the entropy of the first plus that of the last token; at most log P²."""
+        is_read = numbers > UNREAD / 2
+        logits = numbers.float().masked_fill(~is_read, -math.inf).transpose(1, 2)
+        return Uncertainty(entropy_of(logits).entropy.sum(1), 2 * torch.log(_num_tokens(numbers)))
+
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+        """Return each question's score, against the most similar right answer, if all its windows were read."""
+        texts, rights = self.label_text(split, predictions, ()), split.passages.rights
+        windows_E = np.bincount(np.searchsorted(split.row_offsets_E, predictions.examples_E, side="right") - 1,
+                                minlength=len(texts))  # fmt: skip
+        whole = np.flatnonzero(windows_E == np.diff(split.row_offsets_E)).tolist()
+        return (np.array([answers.best(metric, str(texts[question]), rights[question]) for question in whole]),)
+
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        return [*split.passages.found(split, predictions.examples_E, predictions.values_V.reshape(-1, 3))]
+
+
+def _num_tokens(numbers: Tensor) -> Tensor:
+    """Return each window's number of tokens that the head reads, at least 2, (E,)."""
+    return (numbers[..., 0] > UNREAD / 2).sum(1).clamp(min=2).float()
+
+
+@dataclass(frozen=True)
+class WordLabels(TaskType):
+    """One of the labels for each word; the head reads the word's first token.
+
+    As in Devlin et al., 2019, §5.3. Numbers are (E, W, C), labels (E, W), padded with NaN. A word without a token, such
+    as a truncated one, is left out of the loss, and labelled O, the first label.
+    """
+
+    metrics = ("entity-f1",)
+
+    labels: tuple[str, ...]
+
+    @property
+    def head(self) -> HeadSize:
+        return HeadSize(len(self.labels), per_word=True)
+
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of sentences' mean cross-entropies of words, over log C.
+
+        A uniform guess has the loss 1, as in other tasks.
+        """
+        labels_W = labels.nan_to_num(0).long().flatten()
+        losses_EW = F.cross_entropy(numbers.float().flatten(0, 1), labels_W, reduction="none").view(labels.shape)
+        return _mean_of_words(losses_EW, labels).sum() / math.log(numbers.shape[2])
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        """Return the best label of each word, (E, W), padded with NaN."""
+        is_none = (numbers == torch.finfo(numbers.dtype).min).all(2)
+        return numbers.argmax(2).float().masked_fill(is_none, math.nan)
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """Return the mean entropy over the words of a sentence that are in the loss."""
+        mean_E = _mean_of_words(entropy_of(numbers).entropy, labels)
+        return Uncertainty(mean_E, mean_E.new_full(mean_E.shape, math.log(numbers.shape[2])))
+
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+        """Return each sentence's numbers of right, predicted and reference entities.
+
+        Entities are read as in seqeval and CoNLL.
+        """
+        from seqeval.metrics.sequence_labeling import get_entities
+
+        counts = []
+        for example, numbers in predictions:
+            right = split.tags_W[split.word_starts_E[example] : split.word_starts_E[example + 1]]
+            predicted = set(get_entities([self.labels[int(number)] for number in numbers]))
+            reference = set(get_entities([self.labels[int(number)] for number in right]))
+            counts.append((len(predicted & reference), len(predicted), len(reference)))
+        return tuple(np.array(counts, dtype=np.float64).T)
+
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        starts = split.word_starts_E.tolist()
+        return [
+            "\n".join(f"{split.names[starts[example] + n]}\t{labels[int(label)]}" for n, label in enumerate(numbers))
+            for example, numbers in predictions
+        ]
+
+
+def _mean_of_words(values_EW: Tensor, labels: Tensor) -> Tensor:
+    is_word = ~labels.isnan()
+    return values_EW.where(is_word, 0).sum(1) / is_word.sum(1).clamp(min=1)

@@ -1,0 +1,359 @@
+"""PEMT's additions to any backbone: prompts, the gates' input, and two stages.
+
+Implements PEMT, §3.1 and §3.2. The target's prompt is correlated with the sources' prompts (equations 3 and 4), gates
+read a summary (equation 2), and the task sparsity loss (equation 5) is measured at each block's output.
+
+If gates read mean states, the encoder's gates read the states of their own layer. The decoder's gates read the
+encoder's output, because means of decoder states would reveal later words.
+
+Letters, besides those of expert_layer.md: `K` sources, `N` vectors of the longest source prompt, `P` of the target's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fairseq_mtmoe.checkpoints.key_maps import MOE
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.protocols import TrainingModel
+from fairseq_mtmoe.pemt import sources
+from fairseq_mtmoe.pemt.config import (
+    ACTIVATIONS,
+    CORRELATION,
+    DESCRIPTION,
+    FINGERPRINT,
+    SOURCE,
+    SOURCE_PROMPTS,
+    gate_input,
+    is_added,
+    is_trainable,
+)
+from fairseq_mtmoe.pemt.sources import LoadedSources, Made, Metadata, Source, backbone, rows_of_languages
+from fairseq_mtmoe.slots import SPARSITY, AdapterPlan, BatchContext, GateInput, adapter_blocks, task_sparsity_loss
+
+ENCODER, DECODER = "mixture", "decoder_mixture"  # keys of the stacks' gate inputs in an encoder's output
+ATTENTION_DROPOUT = 0.1  # dropout of the correlation's weights, as in the authors' code
+TARGET_SHARE = 16  # model width / width of a target adapter, as in the authors' code
+
+
+class Prompt(nn.Module):
+    """A task's trainable prompt: `length` vectors of `width`."""
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(length, width))
+
+    def forward(self) -> Tensor:
+        """Return the prompt, (P, H)."""
+        return self.weight
+
+    @torch.no_grad()
+    def begin_as_(self, tokens: Sequence[int], embeddings: Tensor, init: str) -> None:
+        """Set the prompt to the description's `tokens`, or to similar random vectors.
+
+        embeddings: of all tokens, (V, H), whose mean and standard deviation random vectors get.
+        """
+        assert len(tokens) == len(self.weight)
+        if init == DESCRIPTION:
+            self.weight.copy_(embeddings[list(tokens)])
+        else:
+            self.weight.normal_(embeddings.float().mean().item(), embeddings.float().std().item())
+
+
+class CorrelatedPrompt(Prompt):
+    """A target's prompt Q (`weight`) and the frozen prompts P_k of its sources."""
+
+    sources: Tensor  # the prompts, 0 beyond their lengths, (K, N, H)
+    has_source: Tensor  # True within a prompt's length, (K, N)
+
+    def __init__(self, length: int, width: int, source_lengths: Sequence[int]) -> None:
+        super().__init__(length, width)
+        longest = max(source_lengths)
+        self.register_buffer("sources", torch.zeros(len(source_lengths), longest, width))
+        has_source_KN = torch.arange(longest) < torch.tensor(list(source_lengths)).unsqueeze(1)
+        self.register_buffer("has_source", has_source_KN, persistent=False)
+
+    def forward(self) -> Tensor:
+        """Return Q + Σ_k softmax(Q P_kᵀ) P_k, (P, H): equations 3 and 4.
+
+        Scores are not scaled. They are computed in float32, because T5's embeddings are large.
+        """
+        with torch.autocast(self.weight.device.type, enabled=False):
+            queries_PH, sources_LH = self.weight.float(), self.sources.float().flatten(0, 1)
+            scores_PKN = (queries_PH @ sources_LH.t()).unflatten(1, self.has_source.shape)
+            weights_PKN = scores_PKN.masked_fill(~self.has_source, float("-inf")).softmax(2)
+            weights_PKN = F.dropout(weights_PKN, ATTENTION_DROPOUT, self.training)
+            return (queries_PH + weights_PKN.flatten(1) @ sources_LH).to(self.weight.dtype)
+
+    @torch.no_grad()
+    def take_sources_(self, prompts: Sequence[Tensor]) -> None:
+        """Copy the sources' prompts, (N_k, H) each."""
+        for kept_NH, has_source_N, prompt in zip(self.sources, self.has_source, prompts, strict=True):
+            kept_NH[has_source_N] = prompt.to(kept_NH)
+
+
+class PromptMixin(nn.Module):
+    """Mixin for a backbone's encoder; `PemtModel` sets its attributes."""
+
+    prompt: Prompt | None  # beside the tokens of each text
+    gate_input: str | None  # the gates' input, one of `config.GATE_INPUTS`; None without gates
+    wants_sparsity = True  # whether training passes return the task sparsity loss
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prompt = self.gate_input = None
+
+    def prompt_of_pass(self) -> Tensor | None:
+        """Return the prompt of one pass, with new dropout, (P, H), or None."""
+        return None if self.prompt is None else self.prompt()
+
+    def gate_input_of(self, prompt_PH: Tensor | None, padding_mask_BL: Tensor, first: int = 0) -> GateInput | None:
+        """Return the gates' input in a forward pass; None without gates.
+
+        padding_mask_BL: True at padding, over prompt and words.
+        first: position of the prompt's first vector.
+        """
+        if self.gate_input is None:
+            return None
+        wants_similarities = self.training and self.wants_sparsity
+        if self.gate_input == CORRELATION:
+            assert prompt_PH is not None
+            return GateInput(prompt_PH.mean(0), wants_similarities)
+        reads_BL = ~padding_mask_BL
+        if self.gate_input == ACTIVATIONS:
+            assert prompt_PH is not None
+            positions_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(reads_BL)
+            reads_BL = (first <= positions_BL) & (positions_BL < first + len(prompt_PH))
+        return GateInput(partial(mean_states, reads_BL=reads_BL), wants_similarities)
+
+
+def mean_states(states_LBH: Tensor, reads_BL: Tensor) -> Tensor:
+    """Return each sentence's mean state where `reads_BL` is True, (B, H), float32."""
+    shares_BL = reads_BL / reads_BL.sum(1, keepdim=True).clamp(min=1)
+    with torch.autocast(states_LBH.device.type, enabled=False):
+        return torch.einsum("lbh,bl->bh", states_LBH.float(), shares_BL)
+
+
+class SearchedMixin(PromptMixin):
+    """`PromptMixin` whose output carries the input of the decoder's gates."""
+
+    def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
+        """Return the backbone's output with the stacks' gate inputs, if gates exist."""
+        output: dict[str, list[Any]] = super().encoded(states, context)  # type: ignore[misc]
+        mixture = context.mixture
+        if mixture is None:
+            return output
+        summary = mixture.summary(states) if callable(mixture.summary) else mixture.summary
+        return {**output, ENCODER: [mixture], DECODER: [GateInput(summary, mixture.wants_similarities)]}
+
+    def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
+        """Return the output of these sentences, in this order, with gate inputs."""
+        output: dict[str, Any] = super().select(encoder_out, sentences)  # type: ignore[misc]
+        if DECODER not in encoder_out:
+            return output
+        (mixture,) = encoder_out[DECODER]
+        if mixture.summary.dim() > 1:
+            weights = {block: weights.index_select(0, sentences) for block, weights in mixture.weights.items()}
+            mixture = GateInput(mixture.summary.index_select(0, sentences), weights=weights)
+        return {**output, DECODER: [mixture]}
+
+
+class GuidedMixin:
+    """Mixin for a backbone's decoder, whose gates read the encoder's output."""
+
+    def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
+        """Return the backbone's context with the gates' input."""
+        context: BatchContext = super().context_of(words, encoder_out)  # type: ignore[misc]
+        (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out.get(DECODER, [None])
+        if mixture is not None and beam > 1 and mixture.summary.dim() > 1:
+            numbers = torch.arange(len(mixture.summary), device=mixture.summary.device)
+            mixture = replace(mixture, sentences=numbers.repeat_interleave(beam))
+        return replace(context, mixture=mixture)
+
+    def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
+        """Return the backbone's extra output, with the task sparsity loss if wanted."""
+        extra: dict[str, Any] = super().extra(context, encoder_out)  # type: ignore[misc]
+        if context.mixture is None or not context.mixture.wants_similarities:
+            return extra
+        return {**extra, SPARSITY: task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}
+
+
+def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
+    """Return the adapters' plan for a model of this `width` with `PemtOptions`."""
+    if cfg.pemt_stage == SOURCE:
+        return AdapterPlan(cfg.adapter, cfg.adapter_rank, 1, cfg.adapter_alpha)
+    target_size = cfg.target_adapter_size or max(1, width // TARGET_SHARE)
+    if metadata.merged_rank:
+        return AdapterPlan(cfg.adapter, metadata.merged_rank, 1, cfg.adapter_alpha, None, target_size)
+    count = len(metadata.sources)
+    return AdapterPlan(cfg.adapter, cfg.adapter_rank, count, cfg.adapter_alpha, width if count else None, target_size)
+
+
+class PemtModel(TrainingModel, nn.Module):
+    """Mixin for a backbone's model; its encoder is a `PromptMixin`.
+
+    `build_model` calls `load_sources`, builds the backbone with an `adapter_plan` in each block, and calls `begin`.
+    Prompts and sources are initialized when the backbone gets its weights.
+    """
+
+    encoder: Any
+    metadata: Metadata
+    backbone_fingerprint: Tensor
+
+    def begin(self, cfg: Any, begun: LoadedSources) -> None:
+        """Finish building: add prompt and gates' input, and freeze the rest.
+
+        cfg: with `PemtOptions`.
+        begun: the result of `load_sources`.
+        """
+        self.metadata, self._sources = begun.metadata, dict(begun.sources)
+        self._language_symbols = begun.language_symbols
+        self._stage, self._prompt_init, self._source_option = cfg.pemt_stage, cfg.prompt_init, cfg.pemt_sources
+        self._made, self._has_weights = Made.by(cfg), False
+        lengths = [source.length for source in self.metadata.sources]
+        self._lacks_sources = bool(lengths) and not self._sources
+        if self._made.has_prompt:
+            size = len(self.metadata.tokens), self.prompt_embeddings().shape[1]
+            self.encoder.prompt = CorrelatedPrompt(*size, lengths) if lengths else Prompt(*size)
+        self.encoder.gate_input = gate_input(cfg) if lengths else None
+        # Integers, so that neither half precision nor averaging changes the fingerprint
+        self.register_buffer(FINGERPRINT, torch.zeros(32, dtype=torch.long))
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(is_trainable(name, cfg.pemt_stage))
+
+    def prompt_embeddings(self) -> Tensor:
+        """Return the embeddings of all tokens, scaled as in the encoder, (V, H)."""
+        weight: Tensor = self.encoder.embed_tokens.weight
+        return weight
+
+    @property
+    def source_names(self) -> list[str]:
+        """Return the sources' names in the order of gate weights."""
+        return [source.task for source in self.metadata.sources]
+
+    @property
+    def gates_event(self) -> tuple[str, dict[str, Any]]:
+        """Return the event `sources` with the target task; see `TrainingModel`."""
+        return "sources", {"target": self.metadata.task, "sources": self.source_names}
+
+    @property
+    def noted_options(self) -> dict[str, str]:
+        """Return the options `pemt` and `pemt_sources`; see `TrainingModel`."""
+        return {"pemt": self.metadata.to_text(), "pemt_sources": self._source_option}
+
+    @property
+    def constants(self) -> set[str]:
+        """Return the names of backbone, sources and fingerprint; see `TrainingModel`."""
+        parameters = self.named_parameters(remove_duplicate=False)  # a state has every name of a shared parameter
+        return set(self.state_dict()) - {name for name, parameter in parameters if parameter.requires_grad}
+
+    def load_state_dict(  # type: ignore[override]  # fairseq's
+        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """Load as fairseq does, and initialize prompts and sources if they are missing.
+
+        Raises `UserError` if the state or the sources do not fit.
+        """
+        if any(MOE in name for name in state_dict):
+            raise UserError(
+                "`--finetune-from-model` must be a dense model for PEMT, whose adapters stand beside dense layers, but "
+                "has experts."
+            )
+        self._has_weights = True
+        if any(is_added(name) for name in state_dict):
+            self._expect_own_sources(state_dict)
+            self._lacks_sources = False
+            return super().load_state_dict(state_dict, strict)
+        additions = {name: value for name, value in self.state_dict().items() if is_added(name)}
+        loaded = super().load_state_dict({**state_dict, **additions}, strict)
+        self._begin_additions(state_dict)
+        return loaded
+
+    @torch.no_grad()
+    def _begin_additions(self, state: Mapping[str, Tensor]) -> None:
+        # Take the fingerprint of the state: the model's own parameters may be rounded to half precision
+        weights = [(name, state.get(name, value)) for name, value in backbone(self)]
+        rows = rows_of_languages(weights, self._language_symbols)
+        digest = sources.fingerprint(weights, rows)
+        self.backbone_fingerprint.copy_(torch.tensor(list(bytes.fromhex(digest))))
+        for path, source in self._sources.items():
+            sources.expect_same(path, source.made, self.made)
+            sources.expect_tensors(path, source, self._adapters(0), self.prompt_embeddings().shape[1])
+        prompt = self.encoder.prompt
+        if prompt is not None:
+            prompt.begin_as_(self.metadata.tokens, self.prompt_embeddings(), self._prompt_init)
+        for index, source in enumerate(self._sources.values()):
+            for name, kept in self._adapters(index).items():
+                kept.copy_(source.tensors[name])
+        if isinstance(prompt, CorrelatedPrompt) and self._sources:
+            prompt.take_sources_([source.tensors[sources.PROMPT] for source in self._sources.values()])
+
+    def _expect_own_sources(self, state: Mapping[str, Tensor]) -> None:
+        """Raise a `UserError` if a checkpoint's sources are not this run's, in order."""
+        rule = "the sources that the checkpoint borrows from, in their order"
+        for index, (path, source) in enumerate(self._sources.items()):
+            for name, value in source.tensors.items():
+                saved = state.get(SOURCE_PROMPTS if name == sources.PROMPT else name)
+                own = None if saved is None or index >= len(saved) else saved[index]
+                if own is not None and name == sources.PROMPT:
+                    own = own[: len(value)]
+                if own is None or not torch.equal(own.cpu(), value.to(own.dtype)):
+                    raise UserError(
+                        f"`--pemt-sources` must name {rule}, but `{path}` differs from its source {index + 1}."
+                    )
+        kept = [len(state[name]) for name in (self._adapters(0) if self._sources else ()) if name in state]
+        if kept and kept[0] > len(self._sources):
+            rule = rule.replace("the", f"the {kept[0]}", 1)
+            raise UserError(f"`--pemt-sources` must name {rule}, but names {len(self._sources)}.")
+
+    def expect_weights(self) -> None:
+        """Raise a `UserError` if the model has no weights; see `TrainingModel`."""
+        if self._lacks_sources:
+            raise UserError(
+                "`--pemt-sources` must name existing files, or the run must resume a checkpoint that contains the "
+                "sources, but the checkpoint was not loaded."
+            )
+        if not self._has_weights:
+            raise UserError(
+                f"A model of `--pemt-stage {self._stage}` must start from trained weights (`--init-model` for a T5, "
+                "`--init-encoder` for a BERT, `--finetune-from-model` for a checkpoint), but has none."
+            )
+
+    def want_sparsity(self, wanted: bool) -> None:
+        """Set whether training passes return the task sparsity loss (default: True)."""
+        self.encoder.wants_sparsity = wanted
+
+    @property
+    def made(self) -> Made:
+        """Return the settings that sources must share with this model."""
+        return replace(self._made, backbone=bytes(self.backbone_fingerprint.tolist()).hex())
+
+    def _adapters(self, index: int) -> dict[str, Tensor]:
+        """Return views of one source's adapters in all layers, by name."""
+        return {
+            f"{path}.mixture.adapters.{name}": value
+            for path, block in adapter_blocks(self).items()
+            if block.mixture.adapters is not None
+            for name, value in block.mixture.adapters.member(index).items()
+        }
+
+    def export_source(self, folder: str) -> Path | None:
+        """Write the source file in stage 1, or return None; see `TrainingModel`.
+
+        Raises `UserError` if the file cannot be written.
+        """
+        if self._stage != SOURCE:
+            return None
+        tensors = self._adapters(0)
+        if self.encoder.prompt is not None:
+            tensors[sources.PROMPT] = self.encoder.prompt.weight
+        kept = {name: value.detach().to("cpu", torch.float32, copy=True) for name, value in tensors.items()}
+        path = sources.file_of(folder, self.metadata.task)
+        Source(self.metadata.task, self.metadata.description, self.made, kept).save(path)
+        return path

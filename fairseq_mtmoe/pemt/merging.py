@@ -1,0 +1,108 @@
+"""Merge gates and sources of a trained target into its weights.
+
+A merged model borrows at no cost. Gates that read only the prompt give every sentence the same weights (equation 2).
+With fixed weights, LoRA adapters are added to the matrix beside them, K bottlenecks become one of rank K·r, and the
+prompt gets its correlation with the sources. The target's own adapters stay, because they follow the feed-forward layer
+with a non-linearity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.moe.adapters import ADAPTERS, LORA, AdapterBank, BottleneckBank, LoraBank
+from fairseq_mtmoe.moe.mixture import MixtureGate
+from fairseq_mtmoe.pemt.base_model import CorrelatedPrompt
+from fairseq_mtmoe.pemt.config import CORRELATION, PROMPT, check_options, gate_input
+from fairseq_mtmoe.pemt.sources import Made, Metadata
+
+State = Mapping[str, Tensor]
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+_GATE = re.compile(r"(.+)\.mixture\.gate\.weight")
+
+
+@dataclass(frozen=True)
+class Merger:
+    """Merges the mixtures of a checkpoint's model."""
+
+    metadata: Metadata
+    made: Made
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Merger:
+        """Return the merger for a checkpoint's options.
+
+        Raises `UserError` if the model borrows from no source or its gates have no fixed weights.
+        """
+        metadata = Metadata.from_text(options["pemt"]) if options.get("pemt") else None
+        if metadata is None or not metadata.sources:
+            raise UserError(
+                "The checkpoint must hold a model that borrows from sources (--pemt-stage target), but does not."
+            )
+        cfg = SimpleNamespace(**options)
+        check_options(cfg)
+        if gate_input(cfg) != CORRELATION:
+            rule = f"{CORRELATION} in a model to merge, because other gates weigh each text differently"
+            raise_invalid("--gate-input", rule, gate_input(cfg))
+        return cls(metadata, Made.by(cfg))
+
+    def options(self) -> dict[str, str]:
+        """Return the options that differ in the merged model."""
+        rank = 0 if self.made.adapter == LORA else self.made.rank * len(self.metadata.sources)
+        return {"pemt": replace(self.metadata, sources=(), merged_rank=rank).to_text()}
+
+    @torch.no_grad()
+    def weights(self, state: State) -> dict[str, Tensor]:
+        """Return the sources' weights, (K,) float32, by the dotted path of each block."""
+        summary_H = self._prompt(state).mean(0)
+        paths = (match[1] for match in map(_GATE.fullmatch, state) if match)
+        sizes = len(self.metadata.sources), len(summary_H)
+        return {path: _filled(MixtureGate(*sizes), state, f"{path}.mixture.gate.")(summary_H) for path in paths}
+
+    @torch.no_grad()
+    def merged(self, state: State) -> dict[str, Tensor]:
+        """Return the state without gates and sources."""
+        result = dict(state)
+        for path, weights_K in self.weights(state).items():
+            prefix = f"{path}.mixture.adapters."
+            bank, like = self._bank(state, prefix), state[f"{prefix}up"]
+            for name in (*(f"{prefix}{name}" for name in bank.state_dict()), f"{path}.mixture.gate.weight"):
+                del result[name]
+            if isinstance(bank, LoraBank):
+                fc2 = state[f"{path}.fc2.weight"]
+                result[f"{path}.fc2.weight"] = (fc2.float() + bank.merged(weights_K)).to(fc2)
+            elif isinstance(bank, BottleneckBank):
+                result |= {f"{prefix}{name}": x.to(like) for name, x in bank.merged(weights_K).state_dict().items()}
+        del result[f"{PROMPT}sources"]
+        result[f"{PROMPT}weight"] = self._prompt(state).to(state[f"{PROMPT}weight"])
+        return result
+
+    def _prompt(self, state: State) -> Tensor:
+        """Return the correlated prompt, (P, H)."""
+        width = state[f"{PROMPT}weight"].shape[1]
+        prompt = CorrelatedPrompt(len(self.metadata.tokens), width, [source.length for source in self.metadata.sources])
+        mixed: Tensor = _filled(prompt, state, PROMPT)()
+        return mixed
+
+    def _bank(self, state: State, prefix: str) -> AdapterBank:
+        input_size, output_size = (state[f"{prefix}{name}"].shape[2] for name in ("down", "up"))
+        kind, rank = self.made.adapter, self.made.rank
+        scale = {"scale": self.made.alpha / rank} if kind == LORA else {}
+        bank = ADAPTERS[kind](len(self.metadata.sources), input_size, output_size, rank, **scale)
+        return _filled(bank, state, prefix)
+
+
+def _filled(module: AnyModule, state: State, prefix: str) -> AnyModule:
+    """Load a module from a state and set evaluation mode."""
+    values = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    module.load_state_dict(values)
+    return module.eval()

@@ -1,0 +1,253 @@
+"""Comparison of systems over seeds: means, spread between seeds, and differences."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.tables import Table, bullets, document, with_error
+from fairseq_mtmoe.report.run_log import as_json
+from fairseq_mtmoe.report.score_files import MAJORITY, TITLES, Scores
+from fairseq_mtmoe.report.score_tables import MAJORITY_NOTE
+
+NOTE = "±: standard error of the mean over seeds."
+PAIRED = "Differences pair runs with the same seed, where seeds are named; ± is the standard error of their mean."
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over runs, their standard deviation (n - 1), and the standard error.
+
+    The last two are NaN for a single run.
+    """
+
+    mean: float
+    deviation: float
+    standard_error: float
+
+    def __str__(self) -> str:
+        return with_error(self.mean, self.standard_error)
+
+
+@dataclass(frozen=True)
+class System:
+    """A system's runs, which differ in their seeds, and the groups to average over."""
+
+    name: str
+    runs: tuple[Scores, ...]
+    averages: tuple[str, ...]
+
+    def figures(self, run: Scores) -> dict[str, float]:
+        """Return a run's scores by task or pair, and its averages by group."""
+        figures = {name: row.figure for name, row in run.main.items()}
+        for row in run.averages:
+            if row.task in self.averages and row.metric in ("score", "BLEU"):
+                figures[row.task] = row.figure
+        return figures
+
+    @property
+    def names(self) -> list[str]:
+        """The tasks or pairs, then the averages."""
+        return [*self.runs[0].main, *self.averages]
+
+    def spreads(self) -> dict[str, Spread]:
+        """Return the spread of each task and each average over the runs."""
+        figures = [self.figures(run) for run in self.runs]
+        return {name: spread([of_run[name] for of_run in figures]) for name in self.names}
+
+    def difference(self, first: System) -> tuple[list[int], dict[str, Spread]]:
+        """Return the seeds that pair runs, and this system's differences from the first.
+
+        Without common seeds, the spread is that of a difference of independent figures.
+        """
+        before, after = ({run.seed: system.figures(run) for run in system.runs} for system in (first, self))
+        seeds = [seed for seed in before if seed in after and seed is not None]
+        if seeds:
+            paired = {name: [after[seed][name] - before[seed][name] for seed in seeds] for name in first.names}
+            return seeds, {name: spread(values) for name, values in paired.items()}
+        spreads, differences = self.spreads(), {}
+        for name, theirs in first.spreads().items():
+            mine = spreads[name]
+            deviation = math.hypot(mine.deviation, theirs.deviation)
+            error = math.hypot(mine.standard_error, theirs.standard_error)
+            differences[name] = Spread(mine.mean - theirs.mean, deviation, error)
+        return [], differences
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the spread of one figure over the runs."""
+    deviation = stdev(values) if len(values) > 1 else math.nan
+    return Spread(fmean(values), deviation, deviation / math.sqrt(len(values)))
+
+
+def systems_of(runs_by_name: Mapping[str, Sequence[Scores]]) -> list[System]:
+    """Return systems of comparable runs; runs with one seed and different tasks join.
+
+    Raises `UserError` if runs cannot be compared.
+    """
+    _expect_different_folders(runs_by_name)
+    joined = {name: _joined_by_seed(name, runs) for name, runs in runs_by_name.items()}
+    first = next(iter(joined.values()))[0]
+    for name, runs in joined.items():
+        for run in runs:
+            wrong = _what_differs(run, first)
+            if wrong:
+                which = f"{run.folders[0]} ({name}) has {wrong} {first.folders[0]}"
+                raise UserError(f"Runs must have scores of the same data to be compared, but {which}.")
+    averages = tuple(name for name in first.groups if first.pairs or name in TITLES)
+    return [System(name, runs, averages) for name, runs in joined.items()]
+
+
+def _expect_different_folders(runs_by_name: Mapping[str, Sequence[Scores]]) -> None:
+    given = set()
+    for name, runs in runs_by_name.items():
+        for folder in (folder for run in runs for folder in run.folders):
+            path = os.path.realpath(folder)
+            if path in given:
+                raise UserError(f"The runs of `{name}` must differ from all other runs, but {folder} is given twice.")
+            given.add(path)
+
+
+def _joined_by_seed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
+    """Return the runs in the order of their seeds; runs of one seed complete each other."""
+    joined: list[Scores] = []
+    for run in runs:
+        same_seed = [index for index, other in enumerate(joined) if other.seed == run.seed]
+        apart = [index for index in same_seed if not joined[index].main.keys() & run.main.keys()]
+        if apart:
+            joined[apart[0]] = joined[apart[0]].joined(run)
+        elif same_seed and run.seed is not None:
+            both = f"{joined[same_seed[0]].folders[0]} and {run.folders[0]} have seed {run.seed} and common tasks"
+            raise UserError(f"The runs of `{name}` must differ in their seeds or in their tasks, but {both}.")
+        else:
+            joined.append(run)
+    return tuple(sorted(joined, key=lambda run: -1 if run.seed is None else run.seed))
+
+
+def _what_differs(run: Scores, first: Scores) -> str:
+    """Return why runs cannot be compared, such as `another metric of rte than`; or nothing."""
+    if run.subset != first.subset:
+        return f"those of {run.subset}, and not of {first.subset} as"
+    missing = [f"no {task}" for task in first.main if task not in run.main]
+    others = [*missing, *[task for task in run.main if task not in first.main]]
+    if others:
+        return " and ".join(others) + ", other tasks than"
+    for task, properties in first.data.items():
+        for name, value in properties.items():
+            if run.data[task].get(name) != value:
+                return f"another {name} of {task} than"
+    for name in {**first.groups, **run.groups}:
+        # Runs of single tasks do not know of other groups.
+        is_asked = name in TITLES or bool(first.pairs)
+        if is_asked and set(first.groups.get(name, ())) != set(run.groups.get(name, ())):
+            return f"other tasks in {name} than"
+    return ""
+
+
+def mean_table(systems: Sequence[System]) -> Table:
+    """Return a row per system, and one for the majority class."""
+    rows = []
+    for system in systems:
+        spreads = system.spreads()
+        seeds = _listed(run.seed for run in system.runs)
+        rows.append([system.name, seeds, *[str(spreads[name]) for name in system.names]])
+    majority = systems[0].runs[0].majority
+    below = []
+    if majority:
+        cells = [f"{majority[name]:.2f}" if name in majority else "" for name in systems[0].names]
+        below = [[MAJORITY, "", *cells]]
+    return Table(["system", "seeds", *_titles(systems[0])], rows, below, texts=2, bold=False)
+
+
+def difference_table(systems: Sequence[System]) -> Table | None:
+    """Return a row per system but the first; None if there is one system."""
+    first, *others = systems
+    rows = []
+    for system in others:
+        seeds, differences = system.difference(first)
+        cells = [f"{'+' if difference.mean >= 0 else ''}{difference}" for difference in differences.values()]
+        paired = _listed(seeds) if seeds else "not paired"
+        rows.append([f"{system.name} − {first.name}", paired, *cells])
+    return Table(["difference", "seeds", *_titles(first)], rows, texts=2) if rows else None
+
+
+def _titles(system: System) -> list[str]:
+    titles = [system.runs[0].title(name) for name in system.runs[0].main]
+    return [*titles, *[name[:1].upper() + name[1:] for name in system.averages]]
+
+
+def _listed(seeds: Iterable[int | None]) -> str:
+    return ", ".join(str(seed).replace("None", "?") for seed in seeds)
+
+
+def notes(systems: Sequence[System]) -> list[str]:
+    """Return the notes below the tables."""
+    lines = [NOTE]
+    if len(systems) > 1:
+        lines.append(PAIRED)
+    if systems[0].runs[0].majority:
+        lines.append(MAJORITY_NOTE)
+    for name, run in _named_runs(systems):
+        lines += [f"{name}, {remark}" for remark in run.remarks if run.tasks]
+    for system in systems:
+        logged = [run.settings.get("updates") for run in system.runs if len(run.folders) == 1]
+        updates = sorted({number for number in logged if number is not None})
+        if len(updates) > 1:
+            numbers = f"different numbers of updates: {', '.join(map(str, updates))}"
+            lines.append(f"The runs of {system.name} were trained for {numbers}.")
+    return lines
+
+
+def _named_runs(systems: Sequence[System]) -> Iterator[tuple[str, Scores]]:
+    """Yield all runs, named by their systems and seeds."""
+    for system in systems:
+        for run in system.runs:
+            yield f"{system.name}, seed {'unknown' if run.seed is None else run.seed}", run
+
+
+def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
+    """Return the tables and the settings in Markdown."""
+    tables = [mean_table(systems), difference_table(systems)]
+    parts = [table.in_markdown() for table in tables if table is not None]
+    checkpoints = {name: ", ".join(run.checkpoints) for name, run in _named_runs(systems)}
+    settings = {"subset": systems[0].runs[0].subset, **made_by}
+    lines = [*bullets(checkpoints), *bullets(settings)]
+    return document([*parts, " ".join(notes(systems))], lines)
+
+
+def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
+    """Return settings, systems, majority class and differences in JSON."""
+    first = systems[0]
+    written, differences = {}, {}
+    for system in systems:
+        runs = []
+        for run in system.runs:
+            about = {"seed": run.seed, "folders": run.folders, "checkpoints": run.checkpoints}
+            runs.append({**about, **_split(system, system.figures(run))})
+        spreads = {name: asdict(value) for name, value in system.spreads().items()}
+        written[system.name] = {"runs": runs, **_split(system, spreads)}
+        if system is not first:
+            seeds, spread_differences = system.difference(first)
+            values = {name: asdict(value) for name, value in spread_differences.items()}
+            differences[system.name] = {"paired_seeds": seeds, **_split(system, values)}
+    subset = first.runs[0].subset
+    return as_json(
+        {
+            "settings": {"subset": subset, "compared_with": first.name, **made_by},
+            "systems": written,
+            "majority": first.runs[0].majority,
+            "differences": differences,
+        }
+    )
+
+
+def _split(system: System, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        "scores": {task: values[task] for task in system.runs[0].main},
+        "averages": {name: values[name] for name in system.averages},
+    }

@@ -1,0 +1,191 @@
+"""Folders of `mtmoe evaluate` with their texts, checked to be comparable.
+
+Beside `scores.json` each pair has `en-de.hyp` and `en-de.ref`. With several references per sentence
+there are `en-de.ref1`, `en-de.ref2`, …, with an empty line if a sentence has no further one.
+Metrics that are means over sentences and not sacreBLEU's, such as COMET, have a number per sentence
+in `en-de.comet`.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import text_lines
+from fairseq_mtmoe.report.rows import run_names
+from fairseq_mtmoe.report.score_files import JSON_FILE, SCORES, Scores, read_scores
+from fairseq_mtmoe.report.scores import SPBLEU, PairScore, PieceBleu, scorer_of
+from fairseq_mtmoe.report.significance import SentenceMean, SystemOutput, output_of
+
+WITH_TEXTS = "the scores of mtmoe evaluate, with the texts that significance tests need"
+SAME = 1e-4
+"""Tolerance of a recomputed score: the order of summing may differ."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A pair's texts that were compared.
+
+    Attributes:
+        references: one list or more; None where a sentence has no further reference.
+        figures: a number per sentence, by the metrics that are their mean.
+    """
+
+    hypotheses: Sequence[str]
+    references: Sequence[Sequence[str | None]]
+    figures: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A folder of `mtmoe evaluate` with a short unique name; low tier first."""
+
+    name: str
+    folder: Path
+    scores: Scores
+    texts: Mapping[str, Texts]
+
+
+def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
+    """Read folders that can be compared.
+
+    Raises `UserError` if one holds no evaluation, or evaluations have different test sets.
+    """
+    found = [read_scores(folder, WITH_TEXTS) for folder in folders]
+    paths = [Path(scores.folders[0]) for scores in found]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UserError(f"The compared folders must differ, but of {', '.join(map(str, paths))} two are the same.")
+    evaluations = []
+    for name, path, scores in zip(_names(paths), paths, found, strict=True):
+        if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
+            raise UserError(
+                f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; compare "
+                "other scores by their means over seeds: `NAME=RUN,…`."
+            )
+        texts = {pair: _texts(path, score) for pair, score in scores.pairs.items()}
+        evaluations.append(Evaluation(name, path, scores, texts))
+    for other in evaluations[1:]:
+        wrong = _what_differs(evaluations[0], other)
+        if wrong:
+            raise UserError(
+                f"Folders must be evaluations of the same test sets to be compared, but {wrong}: "
+                "evaluate both in the same way."
+            )
+    return evaluations
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return short names: of different runs their folders', not those of scores in them."""
+    runs = []
+    for folder in map(Path.resolve, folders):
+        above = [parent.parent for parent in (folder, folder.parent) if parent.name == SCORES]
+        runs.append(above[0] if above else folder)
+    return run_names(runs if len(set(runs)) == len(runs) else folders)
+
+
+def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return the metrics that every pair of every evaluation has."""
+    figures = [score.figures for evaluation in evaluations for score in evaluation.scores.pairs.values()]
+    return [name for name in figures[0] if all(name in pair_figures for pair_figures in figures)]
+
+
+def outputs_of(
+    metric: str, pair: str, evaluations: Sequence[Evaluation], pieces: PieceBleu | None
+) -> tuple[Any, list[SystemOutput]]:
+    """Return the metric, and each system's output by it on one pair.
+
+    Raises `UserError` if the texts do not give the stored score.
+    """
+    is_by_sentence = metric in evaluations[0].texts[pair].figures
+    scorer: Any = SentenceMean() if is_by_sentence else scorer_of(metric, pair)
+    outputs = []
+    for evaluation in evaluations:
+        texts = evaluation.texts[pair]
+        if is_by_sentence:
+            output, file = output_of(scorer, texts.figures[metric]), metric.lower()
+        else:
+            cut = pieces.cut if metric == SPBLEU and pieces is not None else list
+            references = [cut(lines) for lines in texts.references]
+            output, file = output_of(scorer, cut(texts.hypotheses), references), "hyp"
+        stored = evaluation.scores.pairs[pair].figures[metric]
+        if abs(output.score - stored) > SAME:
+            raise UserError(
+                f"`{evaluation.folder}` must hold what was scored, but {pair}.{file} gives {metric} "
+                f"{output.score:.4f} and scores.json says {stored:.4f}: use the same --spm and version "
+                "of sacreBLEU, or evaluate again with --overwrite."
+            )
+        outputs.append(output)
+    return scorer, outputs
+
+
+def _texts(folder: Path, score: PairScore) -> Texts:
+    """Read a pair's hypotheses, references and figures (UserError: lines are missing)."""
+    pair = score.pair
+    further = takewhile(Path.exists, (folder / f"{pair}.ref{number}" for number in count(1)))
+    texts = []
+    for path in (folder / f"{pair}.hyp", folder / f"{pair}.ref", *further):
+        lines = text_lines(path, f"the texts of {pair}")
+        if len(lines) != score.sentences or not lines:
+            rule = f"the {score.sentences} lines that were scored"
+            raise UserError(f"`{path}` must have {rule}, but has {len(lines)}: evaluate again.")
+        texts.append(lines)
+    hypotheses, first, *others = texts
+    references: list[Sequence[str | None]] = [first]
+    references += [[line or None for line in lines] for lines in others]
+    figures = {name: _figures(folder / f"{pair}.{name.lower()}", score.sentences) for name in score.metrics}
+    return Texts(hypotheses, references, figures)
+
+
+def _figures(path: Path, sentences: int) -> list[float]:
+    """Read a metric's numbers, one per sentence."""
+    lines = text_lines(path, "a metric's numbers, one of each sentence")
+    try:
+        figures = [float(line) for line in lines]
+    except ValueError:
+        figures = []
+    if len(figures) != sentences or not all(map(math.isfinite, figures)):
+        raise UserError(f"`{path}` must have a number for each of the {sentences} sentences: evaluate again.")
+    return figures
+
+
+def _what_differs(first: Evaluation, other: Evaluation) -> str:
+    """Return why two evaluations cannot be compared; empty if they can."""
+    if other.scores.subset != first.scores.subset:
+        return f"{other.folder} is of {other.scores.subset}, and {first.folder} of {first.scores.subset}"
+    for complete, lacking in ((first, other), (other, first)):
+        missing = [pair for pair in complete.texts if pair not in lacking.texts]
+        if missing:
+            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            return f"{lacking.folder} has no {missing[0]}{more}, which {complete.folder} has"
+    kind, first_kind = (each.scores.settings.get("references", "text") for each in (other, first))
+    if kind != first_kind:
+        return f"{other.folder} is of --references {kind}, and {first.folder} of {first_kind}"
+    for pair in first.texts:
+        ours, theirs = _properties(first, pair), _properties(other, pair)
+        for name, value in ours.items():
+            their_value = theirs.get(name, value)
+            if value != their_value:
+                return f"{pair} {name.format(value)} in {first.folder} and {their_value} in {other.folder}"
+        for lines, their_lines in zip(first.texts[pair].references, other.texts[pair].references, strict=True):
+            differ = [line != their_line for line, their_line in zip(lines, their_lines, strict=True)]
+            if any(differ):
+                where = f"line {differ.index(True) + 1} in {first.folder}"
+                return f"{pair} has one reference in {where} and another in {other.folder}"
+    return ""
+
+
+def _properties(evaluation: Evaluation, pair: str) -> dict[str, object]:
+    """Return what must agree between evaluations of a pair, by words with a place for it."""
+    texts, score = evaluation.texts[pair], evaluation.scores.pairs[pair]
+    properties: dict[str, object] = {
+        "has {} sentences": len(texts.hypotheses),
+        "has {} references": len(texts.references),
+        "is in tier {}": score.tier or "none",
+    }
+    for metric, signature in score.signatures.items():
+        properties[f"has {metric} {{}}"] = signature
+    return properties

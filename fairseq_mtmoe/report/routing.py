@@ -1,0 +1,94 @@
+"""Figures of routing that charts, warnings and training share: use of experts, movement of
+gates.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.report.rows import Run, Values, of_kind
+
+LEAST_SHARE = 0.1
+"""Share of a fair share, 1/N: an expert with less of every task's tokens is unused."""
+LAST = 3
+"""Number of validations that must agree: one alone may be chance."""
+LEAST_MOVED = 0.1
+"""Distance from the start, in lengths of the first weights."""
+LEAST_BLEND = 0.01
+"""`blend` scales a factor of at most about 1, so this is about 1% of an output."""
+
+
+def entropies(counts_TN: Values) -> Values:
+    """(T,) Return −Σ p log p / log N over each task's shares p of N experts.
+
+    It is 0 if one expert gets all tokens and 1 if all get equally many; NaN without tokens, and for
+    a single expert.
+    """
+    totals_T = counts_TN.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares_TN = counts_TN / totals_T[:, None]
+        terms_TN = np.where(shares_TN > 0, -shares_TN * np.log(shares_TN), 0.0)
+        return np.where(totals_T > 0, terms_TN.sum(axis=1) / np.log(counts_TN.shape[1]), np.nan)
+
+
+def used_experts(counts_TN: Values) -> NDArray[np.bool_]:
+    """(N,) Return which experts get `LEAST_SHARE` of a fair share of some task."""
+    totals_T = counts_TN.sum(axis=1)
+    shares_TN = counts_TN[totals_T > 0] / totals_T[totals_T > 0, None]
+    is_used_N: NDArray[np.bool_] = (shares_TN * counts_TN.shape[1] >= LEAST_SHARE).any(axis=0)
+    return is_used_N
+
+
+Validation = Mapping[str, Mapping[str, float | None]]  # figures of gates by layer
+
+
+def unmoved(validations: Sequence[Validation]) -> dict[str, list[str]]:
+    """Return layers whose gates hardly learned in these validations, by reason.
+
+    A gate's gradients are proportional to `blend`: while that is near 0, the gate moves by chance.
+    """
+    layers_by_reason: dict[str, list[str]] = {}
+    for layer in validations[-1] if validations else ():
+        moved, blend = _largest(validations, layer, "moved"), _largest(validations, layer, "blend")
+        if moved < LEAST_MOVED:
+            reason = f"weights moved by less than {LEAST_MOVED:g} of their first length"
+        elif blend < LEAST_BLEND:
+            reason = f"`blend` is between -{LEAST_BLEND:g} and {LEAST_BLEND:g}"
+        else:
+            continue
+        layers_by_reason.setdefault(reason, []).append(layer)
+    return layers_by_reason
+
+
+def _largest(validations: Sequence[Validation], layer: str, name: str) -> float:
+    """Return the largest size of a gate's figure; infinity where one is unknown."""
+    values = [validation.get(layer, {}).get(name) for validation in validations]
+    return max(math.inf if value is None else abs(value) for value in values)
+
+
+def fixed_layers(run: Run) -> set[str]:
+    """Return the layers with fixed gates, in which each task has an expert for itself."""
+    starts = of_kind(run.events, "run")
+    # A pattern of gates is a list.
+    if not any("fixed" in str(event.get("options", {}).get("expert_gates")) for event in starts):
+        return set()
+    rows = run.of("experts")
+    choosing = {row.layer for row in rows if ((row.value > 0).sum(axis=1) > 1).any()}
+    return {row.layer for row in rows} - choosing
+
+
+def routed_layers(run: Run) -> Iterator[tuple[str, Values, list[Values]]]:
+    """Yield layers that route, their updates and, at each, the counts (T, N) of tasks with tokens.
+
+    A layer with a fixed gate does not: it has an expert also for a language that is only a source.
+    """
+    fixed = fixed_layers(run)
+    for layer in dict.fromkeys(row.layer for row in run.of("experts")):
+        if layer in fixed:
+            continue
+        rows = run.of("experts", layer=layer)
+        counts_MTN = np.stack([row.value for row in rows], axis=1)
+        counts = [counts_TN[~np.isnan(counts_TN).any(axis=1)] for counts_TN in counts_MTN]
+        yield layer, rows[0].moments.update, counts

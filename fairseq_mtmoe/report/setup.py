@@ -1,0 +1,109 @@
+"""Settings and progress of runs, from the events of their logs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairseq_mtmoe.core.errors import flag
+from fairseq_mtmoe.report.rows import Row, Run, of_kind
+from fairseq_mtmoe.report.run_log import Event, is_count, is_plain
+
+FIRST = ("data", "commit", "hardware", "started", "seed")
+SIZES = {"parameters": "parameters", "multiplications": "multiplications per token"}
+NOT_OPTIONS = {
+    *("event", "sizes", "tiers", "task_names", "task_ids", "options", "versions", "command"),
+    *("folder", "synthetic", *SIZES, *FIRST),
+}
+
+
+def start_of(run: Run) -> Event:
+    """Return the event of the run's last start; empty without one."""
+    starts = of_kind(run.events, "run")
+    return starts[-1] if starts else {}
+
+
+def settings_of(run: Run) -> dict[str, str]:
+    """Return a run's settings: `FIRST`, sizes, options, then versions."""
+    start = start_of(run)
+    settings = {name: start.get(name) for name in FIRST}
+    # A model that became sparse logged its new size then.
+    sized = [event for event in run.events if event["event"] in ("run", "sparsified")]
+    settings |= {title: _counted(last_of(sized, name)) for name, title in SIZES.items()}
+    sizes = start.get("sizes") or {}
+    if sizes:
+        settings["training sentences"] = f"{int(sum(sizes.values())):,} in {len(sizes)} sets"
+    # Options of sampling are beside the others.
+    beside = {name: value for name, value in start.items() if name not in NOT_OPTIONS and is_plain(value)}
+    options = {**start.get("options", {}), **beside}
+    settings |= {flag(name): options[name] for name in sorted(options)}
+    versions = start.get("versions", {})
+    settings |= {f"{name} (version)": versions[name] for name in sorted(versions)}
+    return {name: _text(value) for name, value in settings.items()}
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if is_count(value):
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def compared_settings(runs: Sequence[Run]) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
+    """Return settings that differ, with a value per run, and common ones.
+
+    With one run, all its settings are common. A value that a run does not have is empty.
+    """
+    settings = [settings_of(run) for run in runs]
+    differing, common = [], []
+    for name in dict.fromkeys(name for values in settings for name in values):
+        values = [run_settings.get(name, "") for run_settings in settings]
+        if len(set(values)) > 1:
+            differing.append((name, values))
+        elif values[0]:
+            common.append((name, values[0]))
+    return differing, common
+
+
+def last_of(events: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """Return a field's last value that is not None; None if there is none."""
+    values = [event[name] for event in events if event.get(name) is not None]
+    return values[-1] if values else None
+
+
+def progress_of(run: Run) -> dict[str, str]:
+    """Return how far a run is, and its best validation, in words."""
+    measured = [event for event in run.events if event["event"] in ("train", "valid")]
+    epochs = [event["epoch"] for event in of_kind(run.events, "sampling")]
+    updates = max((int(event["update"]) for event in run.events if "update" in event), default=0)
+    most = start_of(run).get("options", {}).get("max_update")
+    state = "unknown"
+    if isinstance(most, int | float) and most > 0:
+        state = "finished" if updates >= most else "not finished"
+    row = _judged(run)
+    best, best_update = "", ""
+    if row is not None:
+        index = row.best_index
+        best, best_update = f"{row.value[index]:,.2f} {row.metric}", f"{row.moments.update[index]:,.0f}"
+    return {
+        "best validation": best,
+        "at update": best_update,
+        "updates": f"{updates:,}",
+        "epoch": _counted(max(epochs, default=None)),
+        "minutes": _counted(last_of(measured, "minutes")),
+        "tokens": _counted(last_of(measured, "tokens")),
+        "skipped updates": _counted(last_of(of_kind(run.events, "train"), "skipped")),
+        "state": state,
+    }
+
+
+def _judged(run: Run) -> Row | None:
+    """Return the row by which validations are compared: a benchmark's mean, or perplexity."""
+    means = run.of("group", metric="mean")
+    of_all = [row for row in means if row.task == "all"]
+    rows = [*of_all, *means[-1:], *run.of("all", "tier", "pair", "task")]
+    return next(iter(rows), None)
+
+
+def _counted(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"

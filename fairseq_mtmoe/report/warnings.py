@@ -1,0 +1,197 @@
+"""Warnings of a report: rules whose bounds are named in the sentences they make."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import median
+
+import numpy as np
+
+from fairseq_mtmoe.report.routing import LAST, LEAST_SHARE, entropies, routed_layers, unmoved, used_experts
+from fairseq_mtmoe.report.rows import EVERYBODY, Row, Run, Values, of_first_subset, of_kind
+
+LEAST_TOKENS = 20
+"""Tokens per expert on average; with fewer, an expert without tokens may be chance."""
+FEW_EFFECTIVE, LEAST_EFFECTIVE = 0.25, 1.5
+"""Share and number of experts: with fewer effective experts, routing has collapsed."""
+NOISE_TIMES, LEAST_RISE = 4.0, 0.01
+"""Over many validations, the best is below its neighbours by chance: hence 4 times the noise."""
+MANY_SKIPPED = 0.01
+MOST_NAMES = 8
+
+
+def warnings_of(run: Run) -> list[str]:
+    """Return the findings of all rules, in the rules' order: the most severe are first."""
+    return [finding for rule in RULES for finding in rule(run)]
+
+
+def loss_not_finite(run: Run) -> Iterator[str]:
+    """Warn of a loss of training or validation that is not finite."""
+    validations = of_first_subset(run.events, "valid")
+    losses = {
+        "training": [(event["update"], event.get("loss", 0.0)) for event in of_kind(run.events, "train")],
+        "validation": [(event["update"], event.get("all", {}).get("loss", 0.0)) for event in validations],
+    }
+    for kind, logged in losses.items():
+        updates = [int(update) for update, loss in logged if loss is None]
+        if not updates:
+            continue
+        times = f"{len(updates):,} time" + "s" * (len(updates) > 1)
+        yield (
+            f"The {kind} loss was not finite {times}, first at update {updates[0]:,}. Lower `--lr`, raise "
+            "`--warmup-updates` or set `--clip-norm`, and resume from an earlier checkpoint."
+        )
+
+
+def collapsed_routing(run: Run) -> Iterator[str]:
+    """Warn of layers whose tokens spread as over a quarter of the experts or fewer.
+
+    The effective number of experts is the exponential of the entropy.
+    """
+    for layer, updates, counts in routed_layers(run):
+        size = counts[0].shape[1]
+        bound = max(LEAST_EFFECTIVE, FEW_EFFECTIVE * size)
+        effective = [_effective_experts(counts_TN) for counts_TN in counts]
+        is_low = [number < bound for number in effective]
+        if size == 1 or not all(is_low[-LAST:]):
+            continue
+        yield (
+            f"Routing of {layer} has collapsed: its tokens are spread as over {effective[-1]:.1f} experts and not "
+            f"{size} (exponential of the entropy of their shares; below {bound:.3g} in {_last(counts)}, since update "
+            f"{_since(updates, is_low):,}). Use fewer experts; in translation, `--expert-gates base` balances."
+        )
+
+
+def _effective_experts(counts_TN: Values) -> float:
+    """Return the exponential of the entropy of loads; infinity with too few tokens to tell."""
+    if not _has_enough_tokens(counts_TN):
+        return math.inf
+    (entropy,) = entropies(counts_TN.sum(axis=0, keepdims=True))
+    return float(counts_TN.shape[1] ** entropy)
+
+
+def dead_experts(run: Run) -> Iterator[str]:
+    """Warn of experts that got under a tenth of a fair share, 1/N, of every task.
+
+    This must hold in all of the last validations.
+    """
+    unit = "token" if {row.task for row in run.of("experts")} == {EVERYBODY} else "task"
+    for layer, updates, counts in routed_layers(run):
+        unused = []
+        for counts_TN in counts:
+            is_unused = ~used_experts(counts_TN) & _has_enough_tokens(counts_TN)
+            unused.append(set(np.flatnonzero(is_unused).tolist()))
+        dead = set.intersection(*unused[-LAST:])
+        if not dead:
+            continue
+        size = counts[0].shape[1]
+        since = _since(updates, [dead <= experts for experts in unused])
+        yield (
+            f"{len(dead)} of {size} experts of {layer} are hardly used: {_listed(sorted(dead))} got less than "
+            f"{LEAST_SHARE:.0%} of a fair share (1/{size}) of every {unit}'s tokens in {_last(counts)} (since update "
+            f"{since:,}). Use fewer experts or more tokens per update; in translation, `--expert-gates base` balances."
+        )
+
+
+def _has_enough_tokens(counts_TN: Values) -> bool:
+    return bool(counts_TN.sum() >= LEAST_TOKENS * counts_TN.shape[1])
+
+
+def _since(updates: Values, holds: Sequence[bool]) -> int:
+    """Return the first update from which on all values are true."""
+    index = len(holds) - 1
+    while index > 0 and holds[index - 1]:
+        index -= 1
+    return int(updates[index])
+
+
+def language_worse(run: Run) -> Iterator[str]:
+    """Warn of pairs that got worse while the median pair improved.
+
+    Worse: perplexity rose by more than four times its noise, and by more than 1%.
+    """
+    rows = run.of("pair", metric="ppl")
+    for row in rows:
+        rise = _rise_of(row)
+        if rise is None:
+            continue
+        best, by, noise = rise
+        changes = []
+        for other in rows:
+            logs = np.log(np.where(other.value > 0, other.value, np.nan))
+            change = float(logs[-LAST:].mean() - logs[best : best + LAST].mean())
+            if other is not row and math.isfinite(change):
+                changes.append(change)
+        if changes and median(changes) < 0:
+            yield (
+                f"{row.task} got worse: its perplexity rose by {math.expm1(by):.1%} since update "
+                f"{row.moments.update[best + LAST - 1]:,.0f}, over {NOISE_TIMES:g} times the {noise:.1%} by which "
+                f"means of {LAST} validations vary, while the other pairs' changed by "
+                f"{math.expm1(median(changes)):.1%} in the median. Sample the pair less often (a "
+                "lower temperature, or heating that ends sooner), or stop earlier."
+            )
+
+
+def _rise_of(row: Row) -> tuple[int, float, float] | None:
+    """Return the index of the best three validations, the rise of the logarithm since, and its noise.
+
+    None if noise explains the rise, or if there are too few validations. Noise comes from second
+    differences: they cancel a slope and have 6 times its variance. Their median is robust to single
+    jumps, as when a dense model becomes sparse.
+    """
+    if len(row.value) < 3 * LAST or not (row.value > 0).all():
+        return None
+    logs = np.log(row.value)
+    means = np.convolve(logs, np.full(LAST, 1 / LAST), "valid")
+    best = int(means[:-LAST].argmin())
+    deviation = 1.4826 * float(np.median(np.abs(np.diff(logs, 2)))) / math.sqrt(6)
+    noise = deviation * math.sqrt(2 / LAST)
+    by = float(means[-1] - means[best])
+    return (best, by, noise) if by > max(NOISE_TIMES * noise, math.log1p(LEAST_RISE)) else None
+
+
+def unmoved_gate(run: Run) -> Iterator[str]:
+    """Warn of gates that barely moved or have a `blend` near 0 in the last validations."""
+    events = of_first_subset(run.events, "gates")
+    last_layers = [event.get("layers", {}) for event in events[-LAST:]]
+    for reason, layers in unmoved(last_layers).items():
+        yield (
+            f"Gates of {len(layers)} of {len(last_layers[-1])} layers have hardly learned: {reason} "
+            f"in {_last(events)} ({_listed(layers)}). They still route about as at the start; raise "
+            "`--gate-lr-factor`."
+        )
+
+
+def skipped_updates(run: Run) -> Iterator[str]:
+    """Warn of updates that were skipped because loss or gradients were not finite."""
+    events = of_kind(run.events, "train")
+    skipping = [event for event in events if event.get("skipped")]
+    if not skipping:
+        return
+    skipped = int(max(event["skipped"] for event in skipping))
+    first, updates = int(skipping[0]["update"]), int(events[-1]["update"])
+    yield (
+        f"{skipped:,} of {updates:,} updates {'were' if skipped > 1 else 'was'} skipped because loss or gradients "
+        f"were not finite, the first before update {first:,} ({MANY_SKIPPED:.0%} or fewer do no harm). Lower `--lr`, "
+        "raise `--warmup-updates` or set `--clip-norm`."
+    )
+
+
+RULES: tuple[Callable[[Run], Iterator[str]], ...] = (
+    loss_not_finite,
+    collapsed_routing,
+    dead_experts,
+    language_worse,
+    unmoved_gate,
+    skipped_updates,
+)
+
+
+def _last(validations: Sequence[object]) -> str:
+    number = min(LAST, len(validations))
+    return f"the last {number} validations" if number > 1 else "the only validation"
+
+
+def _listed(names: Iterable[object]) -> str:
+    shown = [str(name) for name in names]
+    more = f" and {len(shown) - MOST_NAMES} more" if len(shown) > MOST_NAMES else ""
+    return ", ".join(shown[:MOST_NAMES]) + more

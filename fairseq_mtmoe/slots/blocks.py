@@ -1,0 +1,137 @@
+"""Common parts of all backbones' blocks: feed-forward half, slots, conditions."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import LongTensor, Tensor, nn
+
+from fairseq_mtmoe.conditioning import (
+    ALIGNMENT,
+    ATTENTION,
+    BOTTLENECK,
+    NORM,
+    ConditionalAlignment,
+    ConditionalAttentionBias,
+    ConditionalBottleneck,
+    ConditionalLayerNorm,
+    TaskEmbeddings,
+    Tasks,
+    apply_norm,
+    block_width,
+)
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.slots import BatchContext, SlotBlock, SlotPlan, dense
+
+SlotPlans = Mapping[int, SlotPlan]  # block's index in its stack -> the plan of its slot
+AnyBlock = TypeVar("AnyBlock", bound=SlotBlock)
+
+
+class Block(SlotBlock):
+    """A block whose second half is its slot.
+
+    Dense and sparse blocks run the same code.
+    """
+
+    # The backbone's own modules
+    normalize_before: bool
+    final_layer_norm: Any
+    dropout_module: Any
+
+    def begin_dense(self) -> None:
+        """Become a dense block without conditional parts; called when it is built."""
+        self.slot = dense
+        self.attention_bias: ConditionalAttentionBias | None = None  # added to the scores of self-attention
+        self.bottleneck: ConditionalBottleneck | None = None  # added to the block's output
+
+    def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
+        """Compute the block's second half: `h` (L, B, H) plus the slot's branch, plus the bottleneck's, if any."""
+        branch_input = self.normalize(self.final_layer_norm, h, context) if self.normalize_before else h
+        h = self.join(self.slot(self, h, branch_input, context), h)
+        h = h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
+        if context.mixture is not None and self in context.mixture.narrow:
+            context.mixture.measure(self, h, context.padding_mask)
+        return h if self.bottleneck is None else h + self.bottleneck(h, context.tasks, context.task_ids)
+
+    def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
+        """Apply one of the block's norms, conditional or not, to `x` (L, B, H)."""
+        return apply_norm(norm, x, context.tasks, context.task_ids)
+
+    def inner(self, branch_input: Tensor) -> Tensor:
+        """Return the input of the second feed-forward matrix: (L, B, H) to (L, B, F)."""
+        inner: Tensor = self.activation_dropout_module(self.activation_fn(self.fc1(branch_input)))
+        return inner
+
+    def join(self, branch: Tensor, h: Tensor) -> Tensor:
+        """Add a branch to the residual stream, after dropout."""
+        dropped: Tensor = self.dropout_module(branch)
+        return h + dropped
+
+
+class Stack(nn.Module):
+    """Mixin for a stack of blocks, which fills slots and holds conditional parts."""
+
+    slot_plans: SlotPlans  # set before the first slot is filled
+    filled_slots = 0  # number of blocks that `fill_slot` has handled
+    task_embeddings: TaskEmbeddings | None  # of a conditional encoder; T5's stacks set neither of these two
+    alignment: ConditionalAlignment | None  # before the first block
+
+    def fill_slot(self, block: AnyBlock) -> AnyBlock:
+        """Fill the slot of the next block as its plan says, and return the block."""
+        plan = self.slot_plans.get(self.filled_slots)
+        self.filled_slots += 1
+        if plan is not None:
+            plan.fill(block)
+        return block
+
+    def tasks_of(self, task_ids: LongTensor | None) -> Tasks | None:
+        """Return all tasks' embeddings, or None if the stack has none.
+
+        Raises `UserError`: no task ids.
+        """
+        if self.task_embeddings is not None and task_ids is None:
+            raise UserError("`task_ids` must be given to a model with conditional parts, but are None instead.")
+        return None if self.task_embeddings is None else self.task_embeddings()
+
+    def aligned(self, x: Tensor, context: BatchContext) -> Tensor:
+        """Apply the alignment, if any, to the stream before the first block, (L, B, H)."""
+        return x if self.alignment is None else self.alignment(x, context.tasks, context.task_ids)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Settings and builders of a model's conditional parts (CA-MTL, §2.1)."""
+
+    parts: frozenset[str]  # some of `conditioning.PARTS`
+    num_tasks: int  # K
+    dim: int  # D, the size of a task's embedding
+    positions: int  # number of positions for which conditional attention learns a bias
+    is_large: bool = False  # whether an encoder has the large form
+
+    def embeddings(self) -> TaskEmbeddings:
+        """Build the table that all parts read."""
+        return TaskEmbeddings(self.num_tasks, self.dim, transforms=self.parts != {ALIGNMENT})
+
+    def alignment(self, width: int) -> ConditionalAlignment | None:
+        """Build the alignment before the first block of a stack, or return None."""
+        return ConditionalAlignment(self.dim, width) if ALIGNMENT in self.parts else None
+
+    def attention_bias(self, width: int) -> ConditionalAttentionBias | None:
+        """Build the bias of a block's self-attention scores, or return None."""
+        if ATTENTION not in self.parts:
+            return None
+        return ConditionalAttentionBias(self.dim, self.positions, block_width(self.positions, width))
+
+    def condition_norms(self, block: nn.Module, names: Iterable[str]) -> None:
+        """Replace those of the named norms that a block has by conditional ones."""
+        for name in names if NORM in self.parts else ():
+            if getattr(block, name, None) is not None:
+                setattr(block, name, ConditionalLayerNorm.from_norm(getattr(block, name), self.dim))
+
+    def bottleneck(self, width: int, eps: float = 1e-5) -> ConditionalBottleneck | None:
+        """Build the last block's bottleneck with its own norm, or return None."""
+        if BOTTLENECK not in self.parts:
+            return None
+        norm = nn.LayerNorm(width, eps)
+        norm = ConditionalLayerNorm.from_norm(norm, self.dim) if NORM in self.parts else norm
+        return ConditionalBottleneck(self.dim, width, begins_at_zero=True, norm=norm)

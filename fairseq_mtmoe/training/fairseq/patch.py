@@ -1,0 +1,124 @@
+"""Patches: how they are applied, and whether they fit the installed fairseq."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any
+
+from fairseq_mtmoe.core.errors import UserError
+
+COMMANDS = "fairseq_cli."
+_MORE = ", ...)"  # ends a signature that may have more parameters with defaults
+_ANYTHING = "(*args, **kwargs)"
+_MARK = "patched_by"
+# Names that identify a command's module, also if it runs as a script.
+_NAMES_OF_COMMANDS = {
+    "fairseq_cli.train": ("validate_and_save", "train"),
+    "fairseq_cli.interactive": ("buffered_read", "make_batches"),
+}
+
+_checked: set[str] = set()  # targets whose signature was compared
+_of_commands: dict[str, Patch] = {}  # patches of commands, by target
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A name in another package, and its replacement.
+
+    Args:
+        wrap: takes the object with the name `target`, and returns its replacement.
+        why: what would go wrong without it.
+        signature: the replaced object's, without annotations. It ends in `, ...)` if the replacement passes further
+            arguments on. Empty if the object is not called.
+        signature_of: the dotted name that has this signature, if it is not the target.
+    """
+
+    target: str
+    wrap: Callable[[Any], Any]
+    why: str
+    signature: str = ""
+    signature_of: str = ""
+
+    def apply(self) -> None:
+        """Apply the patch, unless it is applied; it also replaces later changes by others."""
+        if self.target.startswith(COMMANDS):
+            _of_commands[self.target] = self
+        for owner, name in self._owners():
+            found = getattr(owner, name, None)
+            if hasattr(found, _MARK):
+                continue
+            if self.target not in _checked:
+                self.check(found)
+                _checked.add(self.target)
+            replacement = self.wrap(found)
+            setattr(replacement, _MARK, __package__)
+            setattr(owner, name, replacement)
+
+    def check(self, found: Any) -> None:
+        """Compare the signature with the installed one (UserError: they differ)."""
+        if found is None:
+            self._refuse("be there", "is not")
+        if self.signature:
+            installed = _signature(_resolve(self.signature_of) if self.signature_of else found)
+            if installed != _ANYTHING and not _fits(self.signature, installed):  # a wrapper may hide its signature
+                self._refuse(f"take {self.signature}", f"takes {installed}")
+
+    def _owners(self) -> Iterator[tuple[Any, str]]:
+        """Yield the modules or classes with the target; commands only once they are imported."""
+        module, _, name = self.target.rpartition(".")
+        if not self.target.startswith(COMMANDS):
+            yield _resolve(module), name
+            return
+        for loaded in (sys.modules.get(module), sys.modules.get("__main__")):
+            if loaded is not None and all(hasattr(loaded, known) for known in _NAMES_OF_COMMANDS[module]):
+                yield loaded, name
+
+    def _refuse(self, rule: str, found: str) -> None:
+        import fairseq
+
+        version = getattr(fairseq, "__version__", "")
+        raise UserError(
+            f"`{self.signature_of or self.target}` must {rule}, but {found} in the installed fairseq {version}; "
+            "fairseq_mtmoe replaces it, and is tested with fairseq-fixed 0.12.3.1."
+        )
+
+
+def apply_to_commands() -> None:
+    """Apply the patches of commands that were imported since then."""
+    for patch in _of_commands.values():
+        patch.apply()
+
+
+def instead(replacement: Any) -> Callable[[Any], Any]:
+    """Return a wrapper that ignores the original."""
+    return lambda original: replacement
+
+
+def _resolve(dotted: str) -> Any:
+    """Return the module, class or function of this name, or None."""
+    try:
+        return resolve_name(dotted)
+    except (ImportError, AttributeError):
+        return None
+
+
+def _signature(function: Any) -> str:
+    """Return a function's signature without annotations."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "arguments that Python cannot inspect"
+    bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=signature.empty))
+
+
+def _fits(expected: str, found: str) -> bool:
+    if not expected.endswith(_MORE):
+        return found == expected
+    start = expected.removesuffix(_MORE)
+    more = found.removeprefix(start).removesuffix(")").split(", ")
+    return found.startswith(start) and more[0] == "" and all("=" in each or each.startswith("*") for each in more[1:])

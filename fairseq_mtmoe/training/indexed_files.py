@@ -1,0 +1,109 @@
+"""Number of sentences in a binarized file, read from its index, and checks that the file is whole.
+
+The formats are `fairseq-preprocess`'s: `mmap`, and the older `lazy` and `cached`. fairseq trusts the index when it maps
+the file, so sizes and ids are checked first.
+"""
+
+import os
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import read_text, regular_file
+
+# Integer types by the code in fairseq's header.
+_TYPES: dict[int, type[np.integer]] = {
+    1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32, 10: np.uint64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Index:
+    sentences: int
+    tokens: int
+    type: type[np.integer]
+    zero: int  # stored number of id 0
+    size: int  # bytes of the index
+
+
+def count_sentences(prefix: str, impl: str | None = None) -> int | None:
+    """Return the number of sentences in `prefix.bin`; None for other formats (UserError: damaged, or not `impl`)."""
+    index = _read_index(prefix, impl)
+    return None if index is None else index.sentences
+
+
+def check_ids(prefix: str, symbols: int, impl: str | None = None) -> None:
+    """Check that `prefix.bin` has only ids of a dictionary of this many symbols (UserError: it has others)."""
+    index = _read_index(prefix, impl)
+    if index is None:
+        return
+    tokens = np.memmap(f"{prefix}.bin", index.type, "r", shape=(index.tokens,))
+    for extreme in (int(tokens.min()), int(tokens.max())):
+        if not 0 <= extreme - index.zero < symbols:
+            raise UserError(
+                f"`{prefix}.bin` must hold ids of its dictionary, from 0 to {symbols - 1}, but holds "
+                f"{extreme - index.zero}; preprocess it again with this dictionary."
+            )
+
+
+def _read_index(prefix: str, impl: str | None) -> _Index | None:
+    if os.path.lexists(prefix) and impl in (None, "raw"):
+        read_text(prefix)  # fairseq prefers it to a binarized file
+    if impl == "raw":
+        return None
+    if os.path.lexists(prefix) and not os.path.lexists(f"{prefix}.idx"):
+        raise_invalid("--dataset-impl", f"raw, the format of {prefix}", impl)
+    path, data = regular_file(f"{prefix}.idx", "an index"), regular_file(f"{prefix}.bin", "binarized data")
+    content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    found = next((magic for magic in _FORMATS if content[: len(magic)].tobytes() == magic), None)
+    if found is None:
+        raise _damaged(path)
+    impls, read = _FORMATS[found]
+    if impl not in (None, *impls):
+        raise_invalid("--dataset-impl", f"{' or '.join(impls)}, the format of {path}", impl)
+    if read is None:
+        return None
+    try:
+        index = read(content)
+    except (struct.error, ValueError, KeyError):  # KeyError: unknown type code
+        raise _damaged(path) from None
+    if len(content) < index.size:
+        raise _damaged(path)
+    if index.sentences == 0:
+        raise UserError(f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again.")
+    if data.stat().st_size != index.tokens * np.dtype(index.type).itemsize:
+        raise _damaged(data)
+    return index
+
+
+def _read_mmap(content: np.ndarray) -> _Index:
+    """Read `magic(9) version(8) type(1) count(8) lengths(4·n) addresses(8·n)`."""
+    _, code, count = struct.unpack("<QBQ", content[9:26].tobytes())
+    lengths = np.frombuffer(content[26 : 26 + 4 * count], np.int32)
+    return _Index(count, int(lengths.sum(dtype=np.int64)), _TYPES[code], 0, 26 + 12 * count)
+
+
+def _read_cached(content: np.ndarray) -> _Index:
+    """Read the older format, whose addresses are in tokens.
+
+    `magic(8) version(8) type(8) item size(8) count(8) s(8) dimensions(8·(n+1)) addresses(8·(n+1)) lengths(8·s)`
+    """
+    _, code, _, count, num_lengths = struct.unpack("<QQQQQ", content[8:48].tobytes())
+    end = 48 + 16 * (count + 1)
+    (tokens,) = struct.unpack("<Q", content[end - 8 : end].tobytes())
+    return _Index(count, tokens, _TYPES[code], 1, end + 8 * num_lengths)
+
+
+# By the beginning of an index: the values of `--dataset-impl`, and the reader; None: a format that is not read here
+_FORMATS: Mapping[bytes, tuple[tuple[str, ...], Callable[[np.ndarray], _Index] | None]] = {
+    b"MMIDIDX\0\0": (("mmap",), _read_mmap),
+    b"TNTIDX\0\0": (("cached", "lazy"), _read_cached),
+    b"HUFFIDX": (("huffman",), None),
+}
+
+
+def _damaged(path: object) -> UserError:
+    return UserError(f"`{path}` must be a whole file, but is truncated or damaged; preprocess or copy it again.")

@@ -1,0 +1,1 @@
+"""Translation: models, data, the task, and decoding."""

@@ -1,0 +1,1 @@
+"""The loss of translation, computed without all logits at once."""

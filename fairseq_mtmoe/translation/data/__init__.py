@@ -1,0 +1,1 @@
+"""Parallel text: the files of language pairs, and their datasets."""

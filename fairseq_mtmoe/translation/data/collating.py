@@ -1,0 +1,66 @@
+"""Batches of several language pairs, longest source first, with language ids if the datasets have them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from fairseq.data import FairseqDataset, LanguagePairDataset
+from torch import Tensor
+
+from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Item
+
+
+class PairCollate:
+    """`Collate` for language pairs, with one collater for all (`one_collater`) or each dataset's own."""
+
+    def __init__(self, one_collater: bool = True) -> None:
+        self.one_collater = one_collater
+
+    def __call__(self, datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
+        if self.one_collater:
+            batch: Batch = datasets[items[0][0]].collater([sample for _, sample in items])
+        else:
+            batch = _collate_apart(datasets, items)
+        pair_of = {sample["id"]: pair for pair, sample in items}
+        _add_language_ids(batch, datasets, [pair_of[number] for number in batch["id"].tolist()])
+        return batch
+
+
+def _collate_apart(datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
+    """Merge the pairs' own batches, padded to the same lengths, longest source first."""
+    lengths = {side: max(len(sample[side]) for _, sample in items) for side in ("source", "target")}
+    by_pair: dict[int, list[dict[str, Any]]] = {}
+    for pair, sample in items:
+        by_pair.setdefault(pair, []).append(sample)
+    batches = [datasets[pair].collater(samples, pad_to_length=lengths) for pair, samples in by_pair.items()]
+    source_lengths = torch.cat([batch["net_input"]["src_lengths"] for batch in batches])
+    counts = {name: sum(batch[name] for batch in batches) for name in ("nsentences", "ntokens")}
+    kept = [{name: batch[name] for name in ("id", "net_input", "target")} for batch in batches]
+    return {**merged(kept, source_lengths.sort(descending=True, stable=True)[1]), **counts}
+
+
+def merged(batches: Sequence[Mapping[str, Any]], order: Tensor) -> Batch:
+    """Merge batches' tensors, which have a row per sentence, in the given order of rows."""
+    batch: Batch = {}
+    for name, value in batches[0].items():
+        values = [part[name] for part in batches]
+        if isinstance(value, Mapping):
+            batch[name] = merged(values, order)
+        elif isinstance(value, Tensor):
+            batch[name] = torch.cat(values)[order]
+    return batch
+
+
+def _add_language_ids(batch: Batch, datasets: Sequence[FairseqDataset], pairs_B: Sequence[int]) -> None:
+    ids = {pair: language_ids(datasets[pair]) for pair in set(pairs_B)}
+    if ids[pairs_B[0]][0] is not None:
+        batch["net_input"]["src_lang_id"] = torch.tensor([[ids[pair][0]] for pair in pairs_B])
+        batch["tgt_lang_id"] = torch.tensor([[ids[pair][1]] for pair in pairs_B])
+
+
+def language_ids(dataset: FairseqDataset) -> tuple[int | None, int | None]:
+    """Return the ids of a pair's source and target language; None without `--enable-lang-ids`."""
+    plain = dataset
+    while not isinstance(plain, LanguagePairDataset):
+        plain = plain.dataset
+    return plain.src_lang_id, plain.tgt_lang_id

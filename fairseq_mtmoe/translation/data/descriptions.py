@@ -1,0 +1,54 @@
+"""Descriptions of language pairs, from `languages.yaml`: the initial values of PEMT's prompts for translation."""
+
+from typing import Any
+
+import sentencepiece
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import read_bytes
+from fairseq_mtmoe.translation.data.file_names import model_of_sources
+from fairseq_mtmoe.translation.data.languages import languages
+
+
+def described_languages() -> dict[str, str]:
+    """Return the descriptions of languages by code: `Czech, a West Slavic language close to Slovak, …`."""
+    table = languages()
+    return {code: f"{row['name']}, {row['about']}" for code, row in table.items() if "about" in row}
+
+
+def description_of_pair(pair: str) -> str:
+    """Return a sentence that describes a language pair (UserError: a language is unknown)."""
+    known, found = described_languages(), []
+    for lang in pair.split("-"):
+        name = known.get(lang) or known.get(lang.split("_")[0]) or known.get(_short_code(lang))
+        if name is None:
+            raise UserError(
+                f"`--description` must describe {pair} in a sentence, as the language {lang} is not known here."
+            )
+        found.append(name)
+    return "Given a sentence in {}, translate it into {}.".format(*found)
+
+
+def _short_code(lang: str) -> str:
+    """Return the code that BCP 47 prefers: `sw` for the `swh_Latn` of pretrained models."""
+    import langcodes  # large tables that are rarely needed
+
+    try:
+        return str(langcodes.standardize_tag(lang.split("_")[0], macro=True))
+    except ValueError:  # raised by `langcodes` for an invalid code
+        return lang
+
+
+def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:
+    """Return a description's tokens by the data's SentencePiece model; without one, its words as they are."""
+    path, pieces = model_of_sources(folder), text.split()
+    if path.exists():
+        content = read_bytes(path, "the SentencePiece model of a data directory")
+        try:
+            pieces = sentencepiece.SentencePieceProcessor(model_proto=content).encode(text, out_type=str)
+        except RuntimeError as error:
+            raise UserError(f"`{path}` must be a SentencePiece model, but cannot be read as one.") from error
+    tokens = [dictionary.index(piece) for piece in pieces]
+    if all(token == dictionary.unk() for token in tokens):
+        raise_invalid("--description", f"a sentence with words of the dictionary in {folder}", text)
+    return tokens

@@ -1,0 +1,93 @@
+"""The shards of a data directory and their training sizes, from the `sizes.json` in every shard.
+
+`mtmoe prepare corpora` writes `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`: for each pair
+the sizes of the shards that have it, so that the other shards need not be read. With back-translations,
+`"back-translated": {"en-de": 400000}` has their number in each direction.
+"""
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Required
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import read_json, read_text
+from fairseq_mtmoe.core.typed import at_least, fault, mapping
+from fairseq_mtmoe.translation.data.file_names import indexed_sides
+
+FILE_NAME = "sizes.json"
+SPLIT = "train"  # the only split with shards
+SYNTHETIC = "back-translated"
+Count = Annotated[int, at_least(1)]
+_RECORD: Any = mapping(
+    {"shards": Required[list[str]], "train": Required[dict[str, list[Count]]], SYNTHETIC: dict[str, int]}
+)
+
+
+def _record(folder: str) -> dict[str, Any]:
+    path = Path(folder) / FILE_NAME
+    if not os.path.lexists(path):
+        return {"shards": [], "train": {}}
+    record: dict[str, Any] = read_json(path, "a record of sizes")
+    if fault(record, _RECORD) is not None or not all(
+        0 < len(sizes) <= len(record["shards"]) for sizes in record["train"].values()
+    ):
+        raise UserError(
+            f"`{path}` must have the names of `shards`, and for each pair in `train` the sentences of each shard;"
+            " remove it to read sizes from the shards."
+        )
+    return record
+
+
+def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return each folder's training sizes, `{"en-de": 1000000, …}`; empty unless one record has all folders."""
+    record = _record(folders[0])
+    shards, sizes = record["shards"], record["train"]
+    paths = [os.path.split(os.path.abspath(folder)) for folder in folders]
+    if shards == [""] and len(folders) == 1:
+        numbers = [0]
+    elif len({parent for parent, _ in paths}) == 1 and all(name in shards for _, name in paths):
+        numbers = [shards.index(name) for _, name in paths]
+    else:
+        return {}
+    return {
+        folder: {pair: of_pair[number] for pair, of_pair in sizes.items() if number < len(of_pair)}
+        for folder, number in zip(folders, numbers, strict=True)
+    }
+
+
+def synthetic_shares(folder: str) -> dict[str, float]:
+    """Return the share of back-translated training pairs, for each direction that has some."""
+    record = _record(folder)
+    sizes = {pair: sum(of_shards) for pair, of_shards in record["train"].items()}
+    turned = {"-".join(reversed(pair.split("-"))): size for pair, size in sizes.items()}
+    found = record.get(SYNTHETIC, {})
+    return {way: count / size for way, count in found.items() if (size := (turned | sizes).get(way))}
+
+
+def folders_in(data: str) -> str:
+    """Return fairseq's data argument, or the content of a file of this name (UserError: no folders)."""
+    if not os.path.isfile(data):
+        return data
+    content = read_text(data).strip()
+    if not all(os.path.isdir(folder) for folder in content.split(os.pathsep)):
+        raise_invalid("data", "a directory, or a file with the paths of directories", data)
+    return content
+
+
+def with_shards(data: str) -> str:
+    """Return fairseq's data argument, with a directory replaced by its shards (by record, else all that exist)."""
+    if "://" in data:  # a URL, which fairseq does not inspect either
+        return data
+    return os.pathsep.join(itertools.chain.from_iterable(map(_shards, data.split(os.pathsep))))
+
+
+def _shards(folder: str) -> list[str]:
+    first = os.path.join(folder, "shard0")
+    if not os.path.isdir(first) or indexed_sides(folder):
+        return [folder]
+    if named := [name for name in _record(first)["shards"] if name]:
+        return [os.path.join(folder, name) for name in named]
+    numbered = (os.path.join(folder, f"shard{number}") for number in itertools.count())
+    return list(itertools.takewhile(os.path.isdir, numbered))

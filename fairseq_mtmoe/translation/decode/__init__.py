@@ -1,0 +1,1 @@
+"""Decoding: models that translate test sets and text, and score given translations."""

@@ -1,0 +1,254 @@
+"""The one way to translate: rows of tokens in, hypotheses out.
+
+Rows come from a data directory (`translator.py`) or from lines of text (`text_translator.py`). No
+layer mixes sentences, so rows of several language pairs share batches: language tokens and ids go
+with each row.
+"""
+
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.data import data_utils
+from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.options import option
+from fairseq_mtmoe.core.typed import Rule
+from fairseq_mtmoe.moe.gates import base_gates
+from fairseq_mtmoe.translation.data.vocabulary import End, ends_of
+from fairseq_mtmoe.translation.decode import stored
+from fairseq_mtmoe.translation.decode.beam_search import BeamSearch, length_limits
+from fairseq_mtmoe.translation.decode.first_words import first_words
+from fairseq_mtmoe.translation.decode.stored import COUNT, Inference
+
+MOST_TOKENS = 12000  # in a batch without options, as in fairseq
+# Without options thousands of short sentences would share a batch, and their hypotheses would fill
+# the memory.
+MOST_SENTENCES = 1000
+
+
+_FROM_0 = Rule("a finite number of at least 0", lambda value: 0 <= value < math.inf)
+
+
+@dataclass(frozen=True)
+class Decoding(Inference):
+    """fairseq-generate's options, and BASE layers' routing; None: as trained."""
+
+    beam: int = option(5, None, COUNT)
+    lenpen: float = option(1.0, None, Rule("a finite number", math.isfinite))
+    max_len_a: float = option(0.0, None, _FROM_0)
+    max_len_b: int = option(200, None, _FROM_0)
+    base_evaluation: str | None = None
+    sampling: bool = False  # draw words instead of searching for the best
+    sampling_topk: int | None = option(None, None, COUNT)
+    seed: int = 1  # of random draws
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sampling_topk is not None and not self.sampling:
+            raise_invalid("--sampling-topk", "absent without `--sampling`", self.sampling_topk)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return the decoding of a command's options; others have their defaults."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: options[name] for name in names if name in options})
+
+    @property
+    def generation(self) -> GenerationConfig:
+        """The same options for fairseq's generators."""
+        return GenerationConfig(
+            beam=self.beam,
+            nbest=self.beam,
+            lenpen=self.lenpen,
+            max_len_a=self.max_len_a,
+            max_len_b=self.max_len_b,
+            sampling=self.sampling,
+            sampling_topk=self.sampling_topk or -1,
+        )
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Facts of a language pair for a search.
+
+    Attributes:
+        pair: such as `en-de`.
+        first_word: the target's language token, which each translation begins with.
+        first_input: this token, if it is the decoder's first input in the place of an end.
+        task_id: of models with a task's experts.
+        language_id: of the source, for models with `--enable-lang-ids`.
+        end: of the target's part of the vocabulary.
+    """
+
+    pair: str
+    first_word: int | None = None
+    first_input: int | None = None
+    task_id: int | None = None
+    language_id: int | None = None
+    end: End | None = None
+
+    @classmethod
+    def of(cls, task: Any, pair: str) -> Self:
+        """Return a pair's direction by one of fairseq's tasks or ours."""
+        source, _, target = pair.partition("-")
+        _, end = ends_of(task.state.state_dict, target)
+        task_id = task.task_id(pair) if hasattr(task, "task_id") else None
+        if not isinstance(task, TranslationMultiSimpleEpochTask):
+            return cls(pair, task_id=task_id, end=end)
+        manager, options = task.data_manager, task.args
+        token = manager.get_decoder_langtok(target, options.langtoks["main"][1])
+        language_id = manager.lang_dict.index(source) if options.enable_lang_ids else None
+        word, first_input = (None, token) if options.lang_tok_replacing_bos_eos else (token, None)
+        return cls(pair, word, first_input, task_id, language_id, end)
+
+
+class Row(NamedTuple):
+    """A sentence to translate: the caller's key, and the encoder's input."""
+
+    key: Any
+    direction: Direction
+    tokens: list[int]
+
+
+class Hypothesis(NamedTuple):
+    """A translation's tokens with its score, a natural logarithm.
+
+    `is_cut`: it reached the limit of tokens.
+    """
+
+    tokens: list[int]
+    score: float
+    is_cut: bool
+
+
+class Decoder:
+    """Models (several are an ensemble) with a search, for a task of fairseq's or ours."""
+
+    def __init__(
+        self, task: Any, models: Sequence[Any], decoding: Decoding, n_best: int = 1
+    ) -> None:
+        self.decoding, self.n_best = decoding, n_best
+        self._task, self._models = task, models
+        self._generator = task.build_generator(models, decoding.generation)
+        self._search = self._generator
+        if not decoding.sampling:
+            self._search = BeamSearch(self._generator, n_best=n_best)
+
+    @torch.no_grad()
+    def decode(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each row of a batch, at least one."""
+        direction = rows[0].direction
+        sample = batch_of(rows, self._task, self._models, self.decoding)
+        words = [row.direction.first_word for row in rows]
+        prefixes = None if None in words else sample["id"].new_tensor(words).unsqueeze(1)
+        # Draws depend on the seed and the batch, but not on the batches before.
+        content = repr([row.tokens for row in rows]).encode()
+        with utils.set_torch_seed(self.decoding.seed + zlib.crc32(content)):
+            outputs = searched(self._search, self._models, sample, direction, prefixes)
+        limits = length_limits(self._generator, sample["net_input"]["src_lengths"]).tolist()
+        hypotheses = []
+        for output, limit in zip(outputs, limits, strict=True):
+            best = []
+            for hypothesis in output[: self.n_best]:
+                tokens = hypothesis["tokens"].tolist()
+                best.append(Hypothesis(tokens, float(hypothesis["score"]), len(tokens) > limit))
+            hypotheses.append(best)
+        return hypotheses
+
+    def batches(self, rows: Iterable[Row]) -> list[list[Row]]:
+        """Return batches of rows of similar lengths, the longest first.
+
+        Too large a batch fails at once.
+        """
+        # A search has one first input and one vocabulary.
+        apart: dict[Any, list[Row]] = {}
+        for row in rows:
+            apart.setdefault((row.direction.first_input, row.direction.end), []).append(row)
+        batches = []
+        for together in apart.values():
+            lengths = [len(row.tokens) for row in together]
+            for indices in batches_of(lengths, self.decoding):
+                batches.append([together[index] for index in indices])
+        return sorted(batches, key=lambda batch: -len(batch[0].tokens))
+
+
+def batches_of(lengths: Sequence[int], decoding: Decoding) -> list[list[int]]:
+    """Return batches of indices within the limits, each with the longest first."""
+    most_tokens, most_sentences = decoding.max_tokens, decoding.batch_size
+    if most_tokens is None and most_sentences is None:
+        most_tokens, most_sentences = MOST_TOKENS, MOST_SENTENCES
+    longest = max(lengths, default=0)
+    if most_tokens is not None and longest > most_tokens:
+        rule = f"at least {longest}, the length of the longest sentence"
+        raise_invalid("--max-tokens", rule, most_tokens)
+    if not lengths:
+        return []
+    tokens = np.array(lengths)
+    order = tokens.argsort(kind="stable")
+    batches = data_utils.batch_by_size(order, None, tokens[order], most_tokens, most_sentences)
+    return [batch.tolist()[::-1] for batch in batches]
+
+
+def batch_of(
+    rows: Sequence[Row], task: Any, models: Sequence[Any], decoding: Inference
+) -> dict[str, Any]:
+    """Return a batch, as fairseq's tasks collate it, on the models' device.
+
+    The longest row is first.
+    """
+    dictionary = task.source_dictionary
+    options = task.args if hasattr(task, "args") else task.cfg
+    tokens = [torch.tensor(row.tokens) for row in rows]
+    padding, is_left = dictionary.pad(), options.left_pad_source
+    net_input = {
+        "src_tokens": data_utils.collate_tokens(
+            tokens, padding, dictionary.eos(), left_pad=is_left
+        ),
+        "src_lengths": torch.tensor([len(row.tokens) for row in rows]),
+    }
+    sample: dict[str, Any] = {"id": torch.arange(len(rows)), "net_input": net_input}
+    directions = [row.direction for row in rows]
+    if directions[0].language_id is not None:
+        language_ids = [direction.language_id for direction in directions]
+        net_input["src_lang_id"] = torch.tensor(language_ids).unsqueeze(1)
+    if directions[0].task_id is not None:
+        sample["task_ids"] = torch.tensor([direction.task_id for direction in directions])
+    sample = decoding.moved(sample)
+    return task.for_models(sample, models) if hasattr(task, "for_models") else sample
+
+
+def searched(
+    search: Any,
+    models: Sequence[Any],
+    sample: dict[str, Any],
+    direction: Direction,
+    prefixes: Tensor | None,
+) -> list[list[dict[str, Tensor]]]:
+    """Return a search's outputs of rows with one first input and one vocabulary."""
+    with first_words(models, direction.end, padded=not isinstance(search, BeamSearch)):
+        outputs: list[list[dict[str, Tensor]]] = search.generate(
+            models, sample, prefix_tokens=prefixes, bos_token=direction.first_input
+        )
+    return outputs
+
+
+def ready(model: Any, decoding: Decoding) -> Any:
+    """Return the model ready to generate with these options."""
+    if decoding.base_evaluation is not None:
+        for gate in base_gates(model):
+            gate.evaluation = decoding.base_evaluation
+    stored.placed(model, decoding.fp16, decoding.bf16, decoding.use_cuda)
+    model.prepare_for_inference_(
+        OmegaConf.structured(FairseqConfig(generation=decoding.generation))
+    )
+    return model

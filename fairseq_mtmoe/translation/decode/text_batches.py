@@ -1,0 +1,308 @@
+"""Rows of tokens from lines of text, and lines from hypotheses; no model.
+
+Every line gives one line. A line that is too long for the model is split at the ends of sentences,
+in any script, and its translations are joined.
+"""
+
+import functools
+import logging
+import math
+import unicodedata
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import regex
+from fairseq import tasks, utils
+from fairseq.data import Dictionary
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
+from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened, visible
+from fairseq_mtmoe.core.files import text_lines
+from fairseq_mtmoe.translation.data.file_names import SENTENCEPIECE, joined_dictionary
+from fairseq_mtmoe.translation.data.new_language import codes_of
+from fairseq_mtmoe.translation.data.recorded_sizes import with_shards
+from fairseq_mtmoe.translation.data.vocabulary import End, Side, Vocabulary, ends_of
+from fairseq_mtmoe.translation.decode import stored
+from fairseq_mtmoe.translation.decode.decode import Direction, Row
+from fairseq_mtmoe.translation.decode.lines import Lines
+from fairseq_mtmoe.translation.decode.test_sets import Speller
+from fairseq_mtmoe.translation.decode.translator import UNKNOWN
+
+TASKS = ("translation_heated", "translation_multi_simple_epoch")
+HEATED, BY_PIECES = TASKS[0], "a task that translates by SentencePiece's pieces"
+
+logger = logging.getLogger(__name__)
+
+# After marks that end sentences, with closing brackets: at a space, or directly after marks other
+# than ASCII's.
+_ENDS = regex.compile(
+    r"(?V1)(?<=\p{Sentence_Terminal}[\p{Pe}\p{Pf}\p{Pi}\"']*)\s+"
+    r"|(?<=[\p{Sentence_Terminal}--\p{ASCII}][\p{Pe}\p{Pf}]*)(?![\p{Sentence_Terminal}\p{Pe}\p{Pf}\s]|$)"
+)
+_BYTE = regex.compile(r"<0x[0-9A-F]{2}>")
+
+
+class Translated(NamedTuple):
+    """A line's translation, its score to the base 2, and its length.
+
+    Its length counts tokens, with the end. `is_cut`: a part reached the limit of tokens.
+    """
+
+    text: str
+    score: float
+    length: int
+    is_cut: bool = False
+
+
+NOTHING = Translated("", 0.0, 0)
+
+
+def joined(parts: Sequence[Translated], lenpen: float) -> Translated:
+    """Join the translations of a line's parts, with the score of one hypothesis."""
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    text = ""
+    for part in parts:  # scripts with wide characters have no spaces
+        is_wide = bool(text) and unicodedata.east_asian_width(text[-1]) in "WF"
+        text += part.text if is_wide or not text else f" {part.text}"
+    length = sum(part.length for part in parts)
+    total = sum(part.score * part.length**lenpen for part in parts)
+    return Translated(text, total / length**lenpen, length, any(part.is_cut for part in parts))
+
+
+class Pieces:
+    """A side's SentencePiece model with the ids of its pieces in a dictionary."""
+
+    def __init__(self, side: Side, dictionary: Dictionary) -> None:
+        self._side, self._processor, self._dictionary = side, side.processor, dictionary
+        count = self._processor.get_piece_size()
+        names = [self._processor.id_to_piece(piece) for piece in range(count)]
+        ids = [dictionary.index(name) for name in names]
+        ids[self._processor.unk_id()] = dictionary.unk()
+        self._ids: NDArray[np.int64] = np.array(ids, dtype=np.int64)
+        # Characters of pretrained vocabularies that their SentencePiece model lacks; it spells what
+        # is unknown to it
+        self._others = {
+            name: dictionary.index(name) for name in set(side.symbols).difference(names)
+        }
+        # Only SentencePiece joins byte pieces to characters.
+        self._has_bytes = any(map(_BYTE.fullmatch, names))
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of each line, without an end."""
+        unknown, encoded = self._dictionary.unk(), []
+        for line, pieces in zip(lines, self._side.encode(lines), strict=True):
+            ids = self._ids[pieces] if pieces else self._ids[:0]
+            if self._others and unknown in ids:
+                (names,) = self._side.encode([line], str)
+                others = [self._others.get(name, unknown) for name in names]
+                ids = np.where(ids == unknown, others, ids)
+            encoded.append(ids.tolist())
+        return encoded
+
+    def speller(self, ignored: Sequence[int]) -> Callable[[Any], str]:
+        """Return a converter of tokens to a line as `mtmoe evaluate` writes it."""
+        spell = Speller(self._dictionary, None if self._has_bytes else "sentencepiece", ignored)
+
+        def line_of(tokens: Any) -> str:
+            text = spell(tokens, UNKNOWN)
+            if self._has_bytes:
+                text = self._processor.decode(text.split(" "))
+            return " ".join(text.replace("\t", " ").splitlines())  # no character in it ends a line
+
+        return line_of
+
+
+class Forms:
+    """Languages, vocabulary and forms of sentences of an ensemble's first file."""
+
+    def __init__(self, states: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> None:
+        models = list(zip(paths, states, strict=True))
+        all_settings = [stored.task_settings(dict(state), path, TASKS, BY_PIECES) for path, state in models]
+        self._trained = {
+            path: _trained_on(state, settings) for (path, state), settings in zip(models, all_settings, strict=True)
+        }
+        (path, state), settings = models[0], all_settings[0]
+        pairs, saved = self._trained[path][0], state.get("task_state") or {}
+        langs = stored.names_in(saved.get("langs")) or _languages(settings, pairs)
+        if len(langs) < 2:
+            raise UserError(f"`{path}` must name the languages that it translates, but names none.")
+        self.vocabulary = Vocabulary.of_state(saved) or _of_data(
+            path, stored.setting(settings, "data")
+        )
+        stored.change(
+            settings, langs=",".join(langs), lang_dict=None, data="", source_lang=langs[0], target_lang=langs[1],
+            lang_pairs=",".join(pairs),
+            **{"task" if isinstance(settings, Namespace) else "_name": HEATED},
+        )  # fmt: skip
+        self.path = path
+        self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
+        if saved:
+            self.task.load_state_dict(dict(saved))
+        for its_path, member in models[1:]:
+            self.task.check_vocabulary(member.get("task_state"), its_path)
+        self.langs: list[str] = list(self.task.langs)
+        limit = (model_options(state) or plain(state.get("args"))).get("max_source_positions")
+        self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))
+        self._pieces = functools.cache(self._pieces_until)
+        for pieces_of in (self.source, self.target):
+            pieces_of(langs[0])  # refuses a damaged one before the model is built
+        self._spec: str | None = self.task.args.langtoks["main"][0]
+        self._replaces_ends: bool = self.task.args.lang_tok_replacing_bos_eos
+        # Number of a source's pieces, without its end and language token
+        self.room = self.longest - 1 - (self._spec is not None and not self._replaces_ends)
+
+    def ends(self, lang: str) -> tuple[End | None, End | None]:
+        """Return the ends of source and target vocabularies for a language: `ends_of`."""
+        return ends_of(self.task.state.state_dict, lang)
+
+    def source(self, lang: str) -> Pieces:
+        """Return the pieces that cut text of a language."""
+        return self._pieces("source", self.ends(lang)[0])
+
+    def target(self, lang: str) -> Pieces:
+        """Return the pieces that are joined to text of a language."""
+        return self._pieces("target", self.ends(lang)[1])
+
+    def _pieces_until(self, name: str, end: End | None) -> Pieces:
+        side: Side = getattr(self.vocabulary, name)
+        if end is None:
+            return Pieces(side, getattr(self.task, f"{name}_dictionary"))
+        old = side.until(end)
+        return Pieces(old, old.dictionary())
+
+    def check(
+        self, source: str, targets: Sequence[str], names: tuple[str, str] = ("--from", "--to")
+    ) -> None:
+        """Refuse unknown languages (UserError, with the nearest ones).
+
+        names: of the arguments, for errors.
+        """
+        for option, lang in ((names[0], source), *((names[1], target) for target in targets)):
+            if lang not in self.langs:
+                raise_invalid(
+                    option, f"a language of {self.path} ({shortened(self.langs, lang)})", lang
+                )
+        for target in targets:
+            self.task.task_id(f"{source}-{target}")  # refuses what a model of pairs lacks
+            is_old = self.ends(source)[0] is not None and self.ends(target)[1] is not None
+            for path, (pairs, only_new_rows) in self._trained.items():
+                if f"{source}-{target}" not in pairs and not (only_new_rows and is_old):
+                    _warn_of_untrained(path, f"{source}-{target}", pairs)
+
+    def rows(self, lines: Lines, source: str, targets: Sequence[str]) -> list[Row]:
+        """Return a row for each target and part of a line, by `(target, line, part)`.
+
+        Raises:
+            UserError: one is too long.
+        """
+        parts = self._split(lines, source)
+        rows = []
+        for target in targets:
+            direction = self.direction(source, target)
+            for line, pieces_of_parts in enumerate(parts):
+                for part, pieces in enumerate(pieces_of_parts):
+                    tokens = self.tokens(pieces, source, target)
+                    rows.append(Row((target, line, part), direction, tokens))
+        return rows
+
+    def direction(self, source: str, target: str) -> Direction:
+        """Return what a search has to know of a direction."""
+        return Direction.of(self.task, f"{source}-{target}")
+
+    def expect_short(self, lines: Lines, source: str) -> None:
+        """Refuse lines with a sentence that is too long (UserError).
+
+        Only lines with many characters are cut. `rows` refuses all; this checks much text before it
+        is translated.
+        """
+        for number, line in enumerate(lines.lines, start=lines.first):
+            if len(line) > self.longest // 4:
+                self._split(Lines([line], lines.name, number), source)
+
+    def _split(self, lines: Lines, source: str) -> list[list[list[int]]]:
+        """Return the tokens of each part of each line: mostly one part; none if empty."""
+        encode = self.source(source).encode
+        parts_of_lines = [[pieces] if pieces else [] for pieces in encode(lines.lines)]
+        for number, parts in enumerate(parts_of_lines):
+            if not parts or len(parts[0]) <= self.room:
+                continue
+            sentences = [part for part in _ENDS.split(lines.lines[number]) if part.strip()]
+            parts_of_lines[number] = [pieces for pieces in encode(sentences) if pieces]
+            longest = max(map(len, parts_of_lines[number]))
+            if longest > self.room:
+                raise UserError(
+                    f"Line {number + lines.first} of {lines.name} must have sentences of at most {self.room} tokens, "
+                    f"but has one of {longest}; break it up."
+                )
+        return parts_of_lines
+
+    def tokens(self, pieces: list[int], source: str, target: str) -> list[int]:
+        """Return the encoder's input, in the form of fairseq's multilingual data or ours."""
+        end = self.task.source_dictionary.eos()
+        token = self.task.data_manager.get_encoder_langtok(source, target, self._spec)
+        if token is None:
+            return [*pieces, end]
+        if self._replaces_ends:
+            return [*pieces, token]
+        if self.task.args.encoder_langtok_last:
+            return [*pieces, end, token]
+        return [token, *pieces, end]
+
+    @functools.cached_property
+    def language_tokens(self) -> list[int]:
+        """Ids of all languages' tokens among targets; they are never text."""
+        dictionary, settings = self.task.target_dictionary, vars(self.task.args)
+        symbols = (symbol for lang in self.langs for symbol in codes_of(lang, settings))
+        return [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
+
+
+def _trained_on(state: Mapping[str, Any], settings: Any) -> tuple[tuple[str, ...], bool]:
+    """Return the pairs that a checkpoint was last trained on, and whether training changed only new embeddings."""
+    adapts = bool((model_options(state) or {}).get("pemt_stage"))  # it trained adapters, too
+    pairs = stored.pairs_of(settings, state.get("task_state") or {})
+    return tuple(pairs), bool(stored.setting(settings, "train_only")) and not adapts
+
+
+@functools.cache
+def _warn_of_untrained(path: str, direction: str, trained: tuple[str, ...]) -> None:
+    """Log a warning, once for each direction that a checkpoint does not name."""
+    if trained:
+        shown = visible(shortened(trained, direction))
+        logger.warning(
+            f"{path} was last trained on {shown}, not on {direction}: its output may be poor"
+        )
+
+
+def _languages(settings: Any, pairs: Sequence[str]) -> list[str]:
+    """Return a checkpoint's languages as fairseq does: from a file, option or pairs."""
+    file = stored.setting(settings, "lang_dict")
+    if file:
+        lines = [line.strip() for line in text_lines(file, "the run's `--lang-dict`")]
+        return list(filter(None, lines))
+    named = stored.names_in(stored.setting(settings, "langs"))
+    return named or sorted({lang for pair in pairs for lang in pair.split("-")})
+
+
+def _of_data(path: str, data: str | None) -> Vocabulary:
+    """Return the vocabulary of its run's data directory, for a checkpoint without (UserError)."""
+    if data:
+        folder = utils.split_paths(with_shards(data))[0]
+        path_of_all = joined_dictionary(folder)
+        if path_of_all is not None:
+            symbols = Dictionary.load(path_of_all).symbols
+            vocabulary = Vocabulary.of_data(folder, symbols, symbols)
+            if vocabulary is not None:
+                return vocabulary
+    raise UserError(
+        f"`{path}` must have a vocabulary, but has none, nor has its run's data directory `{data}` a {SENTENCEPIECE} "
+        "and one dictionary of all languages."
+    )
+
+
+def bits(score: float) -> float:
+    """Convert a natural logarithm to the base 2."""
+    return score / math.log(2)

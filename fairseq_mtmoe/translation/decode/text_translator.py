@@ -1,0 +1,223 @@
+"""A model that translates or scores text without a data directory.
+
+Search and spelling are those of `mtmoe evaluate`. Sentences into several languages share batches,
+each with its own language tokens and ids.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache, partial
+from typing import Any
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.translation.decode import stored
+from fairseq_mtmoe.translation.decode.decode import Decoder, Decoding, Hypothesis, Row, batch_of, ready
+from fairseq_mtmoe.translation.decode.first_words import first_words
+from fairseq_mtmoe.translation.decode.lines import Lines
+from fairseq_mtmoe.translation.decode.text_batches import Forms, Translated, bits, joined
+from fairseq_mtmoe.translation.decode.text_scores import Forced, Given, log_probs
+
+_ARGUMENTS = "source", "target"
+
+DecodeAll = Callable[[Sequence[Sequence[Row]]], Iterator[list[list[Hypothesis]]]]
+
+
+class TextTranslator:
+    """Models (several are an ensemble) with `decoding`: search, precision and device.
+
+    Raises:
+        UserError: a file is no translator's checkpoint, or lacks a vocabulary.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Sequence[str],
+        decoding: Decoding = Decoding(),  # noqa: B008 (frozen)
+    ) -> None:
+        self.decoding = decoding
+        states = [stored.read(path) for path in checkpoints]
+        self.forms = Forms(states, checkpoints)
+        self._task = self.forms.task
+        self._models: list[Any] = []
+        for path in checkpoints:  # frees each state: it is as large as its model
+            model = stored.build_model(self._task, states.pop(0), path)
+            self._models.append(ready(model, self.decoding))
+        self.decoder = lru_cache(maxsize=4)(partial(Decoder, self._task, self._models))
+        self._spellers = cache(self._speller)
+
+    @property
+    def langs(self) -> list[str]:
+        """The model's languages."""
+        return self.forms.langs
+
+    def translate(
+        self, lines: Iterable[str], *, source: str, target: str, beam: int | None = None, lenpen: float | None = None,
+        max_len_a: float | None = None, max_len_b: int | None = None, max_tokens: int | None = None,
+        batch_size: int | None = None, sampling: bool = False, sampling_topk: int | None = None,
+        seed: int | None = None,
+    ) -> list[str]:  # fmt: skip
+        """Return the translation of each line, in order; empty lines stay empty.
+
+        Args:
+            lines: One or more sentences each; a line that is too long for the model is split at
+                ends of sentences.
+            source: Language of the lines, as in `langs`.
+            target: Language to translate into.
+            beam: Width of the beam, 5 by default; 1 is greedy.
+            lenpen: Length penalty, 1 by default: higher values favour longer translations.
+            max_len_a: With `max_len_b`, a translation has at most a · source tokens + b tokens; 0
+                by default.
+            max_len_b: See `max_len_a`; 200 by default.
+            max_tokens: Tokens in a batch, 12000 by default.
+            batch_size: Sentences in a batch.
+            sampling: Sample from the model's distribution instead of beam search; `beam` samples, 1
+                by default, of which the most probable is returned.
+            sampling_topk: Sample each token from this many most probable ones.
+            seed: Seed of the samples, 1 by default; the batches determine them, too.
+
+        Raises:
+            UserError: a language is unknown, an option is out of range, or a line has a sentence
+                that is too long.
+        """
+        options: dict[str, Any] = {
+            "beam": 1 if sampling and beam is None else beam,
+            "lenpen": lenpen,
+            "max_len_a": max_len_a,
+            "max_len_b": max_len_b,
+            "max_tokens": max_tokens,
+            "batch_size": batch_size,
+            "sampling": sampling or None,
+            "sampling_topk": sampling_topk,
+            "seed": seed,
+        }
+        changes = {name: value for name, value in options.items() if value is not None}
+        decoding = replace(self.decoding, **changes)
+        self.forms.check(source, [target], _ARGUMENTS)
+        translated = self.translated(
+            Lines(_texts("lines", lines)), source, [target], self.decoder(decoding)
+        )
+        return [best.text for best, *_ in translated[target]]
+
+    def translated(
+        self,
+        lines: Lines,
+        source: str,
+        targets: Sequence[str],
+        decoder: Decoder,
+        decode_all: DecodeAll | None = None,
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> dict[str, list[list[Translated]]]:
+        """Return the best translations of each line into each target, the best first.
+
+        Args:
+            lines: of the text; an empty one has an empty translation.
+            source: language of the lines.
+            targets: languages to translate into.
+            decoder: of this translator.
+            decode_all: decodes batches, in their order; by default in this process.
+            advance: called with the number of lines in a batch.
+        """
+        batches = decoder.batches(self.forms.rows(lines, source, targets))
+        outputs = (decode_all or partial(map, decoder.decode))(batches)
+        parts: dict[tuple[str, int], dict[int, list[Translated]]] = {}
+        for batch, hypotheses in zip(batches, outputs, strict=True):
+            for row, best in zip(batch, hypotheses, strict=True):
+                target, line, part = row.key
+                parts.setdefault((target, line), {})[part] = self._texts(target, best)
+            advance(sum(row.key[2] == 0 for row in batch))
+        translated = {}
+        for target in targets:
+            numbers = range(len(lines.lines))
+            parts_of_lines = [parts.get((target, line), {}) for line in numbers]
+            translated[target] = [_best_of_line(each, decoder) for each in parts_of_lines]
+        return translated
+
+    def score(
+        self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str
+    ) -> list[float]:
+        """Return the log-probability of each target, given its source: forced decoding.
+
+        It is the natural logarithm, summed over all tokens that the decoder writes: a language
+        token if the model has one, the target's pieces, and the end. An ensemble's probability of a
+        token is the mean of its models'. Two empty lines score 0.0, as the empty line translates to
+        itself.
+
+        Raises:
+            UserError: a language is unknown, there are not as many targets as sources, or a line is
+                too long.
+        """
+        lines = self.score_tokens(sources, targets, source=source, target=target)
+        return [sum((value for _, value in tokens), start=0.0) for tokens in lines]
+
+    def score_tokens(
+        self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str
+    ) -> list[list[tuple[str, float]]]:
+        """Return each target's tokens with their log-probabilities, which `score` sums."""
+        texts = _texts("sources", sources), _texts("targets", targets)
+        if len(texts[1]) != len(texts[0]):
+            rule = f"as many lines as there are sources, {len(texts[0]):,}"
+            raise UserError(f"`targets` must be {rule}, but are {len(texts[1]):,} instead.")
+        sides = Lines(texts[0], "the sources"), Lines(texts[1], "the targets")
+        forced = self.forced(source, target, _ARGUMENTS)
+        scores = forced.scores(*sides, self.decoding, partial(map, self.score_batch))
+        symbols = self._task.target_dictionary
+        return [[(symbols[token], value) for token, value in tokens] for tokens in scores]
+
+    def forced(
+        self, source: str, target: str, names: tuple[str, str] = ("--from", "--to")
+    ) -> Forced:
+        """Return what scores pairs of lines (UserError: a language is unknown).
+
+        names: of the arguments, for errors.
+        """
+        self.forms.check(source, [target], names)
+        longest = min(model.max_decoder_positions() for model in self._models)
+        return Forced(self.forms, source, target, longest)
+
+    def score_batch(self, batch: Sequence[Given]) -> list[list[float]]:
+        """Return the log-probability of each token of a batch's translations.
+
+        The longest source is first.
+        """
+        direction, dictionary = batch[0].row.direction, self._task.target_dictionary
+        sample = batch_of([pair.row for pair in batch], self._task, self._models, self.decoding)
+        begins = dictionary.eos() if direction.first_input is None else direction.first_input
+        written = [pair.written for pair in batch]
+        with first_words(self._models, direction.end):
+            return log_probs(self._models, sample["net_input"], written, begins, dictionary.pad())
+
+    def _texts(self, target: str, hypotheses: Sequence[Hypothesis]) -> list[Translated]:
+        spell = self._spellers(target)
+        texts = []
+        for best in hypotheses:
+            text, score = spell(best.tokens), bits(best.score)
+            texts.append(Translated(text, score, len(best.tokens), best.is_cut))
+        return texts
+
+    def _speller(self, target: str) -> Callable[[Any], str]:
+        ignored = [self._task.target_dictionary.eos(), *self.forms.language_tokens]
+        return self.forms.target(target).speller(ignored)
+
+
+def _best_of_line(parts: Mapping[int, Sequence[Translated]], decoder: Decoder) -> list[Translated]:
+    """Join the translations of a line's parts.
+
+    The best of each, the second best of each, and so on.
+    """
+    in_order = [parts[number] for number in sorted(parts)]
+    lines = []
+    for rank in range(decoder.n_best):
+        chosen = [texts[min(rank, len(texts) - 1)] for texts in in_order]
+        lines.append(joined(chosen, decoder.decoding.lenpen))
+    return lines
+
+
+def _texts(name: str, lines: Iterable[str]) -> list[str]:
+    """Return the lines (UserError: one string, or a line that is no string)."""
+    if isinstance(lines, str):
+        raise_invalid(name, "a list of strings", lines)
+    texts = list(lines)
+    for line in texts:
+        if not isinstance(line, str):
+            raise_invalid(name, "a list of strings", line)
+    return texts

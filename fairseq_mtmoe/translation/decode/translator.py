@@ -1,0 +1,282 @@
+"""A model that translates any language pair of its data directory.
+
+Hypotheses are those of fairseq-generate, but that `--max-len-a` counts each sentence's own source;
+fairseq-generate counts the longest of a batch.
+"""
+
+import copy
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import tasks, utils
+from fairseq.data import Dictionary
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.protocols import training_task
+from fairseq_mtmoe.translation.data.file_names import SENTENCEPIECE
+from fairseq_mtmoe.translation.data.recorded_sizes import with_shards
+from fairseq_mtmoe.translation.decode import stored
+from fairseq_mtmoe.translation.decode.decode import Decoder, Decoding, Direction, Row, ready
+from fairseq_mtmoe.translation.decode.test_sets import (
+    FAIRSEQ,
+    TEXT,
+    References,
+    Speller,
+    load_references,
+    load_sources,
+)
+
+# An unknown word of a hypothesis. Parts of `<unk>` would match references, above all their
+# `<<unk>>`.
+UNKNOWN = "⁇"
+TOGETHER = 10_000  # sentences whose pairs are translated together: enough for full batches of similar lengths
+COLLATED = 1000  # sentences whose sources are read at a time
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Hypotheses and references of a pair's test set."""
+
+    pair: str
+    hypotheses: list[str]
+    references: list[str]
+    reference_file: str  # the references' file in the data directory
+    altered: int  # references that lost words outside the dictionary
+    untranslated: int  # sentences longer than the model's positions: hypotheses are empty or, for fairseq, absent
+    more_references: tuple[list[str], ...] = ()  # further references of every sentence, or ""
+    numbers: Sequence[int] = ()  # numbers of the sentences in the test set
+
+
+@dataclass(frozen=True)
+class PairData:
+    """A pair's test set with its task of fairseq's or ours.
+
+    Attributes:
+        pair: such as `en-de`.
+        task: has loaded the test set.
+        dataset: the test set.
+        fitting: numbers of the sentences that fit the model.
+        references: of all sentences.
+        spell: converts tokens to text.
+        compares: `TEXT` or `FAIRSEQ`.
+    """
+
+    pair: str
+    task: Any
+    dataset: Any
+    fitting: np.ndarray
+    references: References
+    spell: Speller
+    compares: str
+
+    def rows(self) -> list[Row]:
+        """Return the sentences that fit the model."""
+        direction, padding = Direction.of(self.task, self.pair), self.task.source_dictionary.pad()
+        rows = []
+        for start in range(0, len(self.fitting), COLLATED):
+            items = [self.dataset[number] for number in self.fitting[start : start + COLLATED]]
+            batch = self.dataset.collater(items)
+            sources = zip(batch["id"].tolist(), batch["net_input"]["src_tokens"], strict=True)
+            for number, tokens in sources:
+                rows.append(Row((self.pair, number), direction, tokens[tokens != padding].tolist()))
+        return rows
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return a hypothesis as text."""
+        unknown = UNKNOWN
+        if self.compares == FAIRSEQ:
+            unknown = str(self.task.target_dictionary.unk_string())
+        return self.spell(tokens, unknown)
+
+    def translation(self, hypotheses: dict[int, str]) -> Translation:
+        """Return the translation to compare, from hypotheses of all sentences that fit."""
+        references = self.references
+        numbers = sorted(hypotheses) if self.compares == FAIRSEQ else range(len(references.lines))
+        return Translation(
+            self.pair,
+            [hypotheses.get(number, "") for number in numbers],
+            [references.lines[number] for number in numbers],
+            references.file,
+            references.altered,
+            untranslated=len(self.dataset) - len(hypotheses),
+            more_references=tuple(
+                [lines[number] for number in numbers] for lines in references.more
+            ),
+            numbers=list(numbers),
+        )
+
+
+class Translator:
+    """Models (several are an ensemble) that translate a data directory's test sets.
+
+    Args:
+        data: the directory.
+        checkpoints: the models' files.
+        decoding: the search's options.
+        post_process: how fairseq joins words; None: found out from the data.
+        references: `text`; or `fairseq`: as in fairseq-generate, binarized references, `<unk>` in
+            hypotheses, and without the sentences that it leaves out.
+    """
+
+    def __init__(
+        self,
+        data: str,
+        checkpoints: Sequence[str],
+        decoding: Decoding,
+        post_process: str | None = None,
+        references: str = TEXT,
+    ) -> None:
+        self.data = with_shards(data)
+        self.decoding, self.post_process, self.references = decoding, post_process, references
+        self._paths = list(checkpoints)
+        self._states = [stored.read(path) for path in checkpoints]
+        self._task_cfg = stored.task_settings(self._states[0], checkpoints[0])
+        self._task_state = self._states[0].get("task_state")
+        stored.remember(self._task_cfg, self._task_state or {})
+        self.models: list[Any] = []  # built with the first pair
+        self._task_names: list[str] | None = None
+        self._dictionaries: list[Dictionary] = []
+
+    @property
+    def trained_pairs(self) -> list[str]:
+        """Language pairs that the first checkpoint names as trained."""
+        if pairs := stored.pairs_of(self._task_cfg, self._task_state or {}):
+            return pairs
+        sides = [stored.setting(self._task_cfg, f"{side}_lang") for side in ("source", "target")]
+        return ["-".join(sides)] if all(sides) else []
+
+    def translate(self, pair: str, subset: str) -> Translation:
+        """Translate one pair's test set."""
+        (translation,) = self.translations([pair], subset)
+        return translation
+
+    def translations(
+        self,
+        pairs: Sequence[str],
+        subset: str,
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> Iterator[Translation]:
+        """Yield the pairs' translations; pairs share batches.
+
+        advance: called with each batch's number of sentences.
+        """
+        together: list[PairData] = []
+        for pair in pairs:
+            together.append(self.pair_data(pair, subset))
+            if sum(len(data.fitting) for data in together) >= TOGETHER or pair == pairs[-1]:
+                yield from self._translated(together, advance)
+                together = []
+
+    def _translated(
+        self, together: Sequence[PairData], advance: Callable[[int], object]
+    ) -> Iterator[Translation]:
+        # All tasks share a target dictionary.
+        decoder = Decoder(together[0].task, self.models, self.decoding)
+        spellers = {data.pair: data.text for data in together}
+        hypotheses: dict[str, dict[int, str]] = {data.pair: {} for data in together}
+        for batch in decoder.batches(row for data in together for row in data.rows()):
+            for row, (best, *_) in zip(batch, decoder.decode(batch), strict=True):
+                pair, number = row.key
+                hypotheses[pair][number] = spellers[pair](best.tokens)
+            advance(len(batch))
+        for data in together:
+            yield data.translation(hypotheses[data.pair])
+
+    def pair_data(self, pair: str, subset: str) -> PairData:
+        """Return a pair's test set with its task (UserError: wrong dictionary)."""
+        task = self._task(pair)
+        self._load_models(task)
+        dictionary = task.target_dictionary
+        folder = utils.split_paths(self.data)[0]
+        if not stored.check_pair(folder, subset, pair, (task.source_dictionary, dictionary)):
+            raise UserError(f"`{folder}` must have both sides of {subset}.{pair}, but lacks one.")
+        task.load_dataset(subset)
+        references = load_references(
+            self.data, subset, pair, self._speller(dictionary), self.references
+        )
+        generator = task.build_generator(self.models, self.decoding.generation)
+        ignored = generator.symbols_to_strip_from_output
+        spell, dataset = self._speller(dictionary, ignored), task.dataset(subset)
+        return PairData(
+            pair, task, dataset, self._fitting(task, dataset), references, spell, self.references
+        )
+
+    def _fitting(self, task: Any, dataset: Any) -> np.ndarray:
+        """Return the numbers of the sentences that fit the models.
+
+        Prefetch them if needed.
+        """
+        positions = [model.max_positions() for model in self.models]
+        limits = utils.resolve_max_positions(task.max_positions(), *positions)
+        numbers: np.ndarray = task.filter_indices_by_size(
+            np.arange(len(dataset)), dataset, limits, ignore_invalid_inputs=True
+        )
+        if len(numbers) and dataset.supports_prefetch:  # older formats read nothing without it
+            dataset.prefetch(numbers)
+        return numbers
+
+    def release(self) -> None:
+        """Free the models' memory."""
+        self.models = []
+        if self.decoding.use_cuda:
+            torch.cuda.empty_cache()
+
+    def sources(self, pair: str, subset: str) -> list[str]:
+        """Return the source text of a pair's test set."""
+        spell = self._speller(self._task(pair).source_dictionary)
+        return load_sources(self.data, subset, pair, spell)
+
+    def _speller(self, dictionary: Dictionary, ignored: Sequence[int] = ()) -> Speller:
+        joining = self.post_process
+        if joining is None:
+            joining = joining_of(self.data, dictionary)
+        return Speller(dictionary, None if joining == "none" else joining, ignored)
+
+    def _task(self, pair: str) -> Any:
+        settings = copy.deepcopy(self._task_cfg)
+        source, _, target = pair.partition("-")
+        stored.change(settings, data=self.data, source_lang=source, target_lang=target)
+        task = tasks.setup_task(settings)
+        training_task(task).check_vocabulary(self._task_state, self._paths[0])
+        if self._task_state:
+            task.load_state_dict(self._task_state)
+        if self._task_names is not None:
+            task.task_names = self._task_names
+        for lang, dictionary in getattr(task, "dicts", {}).items():
+            task.dicts[lang] = self._shared(dictionary)
+        return task
+
+    def _shared(self, dictionary: Dictionary) -> Dictionary:
+        """Return one shared copy of equal dictionaries: 50 pairs would need gigabytes."""
+        if dictionary not in self._dictionaries:
+            self._dictionaries.append(dictionary)
+        return self._dictionaries[self._dictionaries.index(dictionary)]
+
+    def _load_models(self, task: Any) -> None:
+        """Build the models with the first task, and keep the tasks that they know."""
+        if self.models:
+            return
+        models = []
+        for state, path in zip(self._states, self._paths, strict=True):
+            training_task(task).check_vocabulary(state.get("task_state"), path)
+            models.append(ready(stored.build_model(task, state, path), self.decoding))
+        self.models, self._states = models, []
+        self._task_names = getattr(task, "task_names", None)
+
+
+def joining_of(data: str, dictionary: Dictionary) -> str | None:
+    """Return how a data directory's symbols form words; see `subword_marks`."""
+    has_model = os.path.exists(os.path.join(utils.split_paths(data)[0], SENTENCEPIECE))
+    return "sentencepiece" if has_model else subword_marks(dictionary.symbols)
+
+
+def subword_marks(symbols: Sequence[str]) -> str | None:
+    """Return the subword format: `sentencepiece` (▁), `subword_nmt` (@@), or None."""
+    few = 0.01 * len(symbols)
+    if sum(symbol.startswith("▁") for symbol in symbols) > few:
+        return "sentencepiece"
+    return "subword_nmt" if sum(symbol.endswith("@@") for symbol in symbols) > few else None

@@ -1,0 +1,305 @@
+"""fairseq's encoder and decoder with slots in their blocks.
+
+The loops over blocks are rewritten here, so that blocks get the batch's context as an argument. Stacks with
+`Conditions` adapt to each sentence's task, with an alignment before the first block. The encoder holds the tasks'
+embeddings, and passes them to the decoder with its output.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from fairseq.distributed import fsdp_wrap
+from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase, TransformerEncoderBase
+from fairseq.modules import SinusoidalPositionalEmbedding
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from torch import LongTensor, Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.transformer_options import MARIAN
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
+from fairseq_mtmoe.slots import BatchContext
+from fairseq_mtmoe.slots.blocks import Conditions, SlotPlans, Stack
+from fairseq_mtmoe.translation.model.blocks import DecoderBlock, EncoderBlock, FairseqBlock
+from fairseq_mtmoe.translation.model.decoding import STATE, TASKS, BeamState, SearchedEncoder
+
+
+class FairseqStack(Stack):
+    """Mixin for fairseq's encoder or decoder; with `conditions` it adapts to tasks."""
+
+    side: ClassVar[str]  # the stack's name in fairseq's options
+    embed_positions: Any
+    shares_beams: bool  # whether a sentence's hypotheses share keys and values
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an attribute of fairseq's stacks, which are not typed."""
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans,
+                 conditions: Conditions | None = None, **options: Any) -> None:  # fmt: skip
+        self.slot_plans, self.conditions, sizes = slot_plans, conditions, getattr(cfg, self.side)
+        super().__init__(cfg, dictionary, embed_tokens, **options)
+        if cfg.form.sinusoids == MARIAN and isinstance(self.embed_positions, SinusoidalPositionalEmbedding):
+            self.embed_positions = MarianPositions(sizes.embed_dim, self.padding_idx)
+        self.shares_beams = not cfg.cross_self_attention
+        assert self.filled_slots == sizes.layers, f"`build_{self.side}_layer` returns the result of `fill_next`"
+        self.dropout_module.module_name = f"Transformer{self.side.title()}"  # its name in `--retain-dropout-modules`
+        self.task_embeddings = conditions.embeddings() if conditions and self.side == "encoder" else None
+        self.alignment = None if conditions is None else conditions.alignment(sizes.embed_dim)
+
+    def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
+        """Fill the next block's slot, add conditional parts, and wrap it as fairseq does.
+
+        Conditional blocks use torch's activation checkpointing, because fairseq's loses gradients of task embeddings.
+        """
+        if self.conditions is not None:
+            block.become_conditional(self.conditions, self.filled_slots, getattr(cfg, self.side).layers)
+        wrapped: Any = self.fill_slot(block)
+        if cfg.checkpoint_activations and self.conditions is not None:
+            wrapped.forward = partial(checkpoint, wrapped.forward, use_reentrant=False)
+        elif cfg.checkpoint_activations:
+            wrapped = checkpoint_wrapper(wrapped, offload_to_cpu=cfg.offload_activations)
+        return fsdp_wrap(wrapped, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+        """Upgrade as fairseq does, but keep the last norm if the version is missing.
+
+        It is missing in averages of `--store-ema`.
+        """
+        state_dict.setdefault(f"{name}.version", self.version)
+        upgraded: dict[str, Tensor] = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
+        return upgraded
+
+
+class MarianPositions(SinusoidalPositionalEmbedding):
+    """Marian's sinusoidal positions, with frequencies 10000^(-2k/H), from 0."""
+
+    weights: Tensor
+
+    def __init__(self, width: int, padding_idx: int, longest: int = 1024) -> None:
+        super().__init__(width, padding_idx, padding_idx + 1)
+        self.register_buffer("weights", self._table(longest), persistent=False)
+
+    def _table(self, longest: int) -> Tensor:
+        """Return the vectors (N, H) by fairseq's position, which starts after padding."""
+        first = self.padding_idx + 1
+        frequencies = 10000.0 ** -(torch.arange(0, self.embedding_dim, 2, dtype=torch.double) / self.embedding_dim)
+        angles = torch.arange(-first, longest, dtype=torch.double).unsqueeze(1) * frequencies
+        table = torch.cat([angles.sin(), angles.cos()], 1)[:, : self.embedding_dim]
+        table[:first] = 0
+        return table.float()
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Embed as fairseq does, with a larger table if needed."""
+        if input.shape[1] + self.padding_idx + 1 > len(self.weights):
+            self.weights = self._table(input.shape[1]).to(self.weights)
+        positions: Tensor = super().forward(input, *args, **kwargs)
+        return positions
+
+
+class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
+    """fairseq's encoder with slots.
+
+    A system with its own blocks overrides `build_encoder_layer`.
+    """
+
+    side = "encoder"
+
+    def build_encoder_layer(self, cfg: TransformerConfig) -> Any:
+        """Return `fill_next` of a new `EncoderBlock` or a subclass.
+
+        Fairseq calls it once per block, in order.
+        """
+        return self.fill_next(EncoderBlock(cfg), cfg)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        task_ids: LongTensor | None = None,
+        token_counts: TokenCounts | None = None,
+    ) -> dict[str, list[Any]]:
+        """Compute as fairseq does.
+
+        The output also has `task_ids` (B,) and the tasks' embeddings.
+        """
+        x, context, embedded = self.embed(src_tokens, task_ids)
+        context = context if token_counts is None else replace(context, token_counts=token_counts)
+        x = self.aligned(x, context)
+        states = [x] if return_all_hiddens else []
+        for block in self.layers:
+            x = block(x, context)
+            if return_all_hiddens:
+                states.append(x)
+        x = x if self.layer_norm is None else self.layer_norm(x)
+        output = self.encoded(x, context)
+        return {**output, "encoder_embedding": [embedded], "encoder_states": states}  # (B, S, H); (L, B, H) each
+
+    def embed(self, src_tokens: Tensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext, Tensor]:
+        """Return the stream before the first block (L, B, H), context, and embeddings.
+
+        A subclass may add vectors before the words; `prompt_length` in the context is their number.
+        """
+        padding_mask = src_tokens.eq(self.padding_idx)
+        has_padding = padding_mask.any()
+        x, embedded = self.forward_embedding(src_tokens)
+        x = x * (1 - padding_mask.unsqueeze(-1).type_as(x) * has_padding.type_as(x))
+        context = BatchContext(task_ids, padding_mask if has_padding else None, tasks=self.tasks_of(task_ids))
+        return x.transpose(0, 1), context, embedded
+
+    def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
+        """Return the encoder's output: states (L, B, H), padding, lengths and tasks."""
+        padding_mask = context.padding_mask
+        if padding_mask is None:
+            padding_mask = torch.zeros(states.shape[1::-1], dtype=torch.bool, device=states.device)
+        lengths = (~padding_mask).sum(dim=1, dtype=torch.int32) - context.prompt_length
+        encoded: dict[str, list[Any]] = {
+            "encoder_out": [states],
+            "encoder_padding_mask": [padding_mask],  # (B, L)
+            "src_tokens": [],
+            "src_lengths": [lengths.reshape(-1, 1)],
+            "task_ids": [] if context.task_ids is None else [context.task_ids],
+        }
+        encoded |= {} if context.tasks is None else {"tasks": [context.tasks]}
+        return encoded | ({"prompt_length": [context.prompt_length]} if context.prompt_length else {})
+
+    def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
+        """Return the output of these sentences, in this order, without `beam`."""
+        selected: dict[str, Any] = TransformerEncoderBase.reorder_encoder_out(self, encoder_out, sentences)
+        selected["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
+        kept: dict[str, Any] = {name: encoder_out[name] for name in ("tasks", "prompt_length") if name in encoder_out}
+        return {**selected, **kept}
+
+
+class Decoder(FairseqStack, TransformerDecoderBase):
+    """fairseq's decoder with slots.
+
+    A system with its own blocks overrides `build_decoder_layer`.
+    """
+
+    side = "decoder"
+
+    def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
+        super().__init__(cfg, *args, **options)
+        self.begins_with_pad = cfg.form.decoder_begins_with_pad
+        if self.begins_with_pad:  # a tied output layer would train the row, which CTranslate2 expects to be 0
+            self.embed_tokens.weight.register_hook(self._without_padding)
+        if cfg.form.output_bias:
+            projection = self.output_projection
+            if not isinstance(projection, nn.Linear):
+                raise_invalid("--output-bias", "off with --adaptive-softmax-cutoff", True)
+            projection.bias = nn.Parameter(torch.zeros(len(projection.weight)))
+
+    def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:
+        """Return `fill_next` of a new `DecoderBlock` or a subclass.
+
+        Fairseq calls it once per block, in order.
+        """
+        return self.fill_next(DecoderBlock(cfg, no_encoder_attn), cfg)
+
+    def extract_features_scriptable(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, Any] | None = None,
+        incremental_state: dict[str, Any] | None = None,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Compute as fairseq does, with the tasks in the encoder's output."""
+        source = encoder_out or {}
+        (beam,) = source.get("beam", [1])
+        (encoded,) = source.get("encoder_out") or [None]
+        (source_mask,) = source.get("encoder_padding_mask") or [None]
+        if incremental_state is not None and self.shares_beams:
+            state = BeamState.of(incremental_state, len(prev_output_tokens), beam)
+            state.read_word(prev_output_tokens[:, -1].ne(self.padding_idx))
+        elif beam > 1:  # in an ensemble with a model that keeps no state
+            encoded, source_mask = encoded.repeat_interleave(beam, 1), source_mask.repeat_interleave(beam, 0)
+        words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
+        context = self.context_of(words, _of_search(source, incremental_state))
+        x = self.aligned(self._embedded(prev_output_tokens, incremental_state), context)
+        looks_back = incremental_state is None and not full_context_alignment
+        attention, states = None, [x]
+        chosen = self.num_layers - 1 if alignment_layer is None else alignment_layer
+        for index, block in enumerate(self.layers):
+            x, weights, _ = block(
+                x, context, encoded, source_mask, incremental_state,
+                self_attn_mask=self.buffered_future_mask(x) if looks_back else None,
+                need_attn=index == chosen, need_head_weights=index == chosen,
+            )  # fmt: skip
+            states.append(x)
+            if weights is not None and index == chosen:
+                over_heads = weights.float().to(x)[:alignment_heads].mean(dim=0)
+                attention = over_heads[:, :, source.get("prompt_length", [0])[0] :]  # without the prompt
+        x = (x if self.layer_norm is None else self.layer_norm(x)).transpose(0, 1)
+        x = x if self.project_out_dim is None else self.project_out_dim(x)
+        return x, {"attn": [attention], "inner_states": states, **self.extra(context, source)}
+
+    def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
+        """Return the blocks' context of a batch with `beam` rows per sentence."""
+        (beam,) = encoder_out.get("beam", [1])
+        (task_ids,) = encoder_out.get("task_ids") or [None]
+        (tasks,) = encoder_out.get("tasks") or [None]
+        (token_counts,) = encoder_out.get("token_counts") or [TokenCounts()]
+        padding_mask = words.eq(self.padding_idx)
+        has_padding = self.cross_self_attention or padding_mask.any()
+        task_ids = None if task_ids is None else task_ids.repeat_interleave(beam)
+        return BatchContext(task_ids, padding_mask if has_padding else None, token_counts, tasks)
+
+    def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
+        """Return extra output after a pass with this context."""
+        return {}
+
+    def _without_padding(self, gradient_VH: Tensor) -> Tensor:
+        return gradient_VH.index_fill(0, torch.tensor([self.padding_idx], device=gradient_VH.device), 0)
+
+    def _embedded(self, prev_output_tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
+        """Return the words' embeddings, (L, B, H).
+
+        In incremental decoding only the last word's.
+        """
+        positions = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            prev_output_tokens = prev_output_tokens[:, -1:]
+            positions = None if positions is None else positions[:, -1:]
+        if self.begins_with_pad:  # </s> occurs only at the start of the decoder's input
+            is_first = prev_output_tokens == self.dictionary.eos()
+            prev_output_tokens = prev_output_tokens.masked_fill(is_first, self.padding_idx)
+        x = self.embed_scale * self.embed_tokens(prev_output_tokens)
+        x = x if self.quant_noise is None else self.quant_noise(x)
+        x = x if self.project_in_dim is None else self.project_in_dim(x)
+        if positions is not None:
+            x += positions
+        x = x if self.layernorm_embedding is None else self.layernorm_embedding(x)
+        embedded: Tensor = self.dropout_module(x).transpose(0, 1)
+        return embedded
+
+    def widen(self, incremental_state: dict[str, Any], beam: int) -> None:
+        """Give each sentence `beam` rows instead of one.
+
+        The caller sets `beam` in the encoder's output.
+        """
+        incremental_state[STATE].widen(beam)
+        incremental_state.pop(TASKS, None)  # cached for the old rows
+
+    def reorder_incremental_state_scripting(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
+        """Reorder as fairseq does: each row continues the row that `new_order` names."""
+        if STATE in incremental_state:
+            incremental_state[STATE].reorder(new_order)
+        else:
+            super().reorder_incremental_state_scripting(incremental_state, new_order)
+
+
+def _of_search(encoder_out: dict[str, Any], incremental_state: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the encoder's output, with a cache for conditional modules in a search."""
+    (tasks,) = encoder_out.get("tasks") or [None]
+    if tasks is None or incremental_state is None or torch.is_grad_enabled():
+        return encoder_out
+    return {**encoder_out, "tasks": [incremental_state.setdefault(TASKS, tasks.keeping())]}

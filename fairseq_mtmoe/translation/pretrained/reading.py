@@ -1,0 +1,221 @@
+"""Read a translator in Hugging Face's folder as a `base_dense`.
+
+Weights keep their dtype and are memory-mapped, so that they are read only when the checkpoint is written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import Tensor
+
+from fairseq_mtmoe.checkpoints import file_io, hugging_face
+from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
+from fairseq_mtmoe.checkpoints.rebuild import check_sizes, stand_in_task
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.transformer_options import FAIRSEQ
+from fairseq_mtmoe.core.transformer_options import MARIAN as MARIAN_SINUSOIDS
+from fairseq_mtmoe.translation.data.vocabulary import GENERATION
+from fairseq_mtmoe.translation.model.key_map import (
+    COUNTERS,
+    SHARED,
+    SINUSOIDS,
+    THEIR_BIAS,
+    THEIR_OUTPUT,
+    THEIR_PREFIX,
+)
+from fairseq_mtmoe.translation.model.model import Transformer
+from fairseq_mtmoe.translation.model.stacks import MarianPositions
+from fairseq_mtmoe.translation.pretrained.families import (
+    FAMILIES,
+    MARIAN,
+    MBART,
+    PAD_ID,
+    TranslatorConfig,
+    read_config,
+)
+from fairseq_mtmoe.translation.pretrained.generation import read_generation
+from fairseq_mtmoe.translation.pretrained.layout import NEVER, Layout
+from fairseq_mtmoe.translation.pretrained.tokenizers import read_tokenizer
+
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
+VERSION = 3  # version number in the state of fairseq's stacks
+
+
+@dataclass(frozen=True)
+class PretrainedTranslator:
+    """A pretrained translator with its vocabulary and options."""
+
+    config: TranslatorConfig
+    layout: Layout
+    options: dict[str, Any]  # flat options of a `base_dense`
+    state: dict[str, Tensor]
+    generation: dict[str, Any] | None = None  # see `generation.py`
+
+    def save(self, path: str | Path, task: Mapping[str, Any]) -> None:
+        """Write a checkpoint, completely or not at all.
+
+        `task` has options of its task beside the languages.
+        """
+        settings = {**self.layout.settings, **({} if self.generation is None else {GENERATION: self.generation})}
+        forms = {
+            name: settings[name] for name in ("lang_tok_style", "encoder_langtok_last", "lang_tok_replacing_bos_eos")
+        }
+        texts = {"langs": ",".join(settings["langs"]), "langtoks": str(settings["langtoks"]), "langtoks_specs": "main"}
+        history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
+        content = {
+            "args": None, "cfg": {"model": self.options, "task": {**task, **forms, **texts}}, "model": self.state,
+            "task_state": settings, "optimizer_history": [history], "extra_state": {"train_iterator": None},
+        }  # fmt: skip
+        file_io.save(content, str(path))
+
+
+def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
+    """Return the translator in a folder.
+
+    Raises `UserError`: a file is missing, damaged or not supported.
+    """
+    values = hugging_face.config_values(folder, FAMILIES)
+    config = read_config(values)
+    layout = read_tokenizer(folder, config, values)
+    weights = hugging_face.read_weights(folder)
+    left_out = tuple(name for name in weights if config.model_type != MBART and SINUSOIDS.fullmatch(name))
+    own = {name: value for name, value in weights.items() if name not in left_out}
+    state = _state(folder, own, config)
+    if config.model_type == MARIAN and OUTPUT in state:
+        state.setdefault(OUTPUT_BIAS, state[OUTPUT].new_zeros(config.decoder_vocab_size))
+    elif OUTPUT_BIAS in state and not state[OUTPUT_BIAS].any():
+        del state[OUTPUT_BIAS]
+    options = config.options(has_output_bias=OUTPUT_BIAS in state)
+    check_sizes(folder, list(options.items()), state)
+    if config.model_type == MARIAN:
+        tables = {name: weights[name] for name in left_out if name.endswith(".weight")}  # the name in its class
+        options["sinusoids"] = _sinusoids(folder, tables, config)
+    generation = read_generation(folder, layout, config.decoder_vocab_size)
+    sizes = config.vocab_size, config.decoder_vocab_size
+    hugging_face.check_tensors(folder, wanted_tensors(options, *sizes), state, their_key, TYPES)
+    hugging_face.check_finite(folder, own)
+    model = PretrainedTranslator(config, layout, options, _laid_out(state, layout), generation)
+    return hugging_face.Imported(model, left_out)
+
+
+def their_key(key: str) -> str:
+    """Return Hugging Face's name of one of our parameters."""
+    return {OUTPUT: THEIR_OUTPUT, OUTPUT_BIAS: THEIR_BIAS}.get(key, f"{THEIR_PREFIX}{key}")
+
+
+def wanted_tensors(options: Mapping[str, Any], num_source: int, num_target: int) -> dict[str, Tensor]:
+    """Return the state of a model with these sizes on the meta device."""
+    sizes = {ENCODER_EMBEDDINGS: torch.empty(num_source, 0), DECODER_EMBEDDINGS: torch.empty(num_target, 0)}
+    with torch.device("meta"):
+        model = Transformer.build_with_slots(SimpleNamespace(**options), stand_in_task(sizes), {})
+    return {name: value for name, value in model.state_dict().items() if not COUNTERS.fullmatch(name)}
+
+
+def fairseq_positions(number: int, width: int) -> Tensor:
+    """Return fairseq's sinusoidal positions as a table of Marian's class, (N, H)."""
+    table: Tensor = SinusoidalPositionalEmbedding.get_embedding(number + PAD_ID + 1, width, PAD_ID)
+    return table[PAD_ID + 1 :]
+
+
+def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorConfig) -> str:
+    """Return which sinusoids a folder's tables of positions hold, by default Marian's (UserError: others)."""
+    found = MARIAN_SINUSOIDS
+    for name, table in tables.items():
+        number, width = len(table), config.d_model
+        if number > config.max_position_embeddings:
+            most = f"`max_position_embeddings`, {config.max_position_embeddings}, rows"
+            raise UserError(f"`{name}` in `{folder}` must have at most {most}, but has {number}.")
+        kinds = {
+            MARIAN_SINUSOIDS: MarianPositions(width, PAD_ID, number).weights[PAD_ID + 1 :],
+            FAIRSEQ: fairseq_positions(number, width),
+        }
+        found = next((kind for kind, right in kinds.items() if _is_near(table, right)), "")
+        if not found:
+            raise UserError(f"`{name}` in `{folder}` must hold sinusoids of Marian's or fairseq's, but holds others.")
+    return found
+
+
+def _is_near(table: Tensor, right: Tensor) -> bool:
+    """Return whether a table in any precision holds these positions."""
+    return table.shape == right.shape and torch.allclose(table.float(), right, rtol=0, atol=0.01)
+
+
+def check_types(path: Path, weights: Mapping[str, Any]) -> None:
+    """Raise a `UserError` for the first weight that is not a tensor of one of `TYPES`."""
+    for name, value in weights.items():
+        if not torch.is_tensor(value) or value.dtype not in TYPES:
+            found = f"is {str(value.dtype).removeprefix('torch.')}" if torch.is_tensor(value) else "is not"
+            raise UserError(
+                f"`{name}` in `{path}` must be a tensor in float32, float16 or bfloat16, but {found}; for a quantised "
+                "model use the folder from before quantisation."
+            )
+
+
+def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -> dict[str, Tensor]:
+    """Return the weights by our names, tied ones as one tensor.
+
+    Raises `UserError`: tied weights differ.
+    """
+    ties = SHARED, THEIR_OUTPUT, *(f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
+    check_types(folder, weights)
+    state = {}
+    for name, value in weights.items():
+        if name == THEIR_BIAS:
+            state[OUTPUT_BIAS] = value.flatten()
+        elif name not in ties:
+            if not name.startswith(THEIR_PREFIX):
+                raise UserError(f"`{folder}` must hold a translator, but holds the unknown tensor `{name}`.")
+            state[name.removeprefix(THEIR_PREFIX)] = value
+    encoder, decoder = (f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
+    if config.share_encoder_decoder_embeddings:
+        shared = _tied(folder, weights, (SHARED, encoder, decoder, THEIR_OUTPUT))
+        return state | dict.fromkeys((ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS, OUTPUT), shared)
+    target = _tied(folder, weights, (decoder, THEIR_OUTPUT))
+    return state | {
+        ENCODER_EMBEDDINGS: _tied(folder, weights, (encoder,)),
+        DECODER_EMBEDDINGS: target,
+        OUTPUT: target,
+    }
+
+
+def _tied(folder: Path, weights: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
+    """Return the tensor with these names (UserError: it is missing, or copies differ)."""
+    found = [(name, weights[name]) for name in names if name in weights]
+    if not found:
+        raise UserError(f"`{folder}` must have a tensor `{names[0]}`, but has none.")
+    for name, value in found[1:]:
+        if value.data_ptr() != found[0][1].data_ptr() and not torch.equal(value, found[0][1]):
+            raise UserError(
+                f"`{name}` in `{folder}` must be equal to `{found[0][0]}`, to which it is tied, but is not."
+            )
+    return found[0][1]
+
+
+def _laid_out(state: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
+    """Return a state whose embedding rows are in the order of a layout's ids."""
+    laid: dict[int, Tensor] = {}  # by data pointer, so that tied tensors stay tied
+
+    def rows_of(name: str, rows: tuple[int | None, ...], missing: float) -> Tensor:
+        key = state[name].data_ptr()
+        if key not in laid:
+            laid[key] = state[name][torch.tensor([row or 0 for row in rows])]
+            laid[key][torch.tensor([row is None for row in rows])] = missing
+        return laid[key]
+
+    result = dict(state)
+    if layout.source_rows:
+        result[ENCODER_EMBEDDINGS] = rows_of(ENCODER_EMBEDDINGS, layout.source_rows, 0.0)
+        for name in (DECODER_EMBEDDINGS, OUTPUT):
+            result[name] = rows_of(name, layout.target_rows, 0.0)
+        result[OUTPUT_BIAS] = rows_of(OUTPUT_BIAS, layout.target_rows, NEVER)
+    return result | versions()
+
+
+def versions() -> dict[str, Tensor]:
+    """Return the version entries of fairseq's stacks."""
+    return {f"{side}.version": torch.tensor([float(VERSION)]) for side in ("encoder", "decoder")}

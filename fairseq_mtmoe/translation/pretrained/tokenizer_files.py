@@ -1,0 +1,187 @@
+"""Write tokenizers of translators to Hugging Face's folders.
+
+If a tokenizer class of `transformers` knows the model's languages, the folder gets its files. Otherwise it gets
+Marian's tokenizer, which works with any SentencePiece model and any codes (`>>de<<` before the text).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq_mtmoe.checkpoints.hugging_face import as_json
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.translation.data.languages import MBART50
+from fairseq_mtmoe.translation.data.new_pieces import BPE, UNIGRAM, model_type
+from fairseq_mtmoe.translation.data.vocabulary import NUM_SPECIAL, Side
+from fairseq_mtmoe.translation.pretrained.codes import OF_M2M
+from fairseq_mtmoe.translation.pretrained.families import BOS_ID, EOS_ID, MARIAN, MBART, PAD_ID
+from fairseq_mtmoe.translation.pretrained.layout import (
+    EOS,
+    MADE_UP_NAME,
+    MASK,
+    PAD,
+    SPECIAL,
+    UNK,
+    token_of,
+)
+from fairseq_mtmoe.translation.pretrained.tokenizers import (
+    CODE,
+    LISTS,
+    OURS,
+    PIECES,
+    SETTINGS,
+    SOURCE_PIECES,
+    SPECIAL_TOKENS,
+    TARGET_PIECES,
+    TARGET_VOCAB,
+    VOCAB,
+)
+
+Files = dict[str, bytes]
+NAMED = {"bos_token": SPECIAL[0], "eos_token": EOS, "unk_token": UNK, "pad_token": PAD}
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """The files of a tokenizer, and our id of each row of its vocabularies."""
+
+    files: Files
+    source_rows: tuple[int, ...]
+    target_rows: tuple[int, ...]
+    pad_id: int
+    eos_id: int
+
+
+def tokenizer_for(
+    family: str, sides: Sequence[Side], symbols: Sequence[Sequence[str]], settings: Mapping[str, Any],
+    never: frozenset[str], begins_with_pad: bool, max_length: int,
+) -> Tokenizer:  # fmt: skip
+    """Return the tokenizer of a model.
+
+    family: its class in `transformers`. sides: with SentencePiece models. symbols: all source and target symbols.
+    settings: the task's state. never: symbols without a row in Hugging Face's matrix.
+    """
+    if family != MARIAN and tuple(settings["langtoks"]["main"]) == ("src", "tgt"):
+        codes = {lang: token_of(lang, settings["lang_tok_style"]) for lang in settings["langs"]}
+        known = _Known(sides[0], symbols[0], codes, bool(settings["encoder_langtok_last"]), max_length)
+        found = known.mbart50() if family == MBART else known.m2m_100() or known.nllb()
+        if found is not None:
+            order, files = found
+            index_of = {name: index for index, name in enumerate(symbols[0])}
+            rows = (*range(NUM_SPECIAL), *(index_of[name] for name in order))
+            return Tokenizer(files, rows, rows, PAD_ID, EOS_ID)
+    return _marian(sides, symbols, settings, never, begins_with_pad, max_length)
+
+
+class _Known:
+    """A vocabulary, with its languages' symbols by `codes`.
+
+    Each method returns the order of its symbols and the files for one class, or None.
+    """
+
+    def __init__(
+        self, side: Side, symbols: Sequence[str], codes: Mapping[str, str], is_legacy: bool, max_length: int
+    ) -> None:
+        self.model, self.codes, self.is_legacy, self.max_length = side.model, codes, is_legacy, max_length
+        self.names, processor = symbols[NUM_SPECIAL:], side.processor
+        self.pieces = [processor.id_to_piece(index) for index in range(NUM_SPECIAL - 1, processor.get_piece_size())]
+        is_piece, listed = set(self.pieces), {*codes.values(), MASK}
+        self.others = [name for name in self.names if name not in is_piece]
+        self.others.sort(key=lambda name: name not in listed)  # tokenizers do not list the rest
+
+    def _has_pieces(self, kind: int) -> bool:
+        return set(self.pieces) <= set(self.names) and model_type(self.model) == kind
+
+    def _files(self, kind: str, listed: list[str], **settings: Any) -> Files:
+        names = {**NAMED, "sep_token": EOS, "cls_token": SPECIAL[0]}
+        values = {**names, "model_max_length": self.max_length, "tokenizer_class": kind, **settings}
+        return {PIECES: self.model, SETTINGS: as_json(values), SPECIAL_TOKENS: as_json({LISTS[0]: listed})}
+
+    def mbart50(self) -> tuple[list[str], Files] | None:
+        if not (self._has_pieces(UNIGRAM) and set(MBART50) == self.codes.keys() and MASK in self.others):
+            return None
+        first, listed = [*(self.codes[code] for code in MBART50), MASK], list(MBART50)
+        later = [name for name in self.others if name not in first]
+        files = self._files("MBart50Tokenizer", listed, mask_token=MASK, **{LISTS[0]: listed})
+        return [*self.pieces, *first, *later], files
+
+    def m2m_100(self) -> tuple[list[str], Files] | None:
+        if self.is_legacy or self.codes.keys() != set(OF_M2M):
+            return None
+        codes = [self.codes[code] for code in OF_M2M]
+        made_up = [name for name in self.others if MADE_UP_NAME.fullmatch(name) is not None]
+        left_out = {*codes, *made_up}
+        own = [name for name in self.names if name not in left_out]
+        files = self._files("M2M100Tokenizer", codes, num_madeup_words=len(made_up))
+        files[VOCAB] = _vocabulary((*SPECIAL, *own))
+        return [*own, *codes, *made_up], files
+
+    def nllb(self) -> tuple[list[str], Files] | None:
+        if not (self._has_pieces(BPE) and CODE.fullmatch(next(iter(self.codes)))):
+            return None
+        order = [*self.pieces, *self.others]
+        added, decoder = {symbol: code for code, symbol in self.codes.items()} | {MASK: MASK}, {}
+        for index, name in enumerate(order, NUM_SPECIAL):
+            if name in added:
+                is_mask = name == MASK
+                decoder[str(index)] = {
+                    "content": added[name], "special": True, "normalized": is_mask, "lstrip": is_mask,
+                    "rstrip": False, "single_word": False,
+                }  # fmt: skip
+        listed = [added[name] for name in order if name in added and name != MASK]
+        more = {"added_tokens_decoder": decoder, "legacy_behaviour": self.is_legacy, LISTS[0]: listed}
+        return order, self._files("NllbTokenizer", listed, mask_token=MASK, **more)
+
+
+def _vocabulary(names: Sequence[str]) -> bytes:
+    """Return the content of a `vocab.json`."""
+    return as_json({name: index for index, name in enumerate(names)})
+
+
+def _marian(
+    sides: Sequence[Side], symbols: Sequence[Sequence[str]], settings: Mapping[str, Any], never: frozenset[str],
+    begins_with_pad: bool, max_length: int,
+) -> Tokenizer:  # fmt: skip
+    """Return a Marian tokenizer.
+
+    If `begins_with_pad`, </s> comes first and <pad> last, as in pretrained ones.
+    """
+    if settings["encoder_langtok_last"] and settings["langtoks"]["main"][0] is not None:
+        raise UserError(
+            "A model must have language tokens before its sources for Marian's tokenizer, but has them after "
+            "(`--encoder-langtok-last`); no other tokenizer of `transformers` supports its languages."
+        )
+    codes = {token_of(lang, settings["lang_tok_style"]): f">>{lang}<<" for lang in settings["langs"]}
+    orders = [_marian_order(each, never, begins_with_pad) for each in symbols]
+    names = [
+        [codes.get(each[index], each[index]) for index in order] for each, order in zip(symbols, orders, strict=True)
+    ]
+    if names[0].index(PAD) != names[1].index(PAD):
+        counts = " and ".join(str(len(each)) for each in names)
+        raise UserError(
+            f"A model with two vocabularies must have the same number of symbols in both, because <pad> has one id in "
+            f"`transformers`, but has {counts}."
+        )
+    is_joined = names[0] == names[1]
+    listed = [name for name in names[0] if name.startswith(">>") and name.endswith("<<")]
+    ends = {} if listed else dict(zip(("source_lang", "target_lang"), settings["langs"], strict=False))
+    if listed and f">>{settings['langs'][0]}<<" not in listed:
+        ends = {"source_lang": settings["langs"][0]}
+    values = {
+        "tokenizer_class": "MarianTokenizer", "separate_vocabs": not is_joined, "model_max_length": max_length, **ends,
+        **{name: token for name, token in NAMED.items() if token in names[0]}, LISTS[0]: listed,
+        OURS: {"langs": list(settings["langs"]), "langtoks": list(settings["langtoks"]["main"])},
+    }  # fmt: skip
+    files = {
+        SOURCE_PIECES: sides[0].model, TARGET_PIECES: sides[1].model, SETTINGS: as_json(values),
+        VOCAB: _vocabulary(names[0]), **({} if is_joined else {TARGET_VOCAB: _vocabulary(names[1])}),
+    }  # fmt: skip
+    return Tokenizer(files, tuple(orders[0]), tuple(orders[1]), names[0].index(PAD), names[0].index(EOS))
+
+
+def _marian_order(symbols: Sequence[str], never: frozenset[str], begins_with_pad: bool) -> list[int]:
+    if not begins_with_pad:
+        return list(range(len(symbols)))
+    first = [EOS_ID, SPECIAL.index(UNK), BOS_ID]
+    rest = [index for index in range(len(symbols)) if index not in (*first, PAD_ID)]
+    return [index for index in (*first, *rest, PAD_ID) if symbols[index] not in never]

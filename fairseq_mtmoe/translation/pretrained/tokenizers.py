@@ -1,0 +1,340 @@
+"""Read tokenizers of pretrained translators in Hugging Face's folders.
+
+mBART-50 and NLLB-200 have a SentencePiece model, whose piece ids are one higher in the embedding matrix, followed by
+language codes. M2M-100 has a `vocab.json` beside the SentencePiece model. OPUS-MT has two SentencePiece models and one
+or two `vocab.json`.
+"""
+
+import itertools
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import read_bytes, read_json
+from fairseq_mtmoe.core.piece_models import (
+    BPE,
+    CONTROL,
+    NORMAL,
+    UNIGRAM,
+    UNKNOWN,
+    character_table,
+    check_pre_tokenizer,
+    serialized,
+)
+from fairseq_mtmoe.core.sentencepieces import load_sentencepiece
+from fairseq_mtmoe.translation.data.languages import MBART50
+from fairseq_mtmoe.translation.data.vocabulary import NUM_SPECIAL, Side, Vocabulary
+from fairseq_mtmoe.translation.pretrained.codes import NLLB, SETS
+from fairseq_mtmoe.translation.pretrained.families import MARIAN, MBART, TranslatorConfig
+from fairseq_mtmoe.translation.pretrained.layout import (
+    BRACKETS,
+    EOS,
+    MADE_UP_NAME,
+    MASK,
+    OF_MARIAN,
+    PAD,
+    PLAIN,
+    SPECIAL,
+    UNK,
+    Layout,
+    filled,
+    language_name,
+    token_of,
+)
+
+PIECES, TOKENIZER = "sentencepiece.bpe.model", "tokenizer.json"
+VOCAB, TARGET_VOCAB = "vocab.json", "target_vocab.json"
+SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
+SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+LISTS = ("additional_special_tokens", "extra_special_tokens")
+OURS = "fairseq_mtmoe"  # in `SETTINGS` of Marian's tokenizer in our exports: languages, and their tokens' places
+CODE = re.compile(r"[a-z]{2,4}_[A-Za-z]{2,4}|__\w+__")  # of mBART-50 and NLLB-200: en_XX, eng_Latn
+LISTED_CODE = re.compile(r"[a-z]{2,8}(_\w+)?")  # other forms, of special tokens alone
+CODE_OF_M2M = re.compile(r"__(\w+?)__")
+
+
+class _Files:
+    """The values in the JSON files of a folder's tokenizer; {} for missing files (UserError: one is damaged)."""
+
+    def __init__(self, folder: Path) -> None:
+        names = (TOKENIZER, SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS)
+        self.tokenizer, self.settings, self.special, self.added = (_json(folder / name) for name in names)
+
+    def piece_rows(self) -> dict[str, int]:
+        """Return the rows of the pieces in `tokenizer.json`."""
+        vocabulary = (self.tokenizer.get("model") or {}).get("vocab") or {}
+        if isinstance(vocabulary, dict):
+            return vocabulary
+        return {piece: row for row, (piece, _) in enumerate(vocabulary)}
+
+    def added_rows(self) -> dict[str, int]:
+        """Return the rows of tokens that were added to the pieces."""
+        rows = {token["content"]: token["id"] for token in self.tokenizer.get("added_tokens") or ()}
+        return rows | self.rows_beside()
+
+    def rows_beside(self) -> dict[str, int]:
+        """Return the rows of added tokens in the files beside `tokenizer.json`."""
+        decoder = self.settings.get("added_tokens_decoder") or {}
+        rows = {_content(token): int(row) for row, token in decoder.items()}
+        return rows | {name: int(row) for name, row in self.added.items()}
+
+    def special_tokens(self) -> list[str]:
+        """Return special tokens that are listed without rows, in their order."""
+        tokens: list[str] = []
+        for content in (self.special, self.settings):
+            for key in LISTS:
+                listed = content.get(key) or ()
+                tokens += map(_content, listed.values() if isinstance(listed, dict) else listed)
+        return tokens
+
+    def masks(self) -> list[str]:
+        """Return the mask tokens."""
+        masks = (content.get("mask_token") for content in (self.special, self.settings))
+        return [_content(mask) for mask in masks if mask is not None]
+
+
+def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, Any]) -> Layout:
+    """Return a folder's vocabulary and languages.
+
+    Raises `UserError`: its tokenizer is damaged or not supported.
+
+    values: of the folder's `config.json`.
+    """
+    for path in folder.glob("tokenization_*.py"):  # such as SMaLL-100's, whose sentences differ from M2M-100's
+        raise UserError(f"`{folder}` must have a tokenizer of `transformers`, but has its own, `{path.name}`.")
+    files = _Files(folder)
+    try:
+        if config.model_type == MARIAN or OURS in files.settings:
+            return _of_marian(folder, config, files)
+        if config.model_type == MBART:
+            _expect_mbart50(folder, files.settings, values)
+        return _of_pieces(folder, config, files)
+    except UserError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"`{folder}` must have a tokenizer as `transformers` writes it, but its files have other values."
+        ) from error
+
+
+def _of_pieces(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
+    """Return the layout of an mBART-50, NLLB-200 or M2M-100."""
+    model, listed = _pieces(folder, files), _listed_tokens(folder, files, config)
+    names = _names(folder, model, files, listed)
+    if names.get(config.vocab_size) == MASK:  # the classes add it beyond the rows of a model that has none
+        del names[config.vocab_size]
+    symbols = filled(names, config.vocab_size, folder)
+    style = BRACKETS if config.model_type == MBART else PLAIN
+    is_m2m = (folder / VOCAB).exists()
+    langs, tokens = [], {*SPECIAL, MASK}
+    for index, symbol in enumerate(symbols):
+        is_piece = model.processor.piece_to_id(symbol) != model.processor.unk_id()
+        code = (CODE_OF_M2M if is_m2m else CODE).fullmatch(symbol)
+        is_listed = listed.get(symbol) and LISTED_CODE.fullmatch(symbol)
+        if (code or is_listed) and not is_piece:
+            langs.append(code[1] if is_m2m and code else symbol)
+            tokens.add(symbol)
+            symbols[index] = token_of(langs[-1], style)
+    _expect_no_words(folder, tokens, [*files.added_rows(), *listed])
+    if not langs:
+        raise UserError(
+            f"`{folder}` must name its languages as `{LISTS[0]}` in `{SPECIAL_TOKENS}` or `{SETTINGS}`, or in "
+            f"`{TOKENIZER}`, but does not."
+        )
+    vocabulary = Vocabulary.joined(symbols[NUM_SPECIAL:], model.model)
+    is_legacy = files.settings.get("legacy_behaviour") is True and not is_m2m
+    return Layout(vocabulary, tuple(langs), style, ("src", "tgt"), is_legacy)
+
+
+def _expect_mbart50(folder: Path, settings: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    found = settings.get("tokenizer_class") or values.get("tokenizer_class")
+    if not str(found).startswith("MBart50Tokenizer"):
+        raise UserError(
+            f"`{folder}` must hold an mBART-50, whose tokenizer is an `MBart50Tokenizer`, but names {found!r}: "
+            "mBART-25 (cc25) is not supported, because its language codes end the sentence."
+        )
+
+
+def _pieces(folder: Path, files: _Files) -> Side:
+    """Return a folder's SentencePiece model as a side without symbols."""
+    if (folder / TOKENIZER).exists() and not (folder / PIECES).exists():
+        return Side((), _model_of(files.tokenizer))
+    return Side((), piece_model(folder / PIECES))
+
+
+def piece_model(path: Path) -> bytes:
+    """Return a file's content (UserError: it is not a SentencePiece model)."""
+    model = read_bytes(path, "a SentencePiece model of the tokenizer")
+    if not model:  # the library accepts an empty model and fails later
+        raise UserError(f"`{path}` must be a SentencePiece model, but is empty: download it again.")
+    try:
+        load_sentencepiece(model)
+    except RuntimeError as error:
+        raise UserError(f"`{path}` must be a SentencePiece model, but is another file or damaged.") from error
+    return model
+
+
+def _model_of(tokenizer: Mapping[str, Any]) -> bytes:
+    """Return the SentencePiece model from which a `tokenizer.json` was made.
+
+    Raises `UserError`: there is none.
+    """
+    try:
+        model = tokenizer["model"]
+        kind = {"Unigram": UNIGRAM, "BPE": BPE}[model["type"]]
+        listed = model["vocab"]
+        if kind == BPE:
+            listed = [(name, -rank) for rank, name in enumerate(sorted(listed, key=listed.get))]
+        if [name for name, _ in listed[:NUM_SPECIAL]] != list(SPECIAL):
+            raise ValueError(f"its first pieces are not {SPECIAL}")
+        check_pre_tokenizer(tokenizer["pre_tokenizer"])
+        others = {*SPECIAL, *(token["content"] for token in tokenizer["added_tokens"])}
+        pieces = [(name, float(score), NORMAL) for name, score in listed if name not in others]
+        first = [(UNK, 0.0, UNKNOWN), (SPECIAL[0], 0.0, CONTROL), (EOS, 0.0, CONTROL)]
+        special = {"unk": 0, "bos": 1, "eos": 2, "pad": -1}
+        return serialized(first + pieces, character_table(tokenizer["normalizer"]), special, kind)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"`{TOKENIZER}` must have a SentencePiece model if there is no `{PIECES}` beside it, but has none: copy "
+            f"the `{PIECES}` of the model from which this one was trained."
+        ) from error
+
+
+def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> dict[int, str]:
+    """Return the names of the embedding matrix' rows: pieces, then added tokens.
+
+    Tokens that are `listed` without ids have the free rows after the pieces, as the classes number their codes before
+    any token that a user adds.
+    """
+    if (folder / VOCAB).exists():
+        names = _numbered(folder / VOCAB)
+        if [names.get(index) for index in range(NUM_SPECIAL)] != list(SPECIAL):
+            raise UserError(f"`{folder / VOCAB}` must begin with {', '.join(SPECIAL)}, but does not.")
+    else:
+        processor = side.processor
+        pieces = [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
+        if sorted(pieces[: NUM_SPECIAL - 1]) != sorted((SPECIAL[0], EOS, UNK)):
+            raise UserError(f"`{folder / PIECES}` must begin with <unk>, <s> and </s>, but does not.")
+        names = dict(enumerate((*SPECIAL, *pieces[NUM_SPECIAL - 1 :])))
+    rows, end = {name: index for index, name in names.items()}, max(names) + 1
+    tokens = files.piece_rows() | files.added_rows()
+    for name, index in sorted(tokens.items(), key=lambda token: token[1]):
+        if name not in rows and names.setdefault(index, name) != name:
+            raise UserError(
+                f"`{folder}` must have one token for each row of its matrix, but has `{names[index]}` and `{name}` for "
+                f"row {index}."
+            )
+        rows.setdefault(name, index)
+    free = (row for row in itertools.count(end) if row not in names)
+    # An old class of NLLB's has its codes even if a user's list replaced them
+    unlisted = NLLB if max(names) - end > len(NLLB) and NLLB[0] not in rows else ()
+    for name in dict.fromkeys((*unlisted, *listed)):
+        if name not in rows:
+            names[next(free)] = name
+    if max(names) + 1 != len(names) and not (folder / VOCAB).exists():
+        raise UserError(
+            f"`{folder}` must have a token for each row of its matrix up to the last code, but has none for row "
+            f"{next(free)}: `{PIECES}` or `{TOKENIZER}` is another model's."
+        )
+    return names
+
+
+def _expect_no_words(folder: Path, tokens: Collection[str], added: Iterable[str]) -> None:
+    """Raise a `UserError` if text would be cut at `added` tokens, which our text is not."""
+    for name in added:
+        if name not in tokens and MADE_UP_NAME.fullmatch(name) is None:
+            raise UserError(
+                f"`{folder}` must have no tokens beside pieces and language codes such as eng_Latn, but has {name!a}, "
+                "at which `transformers` cuts text before SentencePiece does."
+            )
+
+
+def _numbered(path: Path) -> dict[int, str]:
+    """Return the tokens of a `vocab.json` by their ids (UserError: it is no vocabulary)."""
+    rows = read_json(path, "the vocabulary of a tokenizer")
+    names = {row: name for name, row in rows.items()}
+    if len(names) != len(rows) or not all(isinstance(row, int) for row in names):
+        raise UserError(f"`{path}` must give each token an id of its own, but does not.")
+    return names
+
+
+def _listed_tokens(folder: Path, files: _Files, config: TranslatorConfig) -> dict[str, bool]:
+    """Return special tokens that are listed without ids, in their order, and whether each can be a code."""
+    tokens = dict.fromkeys(files.special_tokens(), True)
+    masks = dict.fromkeys(files.masks(), False)
+    if (folder / VOCAB).exists():  # version 4 of `transformers` may save only the name of the code set
+        default = None if any(map(CODE_OF_M2M.fullmatch, tokens)) else "m2m100"
+        codes = SETS.get(str(files.settings.get("language_codes", default)), ())
+        tokens = {**dict.fromkeys((token_of(code, PLAIN) for code in codes), True), **tokens}
+        return tokens | masks
+    if config.model_type == MBART:
+        tokens = {**dict.fromkeys(MBART50, True), **tokens}
+    return tokens | {MASK: False} | masks  # M2M-100 has no mask
+
+
+def _content(token: Any) -> str:
+    content: str = token["content"] if isinstance(token, dict) else token
+    return content
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Return a file's content, or {} without the file (UserError: it is no dictionary)."""
+    content = read_json(path) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise_invalid(str(path), "a dictionary", content)
+    return content
+
+
+# ---- Marian ----
+
+
+def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
+    settings = files.settings
+    models = [piece_model(folder / name) for name in (SOURCE_PIECES, TARGET_PIECES)]
+    is_joined = config.share_encoder_decoder_embeddings
+    numbered, added = _numbered(folder / VOCAB), files.rows_beside()
+    _expect_no_words(folder, {*SPECIAL, *filter(OF_MARIAN.fullmatch, added)}, added)
+    new = {index: name for name, index in added.items() if index not in numbered}
+    names = filled(numbered | new, config.vocab_size, folder)
+    targets = names
+    if not is_joined:
+        targets = filled({**new, **_numbered(folder / TARGET_VOCAB)}, config.decoder_vocab_size, folder)
+    for side in (names, targets):
+        for token, index in ((PAD, config.pad_token_id), (EOS, config.eos_token_id)):
+            if token not in side or side.index(token) != index:
+                raise UserError(f"`{folder}` must have {token} as token {index}, as in `config.json`, but has not.")
+        if UNK not in side:
+            raise UserError(f"`{folder}` must have {UNK} in its vocabulary, but has not.")
+    codes = [language_name(folder / VOCAB, found[1]) for found in map(OF_MARIAN.fullmatch, names) if found is not None]
+    ends = [language_name(folder / SETTINGS, settings.get(f"{side}_lang") or side) for side in ("source", "target")]
+    langs = tuple(dict.fromkeys([ends[0], *codes] if codes else ends))
+    langtoks: tuple[str | None, str | None] = ("tgt" if codes else None, None)
+    if OURS in settings:
+        langs, langtoks = tuple(settings[OURS]["langs"]), settings[OURS]["langtoks"]
+    sides, rows = [], []
+    for each, model in zip((names, targets), models, strict=True):
+        symbols, ids = _marian_side(each, langs)
+        sides.append(Side(tuple(symbols), model))
+        rows.append(ids)
+    if all(ids == tuple(range(len(ids))) for ids in rows):
+        rows = []
+    return Layout(Vocabulary(*sides), langs, PLAIN, (langtoks[0], langtoks[1]), False, *rows)
+
+
+def _marian_side(names: list[str], langs: tuple[str, ...]) -> tuple[list[str], tuple[int | None, ...]]:
+    """Return the symbols after fairseq's four, and the rows of all.
+
+    Languages without a code have no row.
+    """
+    index_of = {name: index for index, name in enumerate(names)}
+    symbols, rows = [], [index_of.get(name) for name in SPECIAL]
+    for index, name in enumerate(names):
+        if name not in SPECIAL:
+            found = OF_MARIAN.fullmatch(name)
+            symbols.append(token_of(found[1], PLAIN) if found is not None else name)
+            rows.append(index)
+    known = set(symbols)
+    more = [token for token in (token_of(lang, PLAIN) for lang in langs) if token not in known]
+    return symbols + more, (*rows, *(None for _ in more))

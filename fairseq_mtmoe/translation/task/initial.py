@@ -1,0 +1,143 @@
+"""The model that a run starts from: `--init-model`, a file of `mtmoe import-hf` or a dense checkpoint.
+
+It determines the new model's sizes, its languages and their tokens, and the vocabulary of the data.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from omegaconf import open_dict
+from torch import Tensor
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS, MOE
+from fairseq_mtmoe.checkpoints.rebuild import check_sizes, model_options, plain
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.core.transformer_options import TranslatorForm
+from fairseq_mtmoe.translation.data.new_language import with_codes
+from fairseq_mtmoe.translation.data.vocabulary import NUM_SPECIAL, Vocabulary
+from fairseq_mtmoe.translation.task import options
+
+logger = logging.getLogger(__name__)
+
+# Options, by fairseq's names, that the weights determine; the run's options determine all else.
+_STACK = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before", "learned_pos")
+LIMITS = ("max_source_positions", "max_target_positions")
+SIZES = (
+    *(f"{side}_{name}" for side in ("encoder", "decoder") for name in _STACK),
+    *("decoder_input_dim", "decoder_output_dim", "activation_fn", "layernorm_embedding", "no_scale_embedding"),
+    *("share_all_embeddings", "share_decoder_input_output_embed", "no_token_positional_embeddings"),
+    *("no_decoder_final_norm", *LIMITS),
+    *(field.name for field in fields(TranslatorForm)),
+)
+
+
+@dataclass(frozen=True)
+class InitialModel:
+    """A dense translator that a run starts from."""
+
+    path: str
+    sizes: Mapping[str, Any]
+    settings: Mapping[str, Any]  # its task's state
+    weights: Mapping[str, Tensor]  # memory-mapped: read on first use
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The vocabulary with a symbol for each row of the embeddings, if it is known."""
+        vocabulary = Vocabulary.of_state(self.settings)
+        return None if vocabulary is None else with_codes(vocabulary, self.settings)
+
+    @property
+    def forms(self) -> dict[str, Any]:
+        """The task options that the model determines: languages and language tokens."""
+        return {name: self.settings[name] for name in options.FORMS if name in self.settings}
+
+    def check(self, source: Any, target: Any, data: str) -> None:
+        """Check a data directory's dictionaries, with their language tokens (UserError)."""
+        vocabulary = self.vocabulary
+        sides = (None, None) if vocabulary is None else (vocabulary.source.symbols, vocabulary.target.symbols)
+        for dictionary, symbols, name in zip((source, target), sides, EMBEDDINGS, strict=True):
+            data_symbols, rows = tuple(dictionary.symbols[NUM_SPECIAL:]), len(self.weights[name])
+            if len(dictionary) != rows or data_symbols != (symbols or data_symbols):
+                raise UserError(
+                    f"`{data}` must be a data directory with the vocabulary of `{self.path}`, but has another; "
+                    f"`mtmoe prepare … --vocabulary-of {self.path}` makes one."
+                )
+
+    def note_sizes(self, cfg: Any) -> None:
+        """Set this model's sizes in a new model's options."""
+        changed = {name: value for name, value in self.sizes.items() if name in cfg and cfg.get(name) != value}
+        if changed:
+            logger.info(f"from {self.path}: {', '.join(f'{name} = {value}' for name, value in changed.items())}")
+        with open_dict(cfg):
+            cfg.update(changed)
+
+
+def expect_sizes(path: str, given: Mapping[str, Any]) -> None:
+    """Compare a user's options with the model in a file (UserError: other sizes)."""
+    sizes = _model_options(file_io.peek(path) or {})
+    for name in (name for name in SIZES if name in sizes and name in given):
+        size, value = sizes[name], given[name]
+        is_limit = name in LIMITS and isinstance(size, int) and value <= size  # shorter sentences fit, too
+        if str(value) != str(size) and not is_limit:
+            raise UserError(
+                f"`{flag(name)}` must be {size}, as in the model of `--init-model`, or be left out, but is {value}."
+            )
+
+
+def load(path: str) -> InitialModel:
+    """Return the model in a file (UserError: no dense translator)."""
+    state = file_io.load(path, mapped=True, remedy="write it anew")
+    sizes, weights = _model_options(state), state.get("model") or {}
+    if not weights.keys() >= {*EMBEDDINGS} or not sizes:
+        raise UserError(
+            "`--init-model` must be a translator, in a file of `mtmoe import-hf` or a dense checkpoint, but "
+            f"`{path}` has none."
+        )
+    if any(MOE in name for name in weights):
+        raise UserError(
+            f"`--init-model` must be a dense model, but `{path}` has experts; use `--finetune-from-model` for it."
+        )
+    model_sizes = {name: sizes[name] for name in SIZES if name in sizes}
+    check_sizes(path, list(model_sizes.items()), weights)
+    return InitialModel(path, model_sizes, {**_stock_forms(state), **(state.get("task_state") or {})}, weights)
+
+
+def check_places(
+    path: str, state: Mapping[str, Any], langs: Sequence[str], tasks: Sequence[str], goes_on: bool
+) -> None:
+    """Check that languages and tasks have their places of a checkpoint: a place is a token, a gate or an expert.
+
+    A run that `goes_on` is refused (UserError); one that starts from the weights alone is warned.
+    """
+    model, saved = _model_options(state), (state.get("task_state") or {}).get("langs") or []
+    names = (model.get("task_names") or "").split(",")
+    for option, before, now in (("--langs", saved, langs), ("the tasks of --task-ids", names, tasks)):
+        # Tables of another length do not fit, and loading says so; only of fixed experts there may be more than tasks.
+        if not any(before) or (len(before) != len(now) and "fixed" not in (model.get("expert_gates") or "")):
+            continue
+        place = next((place for place, both in enumerate(zip(before, now, strict=False)) if len(set(both)) > 1), None)
+        if place is None:
+            continue
+        if goes_on:
+            raise_invalid(option, f"{','.join(before)} in this order, to continue from `{path}`", ",".join(now))
+        logger.warning(
+            f"{now[place]} begins with the weights of {before[place]}, since {path} has {','.join(before)} in this "
+            f"order, and the run has {','.join(now)}"
+        )
+
+
+def _model_options(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint's model options; fairseq 0.9 and 0.10 keep them in `args`."""
+    return model_options(state) or plain(state.get("args"))
+
+
+def _stock_forms(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `FORMS` from the options that stock fairseq's multilingual task saves."""
+    task = plain((state.get("cfg") or {}).get("task")) or plain(state.get("args"))
+    langs = task.get("langs")
+    if not isinstance(langs, list) or not all(isinstance(lang, str) for lang in langs):
+        return {}
+    return {name: task[name] for name in options.FORMS if task.get(name) is not None}

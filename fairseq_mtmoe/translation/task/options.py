@@ -1,0 +1,344 @@
+"""Conversion of `translation_heated`'s configuration to the arguments that fairseq's multilingual classes expect.
+
+Strings become lists and dictionaries once the configuration is complete. Wrong options are refused before anything is
+loaded. Checkpoints store `SETTINGS`, which replace the options of generation (`take_over`): with another order of
+`langs`, a language would get the token and the gate of another one.
+"""
+
+import ast
+import itertools
+import logging
+import os
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fairseq import utils
+from fairseq.data import Dictionary
+from fairseq.data.multilingual import multilingual_utils
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid, shortened, unknown_language, visible
+from fairseq_mtmoe.core.files import read_json, read_text, text_lines
+from fairseq_mtmoe.core.options import check_rules
+from fairseq_mtmoe.core.typed import OR_LIST, at_least, fault
+from fairseq_mtmoe.translation.data.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
+from fairseq_mtmoe.translation.data.recorded_sizes import folders_in, with_shards
+from fairseq_mtmoe.translation.data.vocabulary import NEW_SYMBOLS
+from fairseq_mtmoe.translation.task.config import TranslationHeatedConfig
+
+logger = logging.getLogger(__name__)
+
+TASK_IDS = ("target", "source", "pair")
+FORMS = (
+    *("langs", "langtoks", "langtoks_specs", "lang_tok_style", "encoder_langtok_last"),
+    *("lang_tok_replacing_bos_eos", "enable_lang_ids"),
+)
+SETTINGS = (*FORMS, "task_ids")
+
+
+# Rules for the values of an option's dictionary.
+_TOKENS = Annotated[tuple[str | None, str | None], OR_LIST]
+_VALUES: dict[str, tuple[str, Any]] = {
+    "langtoks": ("two language tokens such as ('src', 'tgt'), or None in their place", _TOKENS),
+    "extra_data": ("a data directory", str),
+    "extra_lang_pairs": ("a list such as en-de,en-ro", str),
+    "sampling_weights": ("a number of at least 0", Annotated[float, at_least(0)]),
+}
+
+
+def arguments(cfg: Any, forms: Mapping[str, Any] | None = None, has_data: bool = True) -> Namespace:
+    """Return the arguments, checked as far as possible without dictionaries and data.
+
+    forms: `FORMS` of the model that the run starts from, which replace the options.
+    has_data: without data, the languages must be given, and no dictionary files are needed.
+    """
+    args = Namespace(**_values(cfg, forms or {}))
+    if has_data and not args.data:
+        raise_invalid("data", "a data directory", args.data)
+    args.data = with_shards(folders_in(args.data)) if has_data else ""
+    _check_choices(args)
+    _read_dictionaries(args)
+    args.insists_on_tokens = "main" in (args.langtoks or {})  # fairseq completes them by other options
+    args.extra_data = args.extra_data and {kind: with_shards(data) for kind, data in args.extra_data.items()}
+    args.langtoks_specs = args.langtoks_specs.split(",")
+    args.lang_pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
+    _complete_languages(args)
+    _check_task_ids(args)
+    _check_pairs(args, "langs" in (forms or {}))
+    if has_data:
+        _check_dictionaries(args)
+    return args
+
+
+def is_training(args: Namespace) -> bool:
+    """Return whether options are for training; only generation has --source-lang."""
+    return args.source_lang is None and args.target_lang is None
+
+
+def all_pairs(args: Namespace) -> list[str]:
+    """Return the pairs to train of all kinds of data, without duplicates."""
+    extra = [pair for pairs in (args.extra_lang_pairs or {}).values() for pair in pairs.split(",")]
+    return list(dict.fromkeys(args.lang_pairs + extra))
+
+
+def _pairs_to_load(args: Namespace) -> list[str]:
+    return all_pairs(args) if is_training(args) else [f"{args.source_lang}-{args.target_lang}"]
+
+
+def task_names(args: Namespace, langs: list[str]) -> list[str]:
+    """Return the tasks of `--task-ids`: pairs, or languages or groups in `langs` order."""
+    if args.task_ids == "pair":
+        return all_pairs(args)
+    return list(dict.fromkeys(task_of_language(args.task_ids, lang) for lang in langs))
+
+
+def task_of_language(task_ids: str, lang: str) -> str:
+    """Return a language's group if `--task-ids` names it in one, else the language."""
+    return next((group for group in task_ids.split(",") if lang in group.split("+")), lang)
+
+
+def _check_task_ids(args: Namespace) -> None:
+    named = [lang for group in args.task_ids.split(",") for lang in group.split("+")]
+    if args.task_ids in TASK_IDS:
+        return
+    if "+" not in args.task_ids or len(set(named)) < len(named) or (args.langs and not set(named) <= set(args.langs)):
+        rule = f"one of {', '.join(TASK_IDS)}, or groups such as de+nl,es+it of the languages, each named once"
+        raise_invalid("--task-ids", rule, args.task_ids)
+
+
+def _values(cfg: Any, forms: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as on the command line, also for checkpoints of fairseq's own task."""
+    values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
+    values = {**values, **forms, **({"lang_dict": None} if "langs" in forms else {})}
+    for name in ("langs", "lang_pairs", "langtoks_specs"):
+        if isinstance(values[name], list):
+            values = {**values, name: ",".join(values[name])}
+    pads = {name: str(values[name]) for name in ("left_pad_source", "left_pad_target")}
+    return {name: value for name, value in {**values, **pads}.items() if name != "_name"}
+
+
+def _contents(value: str) -> str:
+    """Return the value, or the content of the file of this name, as in fairseq."""
+    return read_text(value).strip() if os.path.isfile(value) else value
+
+
+def _check_choices(args: Namespace) -> None:
+    check_rules(args, TranslationHeatedConfig)
+    style = os.path.join(utils.split_paths(args.data)[0], TOKEN_STYLE)
+    if is_training(args) and os.path.isfile(style) and args.lang_tok_style != (wanted := read_text(style).strip()):
+        raise_invalid("--lang-tok-style", f"{wanted}, the style of the data's recipe in {style}", args.lang_tok_style)
+    for name in ("sample_pieces", "lang_tok_replacing_bos_eos"):
+        if args.load_alignments and getattr(args, name):
+            raise_invalid("--load-alignments", f"off with {flag(name)}", True)
+
+
+def _read_dictionaries(args: Namespace) -> None:
+    for name in _VALUES:
+        setattr(args, name, _dictionary(name, getattr(args, name)))
+    if path := args.sampling_weights_from_file:
+        args.sampling_weights = read_json(path, "the JSON file of --sampling-weights-from-file")
+        if not isinstance(args.sampling_weights, dict):
+            raise_invalid(f"the content of {path}", "a dictionary", args.sampling_weights)
+    for name, (rule, kind) in _VALUES.items():
+        for key, value in (getattr(args, name) or {}).items():
+            if fault(value, kind) is not None:
+                raise_invalid(f"the value of {key} in {flag(name)}", rule, value)
+
+
+def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
+    if text is None or isinstance(text, dict):
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # a list as a key, a thousand brackets
+        value = None
+    if not isinstance(value, dict):
+        raise_invalid(flag(name), "a Python dictionary", text)
+    return value
+
+
+def _complete_languages(args: Namespace) -> None:
+    """Fill in `langs` from the options, the pairs or, in generation, the data directory."""
+    if args.langs and args.lang_dict:
+        raise UserError("`--langs` and `--lang-dict` exclude each other: give one of them.")
+    if is_training(args) and not args.lang_pairs:
+        raise UserError("`--lang-pairs` must list the pairs to train, such as en-de,en-ro, but is missing.")
+    if not is_training(args) and not (args.source_lang and args.target_lang):
+        raise UserError("`--source-lang` and `--target-lang` must be given together, but one is missing.")
+    if args.lang_dict:
+        if not os.path.isfile(args.lang_dict):
+            raise_invalid("--lang-dict", "an existing file", args.lang_dict)
+        args.langs = [line.strip() for line in text_lines(args.lang_dict) if line.strip()]
+        args.lang_dict = None
+    elif args.langs:
+        args.langs = args.langs.split(",")
+    elif args.lang_pairs:
+        args.langs = sorted({lang for pair in all_pairs(args) for lang in pair.split("-")})
+    else:
+        folder = utils.split_paths(args.data)[0]
+        _check_folder(folder)
+        langs = found_languages(folder)
+        if not langs:
+            raise_invalid("data", "a directory with binarized data such as train.en-de.en.idx", folder)
+        args.langs_beyond_data = [lang for lang in (args.source_lang, args.target_lang) if lang not in langs]
+        args.langs = langs + args.langs_beyond_data
+    if args.lang_pairs is None:
+        args.lang_pairs = _pairs_to_load(args)
+
+
+def _check_folder(folder: str) -> None:
+    if not os.path.isdir(folder):
+        raise_invalid("data", "an existing directory", folder)
+
+
+def found_languages(folder: str) -> list[str]:
+    """Return the languages in the names of a folder's index files, sorted."""
+    return sorted({lang for side in indexed_sides(folder) for lang in (side.source, side.target)})
+
+
+def _check_pairs(args: Namespace, are_of_model: bool) -> None:
+    for pair in _pairs_to_load(args):
+        if not re.fullmatch(r"[^-]+-[^-]+", pair):
+            raise_invalid("--lang-pairs", "a list such as en-de,en-ro", pair)
+        for lang in pair.split("-"):
+            if lang not in args.langs:
+                if are_of_model:
+                    raise unknown_language("--lang-pairs", lang, args.langs)
+                known = shortened(args.langs, lang)
+                raise UserError(f"The language {lang} of the pair {pair} is unknown; known languages are {known}.")
+
+
+def _check_dictionaries(args: Namespace) -> None:
+    folders = utils.split_paths(args.data)
+    for folder in folders:
+        _check_folder(folder)
+    for name in ("source_dict", "target_dict", "fixed_dictionary"):
+        path = getattr(args, name)
+        if path and not os.path.isfile(path):
+            raise_invalid(flag(name), "an existing file", path)
+    if args.fixed_dictionary:
+        return
+    for pair in _pairs_to_load(args):
+        for side, lang in zip(("source_dict", "target_dict"), pair.split("-"), strict=True):
+            file = dictionary_name(lang)
+            if getattr(args, side) or os.path.isfile(os.path.join(folders[0], file)):
+                continue
+            joined = None if is_training(args) else joined_dictionary(folders[0])
+            if joined is None:
+                raise UserError(f"The dictionary of {lang} is missing: there is no {file} in {folders[0]}.")
+            setattr(args, side, joined)
+
+
+def check_training(args: Namespace) -> None:
+    """Check that options are for training, and leave no data out (UserError).
+
+    A validation of older checkpoints accepts extra data without pairs, which fairseq ignores.
+    """
+    if not is_training(args):
+        raise UserError("`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`.")
+    kinds = {name: {"main", *(getattr(args, name) or {})} for name in ("extra_data", "extra_lang_pairs")}
+    for name, other in itertools.permutations(kinds):
+        if missing := kinds[other] - kinds[name]:
+            raise_invalid(flag(name), f"a dictionary with {min(missing)}, as {flag(other)} has it", getattr(args, name))
+
+
+def saved_settings(args: Namespace) -> dict[str, Any]:
+    """Return the settings and the pairs that a checkpoint stores, as plain containers."""
+    return {**{name: getattr(args, name) for name in SETTINGS}, "lang_pairs": all_pairs(args)}
+
+
+def new_symbols(settings: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of new source and target symbols to train (UserError: none)."""
+    counts: list[int] = settings.get(NEW_SYMBOLS, [])
+    if not any(counts):
+        raise UserError(
+            "`--train-only` must have new symbols to train, but `--init-model` names no file of `mtmoe extend`."
+        )
+    return counts
+
+
+def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
+    """Replace the options by a checkpoint's settings; return whether any changed."""
+    changed = _differing(args, state)
+    for name, value in changed.items():
+        logger.info(f"from the checkpoint: {name} = {visible(value)} instead of {getattr(args, name)}")
+        setattr(args, name, value)
+    for pair in _pairs_to_load(args) if changed else ():
+        for option, lang in zip(("--source-lang", "--target-lang"), pair.split("-"), strict=True):
+            if lang not in args.langs:
+                named_by = "a language of --lang-pairs" if is_training(args) else option
+                raise_invalid(named_by, f"one of the model's languages {shortened(args.langs, lang)}", lang)
+    return bool(changed)
+
+
+def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
+    """Warn of settings, languages apart, that differ from the checkpoint that a run begins with."""
+    changed = _differing(args, state)
+    for name in [name for name in changed if name != "langs"]:
+        was = f"{name} was {visible(changed[name])} when the checkpoint was trained"
+        logger.warning(f"{was}, and is {getattr(args, name)} from now on")
+
+
+def _differing(args: Namespace, state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: state[name] for name in SETTINGS if name in state and state[name] != getattr(args, name)}
+
+
+def check_language_tokens(args: Namespace, dictionary: Dictionary, of: str = "") -> None:
+    """Check that the dictionary has the tokens that `--langtoks` needs (UserError).
+
+    of: whose options these are, for the error.
+    """
+    for spec in {spec for specs in args.langtoks.values() for spec in specs if spec is not None}:
+        token = multilingual_utils.get_lang_tok(args.langs[0], args.lang_tok_style, spec)
+        if token not in dictionary:
+            rule = f"kinds of data that give {token}, which `{spec}` in --langtoks needs"
+            raise_invalid(f"--langtoks-specs{of}", rule, ",".join(args.langtoks_specs))
+
+
+def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Namespace) -> None:
+    """Replace the dictionaries' language tokens by those of `args`.
+
+    sizes: the number of symbols before the language tokens, by the dictionary's `id`.
+    """
+    for dictionary in {id(dictionary): dictionary for dictionary in dicts.values()}.values():
+        size = sizes[id(dictionary)]
+        for symbol in dictionary.symbols[size:]:
+            del dictionary.indices[symbol]
+        del dictionary.symbols[size:], dictionary.count[size:]
+        multilingual_utils.augment_dictionary(
+            dictionary=dictionary,
+            language_list=args.langs,
+            lang_tok_style=args.lang_tok_style,
+            langtoks_specs=args.langtoks_specs,
+            extra_data=args.extra_data,
+        )
+
+
+# ---- generation ----
+
+_LEFT_OUT = {
+    "replace_unk": "as data of `--task translation_heated` have no text to take words from",
+    "lm_path": "as a language model does not have the language tokens of `--task translation_heated`",
+    "constraints": "as fairseq has no constraints for multilingual tasks",
+    **dict.fromkeys(("print_step", "retain_iter_history"), "as no model of ours writes in iterations"),
+}
+
+
+def check_decoding(args: Namespace) -> None:
+    """Check generation options that fairseq does not check itself (UserError: they cannot work)."""
+    if not hasattr(args, "nbest"):
+        return
+    left_out = {name: why for name, why in _LEFT_OUT.items() if getattr(args, name)}
+    if args.diverse_beam_groups > 0:
+        left_out["diverse_beam_groups"] = "as fairseq's search by groups fails when a sentence has ended"
+    if hasattr(args, "buffer_size"):  # fairseq-interactive
+        why = "as `fairseq-interactive` has no references"
+        left_out |= {name: why for name in ("score_reference", "prefix_size") if getattr(args, name)}
+    for name, why in left_out.items():
+        raise UserError(f"`{flag(name)}` must be left out, {why}.")
+    if args.no_repeat_ngram_size == 1:
+        raise_invalid("--no-repeat-ngram-size", "at least 2, or 0 for none", 1)
+    if args.score_reference and args.print_alignment == "soft":
+        raise_invalid("--print-alignment", "hard with `--score-reference`", "soft")

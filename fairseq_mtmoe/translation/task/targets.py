@@ -1,0 +1,38 @@
+"""Whether a translator can tell its target languages apart: by a language token, or by parts for tasks."""
+
+import logging
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_mtmoe.core.errors import UserError, shortened
+from fairseq_mtmoe.slots.slot import unwrapped
+from fairseq_mtmoe.slots.sparse_model import depends_on_tasks
+
+NO_TOKENS = "--langtoks \"{'main': (None, None)}\""  # how a run insists
+
+logger = logging.getLogger(__name__)
+
+
+def check_targets(args: Namespace, task_id: Callable[[str], int], model: Any) -> None:
+    """Check that a training's model can tell targets apart (UserError), or a user insists."""
+    if "tgt" in args.langtoks["main"]:
+        return
+    by_task = depends_on_tasks(unwrapped(model))
+    targets: dict[tuple[str, int | None], list[str]] = {}
+    for pair in args.lang_pairs:
+        source, _, target = pair.partition("-")
+        targets.setdefault((source, task_id(pair) if by_task else None), []).append(target)
+    for (source, _), languages in targets.items():
+        if len(languages) == 1:
+            continue
+        alike = f"{shortened(languages)} apart, the targets of {source}"
+        if not args.insists_on_tokens:
+            raise UserError(
+                f"`--decoder-langtok` or `--encoder-langtok tgt` must be given to tell {alike}, but neither is; "
+                f"`{NO_TOKENS}` trains without language tokens."
+            )
+        logger.warning(
+            f"The model has no language token and no gate to tell {alike}: it writes the same for all of them, "
+            "unless the text names its target."
+        )
