@@ -70,12 +70,18 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"`{path}` must hold the settings of its model, but does not: it is damaged.") from error
+        raise UserError(
+            f"`{path}` must hold the settings of its model, but does not: it is damaged."
+        ) from error
 
 
 def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Raise `UserError` if Hugging Face's classes lack parts of the model, with advice on what to do instead."""
-    advice = "use `mtmoe predict`" if options.get("t5") else "train `--arch mt_dense` instead, or use `mtmoe predict`"
+    advice = (
+        "use `mtmoe predict`"
+        if options.get("t5")
+        else "train `--arch mt_dense` instead, or use `mtmoe predict`"
+    )
     if not (options.get("t5") or options.get("encoder")):
         advice = "train a `--arch base_dense` on its translations"
         if DECODER not in content["model"]:
@@ -90,10 +96,14 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
     }
     for what, is_there in parts.items():
         if is_there:
-            raise UserError(f"`{path}` must be a dense model, but has {what}, which `transformers` lacks; {advice}.")
+            raise UserError(
+                f"`{path}` must be a dense model, but has {what}, which `transformers` lacks; {advice}."
+            )
 
 
-def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:
+def _t5(
+    path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]
+) -> Exported:
     config = replace(T5Config(**json.loads(options["t5"])), dropout_rate=options["dropout"])
     state = bare_state(state, config)
     check_tensors(path, of_t5.wanted_tensors(config), state)
@@ -101,12 +111,18 @@ def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], stat
     return Exported(PretrainedT5(config, pieces, state))
 
 
-def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:
+def _encoder(
+    path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]
+) -> Exported:
     config = replace(
         EncoderConfig(**json.loads(options["encoder"])), hidden_dropout_prob=options["dropout"],
         attention_probs_dropout_prob=options["attention_dropout"], has_pooler=False,
     )  # fmt: skip
-    own = {name.removeprefix(ENCODER): value for name, value in state.items() if not name.startswith(HEADS)}
+    own = {
+        name.removeprefix(ENCODER): value
+        for name, value in state.items()
+        if not name.startswith(HEADS)
+    }
     check_tensors(path, of_bert.wanted_tensors(config), own)
     head, said = _head(options, config, state)
     files = _tokenizer_files(content["task_state"]["tokenizer"], config)
@@ -120,24 +136,42 @@ def _head(
     sizes = heads_from_text(options["heads"])
     ((task, size), *others) = sizes.items()
     if others or not size.has_bias or size.num_words or size.per_token or size.per_word:
-        named = f"the heads of {', '.join(sizes)} (a class has one)" if others else f"the head of {task}"
+        named = (
+            f"the heads of {', '.join(sizes)} (a class has one)"
+            if others
+            else f"the head of {task}"
+        )
         return None, f"; left out: {named} (read last_hidden_state: the pooler is not trained)"
     weight, bias = state[f"{HEADS}{task}.weight"], state[f"{HEADS}{task}.bias"]
-    if (tuple(weight.shape), tuple(bias.shape)) != ((size.num_outputs, config.hidden_size), (size.num_outputs,)):
+    if (tuple(weight.shape), tuple(bias.shape)) != (
+        (size.num_outputs, config.hidden_size),
+        (size.num_outputs,),
+    ):
         raise ValueError("of other sizes")
     # Checkpoints up to 0.2.0 have no labels, and get numbers.
     numbers = map(str, range(size.num_outputs))
-    labels = tuple(labels_of("the checkpoint", options).get(task) or numbers) if size.num_outputs > 1 else ()
+    labels = (
+        tuple(labels_of("the checkpoint", options).get(task) or numbers)
+        if size.num_outputs > 1
+        else ()
+    )
     return of_bert.classifier(config, weight, bias, labels), f", with the head of {task}"
 
 
 def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:
     """Return the tokenizer's files for AutoTokenizer; BERT's own class could normalize text differently."""
     tokenizer = load_tokenizer(serialized)
-    inputs = ["input_ids", *(["token_type_ids"] if config.type_vocab_size > 1 else []), "attention_mask"]
+    inputs = [
+        "input_ids",
+        *(["token_type_ids"] if config.type_vocab_size > 1 else []),
+        "attention_mask",
+    ]
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.max_positions,
                                 "model_input_names": inputs}  # fmt: skip
     for kind, names in TOKENS.items():
         if found := [name for name in names if tokenizer.token_to_id(name) is not None]:
             settings[kind] = found[0]
-    return {"tokenizer.json": serialized, "tokenizer_config.json": json.dumps(settings, indent=2) + "\n"}
+    return {
+        "tokenizer.json": serialized,
+        "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+    }

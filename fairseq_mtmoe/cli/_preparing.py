@@ -54,9 +54,13 @@ def prepare_corpora(
         command_line = training_command(made, quoted, shlex.quote(str(vocabulary_of)))
         click.echo(f"To train on it:\n\n{command_line}\n")
     if vocabulary_of is None:
-        click.echo(f"`mtmoe suggest {quoted}` prints a command for this amount of data and this machine.")
+        click.echo(
+            f"`mtmoe suggest {quoted}` prints a command for this amount of data and this machine."
+        )
     elif not has_experts:
-        click.echo("It trains all weights, and the model loses in its other languages: docs/how_to/pretrained.md.")
+        click.echo(
+            "It trains all weights, and the model loses in its other languages: docs/how_to/pretrained.md."
+        )
     if vocabulary is not None:
         click.echo(vocabulary.how_to_go_on(data))
     if shards := shards_of(made, quoted):
@@ -68,8 +72,14 @@ def _say_unread(recipe: Recipe, raw: Path) -> None:
     if not raw.is_dir() or not any(corpus.is_open for corpus in recipe.corpora):
         return
     read = {file for corpus in recipe.found_in(raw).corpora for file in corpus.files}
-    sides = ((path.name, read_side_name(path.name)) for path in sorted(raw.iterdir()) if path.is_file())
-    unread = [name for name, side in sides if name not in read and side and side.lang in (side.source, side.target)]
+    sides = (
+        (path.name, read_side_name(path.name)) for path in sorted(raw.iterdir()) if path.is_file()
+    )
+    unread = [
+        name
+        for name, side in sides
+        if name not in read and side and side.lang in (side.source, side.target)
+    ]
     if unread:
         more = f" and {len(unread) - FEW} more" if len(unread) > FEW else ""
         shown = visible(", ".join(unread[:FEW]))

@@ -92,7 +92,9 @@ def _registries() -> dict[str, Mapping[str, type]]:
     from fairseq_mtmoe import register
 
     register()
-    others = {kind: REGISTRIES[kind]["registry"] for kind in ("criterion", "optimizer", "lr_scheduler")}
+    others = {
+        kind: REGISTRIES[kind]["registry"] for kind in ("criterion", "optimizer", "lr_scheduler")
+    }
     return {"arch": ARCH_MODEL_REGISTRY, "task": TASK_REGISTRY, **others}
 
 
@@ -104,13 +106,19 @@ def _meanings(registered: Any) -> dict[str, str]:
     """Return the help of each option of a class, without hidden ones, which a task or model fills in."""
     parser = argparse.ArgumentParser(add_help=False)
     registered.add_args(parser)
-    return {action.dest: action.help or "" for action in parser._actions if action.help != argparse.SUPPRESS}
+    return {
+        action.dest: action.help or ""
+        for action in parser._actions
+        if action.help != argparse.SUPPRESS
+    }
 
 
 @cache
 def _fairseq_names(kind: str) -> set[str]:
     """Return the names of options of fairseq's own classes of this kind."""
-    classes = {registered for registered in _registries()[kind].values() if not _is_ours(registered)}
+    classes = {
+        registered for registered in _registries()[kind].values() if not _is_ours(registered)
+    }
     return {name for registered in classes for name in _meanings(registered)}
 
 
@@ -119,7 +127,9 @@ def _defaults(choice: Choice) -> Any:
     from fairseq.models import ARCH_CONFIG_REGISTRY
     from omegaconf import OmegaConf
 
-    values: Any = OmegaConf.to_container(OmegaConf.structured(choice.registered.__dataclass), enum_to_str=True)
+    values: Any = OmegaConf.to_container(
+        OmegaConf.structured(choice.registered.__dataclass), enum_to_str=True
+    )
     sizes = argparse.Namespace()
     if choice.kind == "arch":
         ARCH_CONFIG_REGISTRY[choice.name](sizes)

@@ -54,13 +54,17 @@ def list_option(*declarations: str, **settings: Any) -> Callable[[Any], Any]:
     return click.option(*declarations, multiple=True, callback=_joined_names, **settings)
 
 
-def _joined_names(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def _joined_names(
+    _context: click.Context, _option: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in ",".join(values).split(",") if entry.strip())
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a decorator that adds these options in their order."""
-    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+    return lambda command: functools.reduce(
+        lambda decorated, option: option(decorated), reversed(options), command
+    )
 
 
 of_batches = _together(
@@ -71,7 +75,9 @@ of_batches = _together(
 )  # fmt: skip
 of_precision = _together(
     click.option("--fp16", is_flag=True, help="Half precision."),
-    click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs."),
+    click.option(
+        "--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs."
+    ),
     click.option("--cpu", is_flag=True, help="Do not use a GPU."),
 )
 of_workers = click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True,
@@ -81,9 +87,13 @@ of_workers = click.option("--workers", type=click.IntRange(1, 256), default=1, s
 def check_drawing() -> None:
     """Raise `UserError` if Altair, or the package that renders its charts, is missing."""
     packages = {"altair": "altair", "vl_convert": "vl-convert-python"}
-    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
+    missing = [
+        package for module, package in packages.items() if importlib.util.find_spec(module) is None
+    ]
     if missing:
-        raise UserError(f"Charts need {' and '.join(missing)}: install with `pip install {' '.join(missing)}`.")
+        raise UserError(
+            f"Charts need {' and '.join(missing)}: install with `pip install {' '.join(missing)}`."
+        )
 
 
 def show(table: Table) -> None:
@@ -138,7 +148,12 @@ def progress_bar(units: str, console: Console | None = None, transient: bool = F
     console = console or Console(stderr=True)
     if not console.is_terminal:
         return ProgressLines(units, console)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(units))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(units),
+    )
     times = TimeElapsedColumn(), TimeRemainingColumn()
     return Progress(*columns, *times, console=console, transient=transient)
 

@@ -9,7 +9,9 @@ LEAST_PASSES = 5  # with fewer passes over the data a smaller model learns more 
 VALIDATIONS = 10  # of a run
 LARGEST_EPOCH = 1_000_000  # sentence pairs, which are drawn at once
 FORWARD = 0.5  # of the time of as many sentences in training; 0.40 to 0.55 in three runs
-TRANSLATION = 0.5  # the same for greedy translation; 0.4 in a run on a CPU, more while its model was bad
+TRANSLATION = (
+    0.5  # the same for greedy translation; 0.4 in a run on a CPU, more while its model was bad
+)
 MOST_TRANSLATION = 0.2  # of `hours`, for translations in validations
 WARMUP = 0.15  # of the updates, and at most 4,000
 
@@ -36,9 +38,33 @@ class Size:
 
 
 SIZES = (
-    Size(0, 3, 128, 256, 4, 0.3, "4e-3", 3000, 40, "the best of 2e-3, 4e-3 and 7e-3 in 14 languages"),
-    Size(30_000, 3, 192, 384, 4, 0.2, "3e-3", 3000, 30, "the best of 1.5e-3, 3e-3 and 5e-3 in captions"),
-    Size(200_000, 6, 256, 1024, 4, 0.2, "1.5e-3", 4096, 20, "between those of the sizes beside it; not swept"),
+    Size(
+        0, 3, 128, 256, 4, 0.3, "4e-3", 3000, 40, "the best of 2e-3, 4e-3 and 7e-3 in 14 languages"
+    ),
+    Size(
+        30_000,
+        3,
+        192,
+        384,
+        4,
+        0.2,
+        "3e-3",
+        3000,
+        30,
+        "the best of 1.5e-3, 3e-3 and 5e-3 in captions",
+    ),
+    Size(
+        200_000,
+        6,
+        256,
+        1024,
+        4,
+        0.2,
+        "1.5e-3",
+        4096,
+        20,
+        "between those of the sizes beside it; not swept",
+    ),
     Size(1_000_000, 6, 512, 2048, 8, 0.1, "7e-4", 8192, 10, "the paper's; not swept here"),
 )
 

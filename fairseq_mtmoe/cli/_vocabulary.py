@@ -56,4 +56,6 @@ def given_by_model(path: Path, codes: Mapping[str, str]) -> Iterator[GivenVocabu
         for (model, dictionary), side in sides.items():
             files[model].write_bytes(side.model)
             write_dictionary(files[dictionary], side.symbols)
-        yield GivenVocabulary(files, tuple(settings["langs"]), style, path, codes, count_experts(state))
+        yield GivenVocabulary(
+            files, tuple(settings["langs"]), style, path, codes, count_experts(state)
+        )

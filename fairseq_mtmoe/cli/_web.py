@@ -75,7 +75,9 @@ class Server(ThreadingHTTPServer):
         with self._translating:
             for translator, name in zip(self.translators, self.names, strict=True):
                 try:
-                    shown.append(Shown(name, translator.translate(lines, source=source, target=target)))
+                    shown.append(
+                        Shown(name, translator.translate(lines, source=source, target=target))
+                    )
                 except UserError as error:
                     shown.append(Shown(name, refusal=str(error)))
         return shown
@@ -123,7 +125,9 @@ class Page(BaseHTTPRequestHandler):
         self.send_error(HTTPStatus.FORBIDDEN)
         return False
 
-    def _show(self, text: str = "", source: str = "", target: str = "", results: Sequence[Shown] = ()) -> None:
+    def _show(
+        self, text: str = "", source: str = "", target: str = "", results: Sequence[Shown] = ()
+    ) -> None:
         page = templates(Path(__file__).parent).get_template("translate.html.j2")
         values = {"text": text, "source": source, "target": target, "results": results}
         html = page.render(names=self.server.names, langs=self.server.langs, **values).encode()

@@ -32,11 +32,23 @@ if TYPE_CHECKING:
               "task, whose expert is copied.")  # fmt: skip
 @click.option("--task-table", metavar="FILE[,FILE…]",
               help="Additional task tables, one of them with the new task (docs/reference/task_table.md).")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed for the new head and for drawn values.")
+@click.option(
+    "--seed",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Seed for the new head and for drawn values.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(
-    checkpoint: Path, out: Path, name: str, begins_as: str, task_table: str | None, seed: int, overwrite: bool
+    checkpoint: Path,
+    out: Path,
+    name: str,
+    begins_as: str,
+    task_table: str | None,
+    seed: int,
+    overwrite: bool,
 ) -> None:
     """Write CHECKPOINT with one more task to OUT, to continue training from it.
 
@@ -82,7 +94,9 @@ def command(
     moments = "with" if "last_optimizer_state" in result else "without"
     click.echo(f"{out}: tasks {', '.join(tasks)} and {name}, {moments} the optimizer state")
     if change.symbols:
-        click.echo(f"Its languages are in the order --langs {','.join(change.task_state['langs'])}.")
+        click.echo(
+            f"Its languages are in the order --langs {','.join(change.task_state['langs'])}."
+        )
     if larger.get("num_experts") != options.get("num_experts"):
         click.echo(f"Its layers have an expert more: --num-experts {larger['num_experts']}.")
 
@@ -97,7 +111,11 @@ class _Change(NamedTuple):
 
 
 def _task_of_benchmark(
-    options: Mapping[str, Any], heads: Mapping[str, HeadSize], name: str, task_table: str | None, seed: int
+    options: Mapping[str, Any],
+    heads: Mapping[str, HeadSize],
+    name: str,
+    task_table: str | None,
+    seed: int,
 ) -> _Change:
     import torch
 
@@ -109,11 +127,15 @@ def _task_of_benchmark(
     rows = load_tables([Path(path) for path in (task_table or "").split(",") if path])
     trained = [task for task, row in rows.items() if row.sets("train")]
     if name not in trained:
-        raise_invalid("--task", f"a task with training data in the task tables, {', '.join(trained)}", name)
+        raise_invalid(
+            "--task", f"a task with training data in the task tables, {', '.join(trained)}", name
+        )
     size = task_type_of(rows[name]).head
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        head = TaskHeads(json.loads(options["encoder"])["hidden_size"], {name: size}).state_dict(prefix="heads.")
+        head = TaskHeads(json.loads(options["encoder"])["hidden_size"], {name: size}).state_dict(
+            prefix="heads."
+        )
     changed = {"heads": heads_to_text({**heads, name: size})}
     labels = labels_of("CHECKPOINT", options)
     if labels:
@@ -126,12 +148,16 @@ def _task_of_translation(state: Mapping[str, Any], tasks: Sequence[str], name: s
     langs = settings.get("langs") or []
     if settings.get("task_ids") == "pair":
         if not (re.fullmatch("[^-]+-[^-]+", name) and set(name.split("-")) <= set(langs)):
-            rule = f"a pair such as {tasks[0]} of the checkpoint's languages {shortened(langs, name)}"
+            rule = (
+                f"a pair such as {tasks[0]} of the checkpoint's languages {shortened(langs, name)}"
+            )
             raise_invalid("--task", rule, name)
         return _Change(task_state={"lang_pairs": [*settings["lang_pairs"], name]})
     if not re.fullmatch(r"[^-,\s]+", name):
         raise_invalid("--task", f"a language such as {tasks[0]}", name)
-    has_tokens = settings.get("lang_tok_style") == "multilingual" and len(settings["langtoks_specs"]) == 1
+    has_tokens = (
+        settings.get("lang_tok_style") == "multilingual" and len(settings["langtoks_specs"]) == 1
+    )
     if not has_tokens or list(langs) != tasks:
         raise UserError(
             "The checkpoint's tasks must be languages, and its vocabulary must end in one token for each, so that "

@@ -18,7 +18,12 @@ from fairseq_mtmoe.core.files import output_file
               help="Average the last N epoch checkpoints, checkpointX.pt.")  # fmt: skip
 @click.option("--num-update-checkpoints", type=int, metavar="N",
               help="Average the last N update checkpoints, checkpoint_E_X.pt.")  # fmt: skip
-@click.option("--checkpoint-upper-bound", type=int, metavar="X", help="Leave out checkpoints whose number X is higher.")
+@click.option(
+    "--checkpoint-upper-bound",
+    type=int,
+    metavar="X",
+    help="Leave out checkpoints whose number X is higher.",
+)
 @click.option("--checkpoint-suffix", default="", metavar="SUFFIX",
               help="The run's --checkpoint-suffix, to find its checkpoints with --num-….")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
@@ -34,14 +39,20 @@ def command(
     from fairseq_mtmoe.checkpoints import rewriting
 
     paths = [*inputs, *more]
-    counts = [count for count in (num_epoch_checkpoints, num_update_checkpoints) if count is not None]
+    counts = [
+        count for count in (num_epoch_checkpoints, num_update_checkpoints) if count is not None
+    ]
     if len(counts) > 1:
-        raise UserError("Only one of `--num-epoch-checkpoints` and `--num-update-checkpoints` must be given.")
+        raise UserError(
+            "Only one of `--num-epoch-checkpoints` and `--num-update-checkpoints` must be given."
+        )
     if counts:
         if len(paths) != 1:
             raise UserError("`--inputs` must be one folder with `--num-…-checkpoints`.")
         pattern = rewriting.EPOCHS if num_epoch_checkpoints is not None else rewriting.UPDATES
-        paths = rewriting.newest(paths[0], pattern, counts[0], checkpoint_upper_bound, checkpoint_suffix)
+        paths = rewriting.newest(
+            paths[0], pattern, counts[0], checkpoint_upper_bound, checkpoint_suffix
+        )
     elif checkpoint_upper_bound is not None:
         others = "`--num-epoch-checkpoints` or `--num-update-checkpoints`"
         raise UserError(f"`--checkpoint-upper-bound` must be given with {others}.")
@@ -50,4 +61,6 @@ def command(
     with progress_bar("checkpoints", transient=True) as progress:
         state = rewriting.average(progress.track(paths))
     rewriting.save_whole(state, output)
-    click.echo(f"{output}: the mean of {', '.join(map(str, paths))}; one file, without optimizer state")
+    click.echo(
+        f"{output}: the mean of {', '.join(map(str, paths))}; one file, without optimizer state"
+    )

@@ -22,7 +22,11 @@ from fairseq_mtmoe.core.errors import first_line
 
 GIB = 2**30
 INSTALL = "`make install` in a clone, or see docs/start/install.md"
-LEFT_OUT = ("torch", "altair", "vl-convert-python")  # a cluster may have its own torch; jobs draw nothing
+LEFT_OUT = (
+    "torch",
+    "altair",
+    "vl-convert-python",
+)  # a cluster may have its own torch; jobs draw nothing
 EXTRAS = ("corpora", "cluster", "identify", "nlu", "serve")  # of setup.py, for users
 
 
@@ -69,10 +73,16 @@ def _gpus() -> str:
 
     if not torch.cuda.is_available():
         if Path("/dev/nvidia0").exists():
-            raise Lacking("torch cannot use this machine's GPU: compare `nvidia-smi`'s CUDA version with torch's")
+            raise Lacking(
+                "torch cannot use this machine's GPU: compare `nvidia-smi`'s CUDA version with torch's"
+            )
         return "none that torch can use: runs use the CPU"
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    nccl = "with NCCL" if distributed.is_nccl_available() else "without NCCL: processes communicate by gloo"
+    nccl = (
+        "with NCCL"
+        if distributed.is_nccl_available()
+        else "without NCCL: processes communicate by gloo"
+    )
     return f"{', '.join(names)}; torch is built for CUDA {torch.version.cuda}, {nccl}"
 
 
@@ -96,7 +106,9 @@ def _kernels() -> str:
     from fairseq_mtmoe.moe.assignment import kernels
 
     if not kernels.BUILDS:
-        raise Lacking("none loads: balanced assignment takes ten times as long; `make install` builds them")
+        raise Lacking(
+            "none loads: balanced assignment takes ten times as long; `make install` builds them"
+        )
     return f"uses {next(iter(kernels.BUILDS))} of {', '.join(kernels.BUILDS)}"
 
 
@@ -126,7 +138,9 @@ def _packages() -> str:
 def _optional_packages() -> str:
     missing = [extra for extra in EXTRAS if missing_packages(extra)]
     if missing:
-        raise Lacking(f"incomplete: `pip install 'fairseq_mtmoe[{','.join(missing)}]'`, or WHEELHOUSE-optional")
+        raise Lacking(
+            f"incomplete: `pip install 'fairseq_mtmoe[{','.join(missing)}]'`, or WHEELHOUSE-optional"
+        )
     return f"all of {', '.join(EXTRAS)}"
 
 
@@ -143,16 +157,22 @@ def _memory() -> str:
 
 def memory_limits(membership: Path, root: Path) -> list[int]:
     """Return this process's cgroup (version 2) memory limits in bytes, as set by SLURM and containers."""
-    line = next((line for line in membership.read_text().splitlines() if line.startswith("0::/")), "0::/")
+    line = next(
+        (line for line in membership.read_text().splitlines() if line.startswith("0::/")), "0::/"
+    )
     group = root / line.removeprefix("0::/")
-    files = [folder / "memory.max" for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    files = [
+        folder / "memory.max" for folder in (group, *group.parents) if folder.is_relative_to(root)
+    ]
     texts = [file.read_text().strip() for file in files if file.exists()]
     return [int(text) for text in texts if text != "max"]
 
 
 def _disk() -> str:
     shared = Path("/dev/shm")
-    memory = f", {shutil.disk_usage(shared).free / GIB:.0f} GiB in /dev/shm" if shared.exists() else ""
+    memory = (
+        f", {shutil.disk_usage(shared).free / GIB:.0f} GiB in /dev/shm" if shared.exists() else ""
+    )
     return f"{shutil.disk_usage('.').free / GIB:.0f} GiB free in {Path.cwd()}{memory}"
 
 

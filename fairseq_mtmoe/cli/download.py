@@ -33,7 +33,12 @@ that you must get by hand.
 )
 @click.argument("recipe_name", metavar="RECIPE")
 @click.argument("raw", type=PATH)
-@click.option("--list", "only_list", is_flag=True, help="List files, sizes, licences and state; download nothing.")
+@click.option(
+    "--list",
+    "only_list",
+    is_flag=True,
+    help="List files, sizes, licences and state; download nothing.",
+)
 def command(recipe_name: str, raw: Path, only_list: bool) -> None:
     from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 
@@ -42,7 +47,9 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
 
     items = items_of(recipe.corpora)
     if not items:
-        click.echo(f"The recipe {recipe_name} takes text of your own: there is nothing to download.")
+        click.echo(
+            f"The recipe {recipe_name} takes text of your own: there is nothing to download."
+        )
         return
     if only_list:
         _show(items, raw)
@@ -65,7 +72,9 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
             f"{len(failed)} of {len(items)} files could not be downloaded; the others are kept: try again later, put"
             f" each file by hand where `failed:` names it, or continue without: `{then} --skip-missing`."
         )
-    click.echo(f"Then: {then}{' (without the missing files: --skip-missing)' if there < len(items) else ''}")
+    click.echo(
+        f"Then: {then}{' (without the missing files: --skip-missing)' if there < len(items) else ''}"
+    )
 
 
 def _show(items: Sequence[Item], raw: Path) -> None:
@@ -74,7 +83,9 @@ def _show(items: Sequence[Item], raw: Path) -> None:
     for item in items:
         path = raw / item.file
         part = path.with_name(f"{path.name}.part")
-        is_there = os.path.exists(path)  # unlike `Path.exists`, does not raise for names that are too long
+        is_there = os.path.exists(
+            path
+        )  # unlike `Path.exists`, does not raise for names that are too long
         size = path.stat().st_size if is_there else item.size
         begun = f"{decimal(part.stat().st_size)} so far" if os.path.exists(part) else "no"
         state = "yes" if is_there else begun
@@ -92,9 +103,16 @@ def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
             f"`mtmoe download` needs the Python package {error.name}: pip install 'fairseq_mtmoe[corpora]'."
         ) from error
     console = Console(stderr=True)
-    columns = (bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
+    columns = (
+        bars.BarColumn(),
+        bars.DownloadColumn(),
+        bars.TransferSpeedColumn(),
+        bars.TimeRemainingColumn(),
+    )
     name = bars.TextColumn("{task.description}")
-    with bars.Progress(name, *columns, console=console, disable=not console.is_terminal) as progress:
+    with bars.Progress(
+        name, *columns, console=console, disable=not console.is_terminal
+    ) as progress:
         return download(items, raw, _Shown(progress))
 
 
@@ -111,8 +129,13 @@ class _Shown:
         with self._lock:
             if item.file not in self._tasks:
                 self._tasks[item.file] = self._progress.add_task(item.file, total=size)
-        self._progress.update(self._tasks[item.file], completed=done, total=size, visible=done != size)
+        self._progress.update(
+            self._tasks[item.file], completed=done, total=size, visible=done != size
+        )
 
     def waits(self, item: Item, reason: str, pause: float) -> None:
         """Print above the bars that the file is tried again after a pause."""
-        say([f"{item.file} from {item.host}: {reason}; trying again in {pause:.0f} s"], self._progress.console)
+        say(
+            [f"{item.file} from {item.host}: {reason}; trying again in {pause:.0f} s"],
+            self._progress.console,
+        )

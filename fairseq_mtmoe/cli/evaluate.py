@@ -12,7 +12,14 @@ import click
 from click.core import ParameterSource
 
 from fairseq_mtmoe.checkpoints import checksum
-from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, list_option, of_batches, of_precision, quiet_fairseq
+from fairseq_mtmoe.cli._shared import (
+    PATH,
+    expect_checkpoints,
+    list_option,
+    of_batches,
+    of_precision,
+    quiet_fairseq,
+)
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
@@ -42,7 +49,13 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
 @click.option("--comet", type=PATH, metavar="FILE",
               help="Also compute COMET with this checkpoint (…/model.ckpt); needs unbabel-comet.")  # fmt: skip
 @click.option("--beam", type=click.IntRange(1), default=5, show_default=True, help="Beam size.")
-@click.option("--lenpen", type=float, default=1.0, show_default=True, help="Length penalty: > 1 favours longer output.")
+@click.option(
+    "--lenpen",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Length penalty: > 1 favours longer output.",
+)
 @click.option("--max-len-a", type=float, default=0.0, show_default=True,
               help="Largest length of output: a·source + b tokens, by each sentence's own source length. In "
               "fairseq-generate the longest source of the batch counts.")  # fmt: skip
@@ -56,7 +69,9 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
               "binarized words, <unk> for unknown ones, and no sentences too long for the model.")  # fmt: skip
 @click.option("--base-evaluation", type=click.Choice(["prices", "greedy"]),
               help="Routing of BASE layers (mtmoe options base_moe); by default as in the checkpoint.")  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace scores of other settings in the output folder.")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace scores of other settings in the output folder."
+)
 @of_precision
 @quiet_fairseq()
 @click.pass_context
@@ -83,7 +98,9 @@ def command(
     mtmoe evaluate GLUE_DIR --path rte/checkpoint_best.pt --batch-size 64
     """
     if outs and len(outs) != len(models):
-        raise_invalid("--out", f"given once for each of the {len(models)} --path, or not at all", len(outs))
+        raise_invalid(
+            "--out", f"given once for each of the {len(models)} --path, or not at all", len(outs)
+        )
     expect_checkpoints(*models)
     from fairseq_mtmoe import register
 
@@ -97,19 +114,29 @@ def command(
 
     # Loaded first, so that errors come before any translation.
     named = None if tiers is None else evaluating.NamedTiers(tiers)
-    measures = evaluating.Measures(named, None if spm is None else PieceBleu(spm), comet, settings["cpu"])
+    measures = evaluating.Measures(
+        named, None if spm is None else PieceBleu(spm), comet, settings["cpu"]
+    )
     folders = _folders(data, models, subset, outs, {**settings, **measures.settings}, overwrite)
     finished = [folder.finished() for folder in folders]
     for model, folder, scores in zip(models, folders, finished, strict=True):
         if scores is None:
             scores = _evaluate(data, model.split(":"), subset, settings, measures, folder)
         else:
-            click.echo(f"{folder.folder} has the scores of this model, data and settings already.", err=True)
+            click.echo(
+                f"{folder.folder} has the scores of this model, data and settings already.",
+                err=True,
+            )
         evaluating.show(scores, folder.folder)
 
 
 def _folders(
-    data: str, models: Sequence[str], subset: str, outs: Sequence[Path], settings: Mapping[str, Any], overwrite: bool
+    data: str,
+    models: Sequence[str],
+    subset: str,
+    outs: Sequence[Path],
+    settings: Mapping[str, Any],
+    overwrite: bool,
 ) -> list[ScoreFolder]:
     """Return the output folder of each model or ensemble."""
     from fairseq_mtmoe import __version__

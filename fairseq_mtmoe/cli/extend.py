@@ -84,14 +84,20 @@ def command(
     result["optimizer_history"] = [{**entry, "num_updates": 0} for entry in history[-1:]]
     result["extra_state"] = _at_the_beginning(result["extra_state"])
     save_with_experts(result, model, output)
-    click.echo(f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} in all")
+    click.echo(
+        f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} in all"
+    )
     if experts := count_experts(result):
         click.echo(f"To train it: --finetune-from-model {output} --num-experts {experts}")
     _say_cuts(old, new.vocabulary, (text, lines), held)
 
 
 def _task_state(
-    settings: Mapping[str, Any], lang: str, old: "Vocabulary", new: "Extended", history: Sequence[Mapping[str, Any]]
+    settings: Mapping[str, Any],
+    lang: str,
+    old: "Vocabulary",
+    new: "Extended",
+    history: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Return the task's state with the new language, its vocabulary and the number of symbols no update has seen."""
     from fairseq_mtmoe.translation.data.vocabulary import ENDS, NEW_SYMBOLS, VOCABULARY
@@ -132,7 +138,12 @@ def _with_codes_of_their_own(
     def has_learned(lang: str) -> bool:
         codes = codes_of(lang, settings)
         sides = zip(EMBEDDINGS, indices, strict=True)
-        return any(bool(weights[name][index[code]].any()) for name, index in sides for code in codes if code in index)
+        return any(
+            bool(weights[name][index[code]].any())
+            for name, index in sides
+            for code in codes
+            if code in index
+        )
 
     for lang in like:
         if not has_learned(lang):
@@ -140,12 +151,20 @@ def _with_codes_of_their_own(
     return like or [lang for lang in settings["langs"] if has_learned(lang)]
 
 
-def _with_task(model: Path, state: dict[str, Any], lang: str, like: Sequence[str], expert_of: str) -> dict[str, Any]:
+def _with_task(
+    model: Path, state: dict[str, Any], lang: str, like: Sequence[str], expert_of: str
+) -> dict[str, Any]:
     """Return the checkpoint with one more task if its tasks are languages (UserError: they are pairs).
 
     `expert_of` is the language whose expert of fixed gates is copied.
     """
-    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, fixed_experts, options_with_task, with_task
+    from fairseq_mtmoe.checkpoints.new_task import (
+        Described,
+        NewTask,
+        fixed_experts,
+        options_with_task,
+        with_task,
+    )
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
 
     options = model_options(state) or {}
@@ -177,7 +196,10 @@ def _means(side: "Side", rows: "Rows") -> list[tuple[int, ...]]:
 
 
 def _say_cuts(
-    old: "Vocabulary", new: "Vocabulary", text: tuple[Path, list[str]], held: Mapping[Path, list[str]]
+    old: "Vocabulary",
+    new: "Vocabulary",
+    text: tuple[Path, list[str]],
+    held: Mapping[Path, list[str]],
 ) -> None:
     """Print pieces per word of the new text before and after, and the share of held lines split differently."""
     from fairseq_mtmoe.translation.data.new_pieces import changed, figures
@@ -186,8 +208,12 @@ def _say_cuts(
     for kind in ("source",) if old.source == old.target else ("source", "target"):
         before, after = getattr(old, kind), getattr(new, kind)
         of = "" if old.source == old.target else f" as a {kind}"
-        (long, lacking), (short, left) = (figures(side.processor, side.symbols, lines) for side in (before, after))
-        click.echo(f"{path}{of}: {long:.2f} pieces a word before, {short:.2f} now; {lacking:.2%} <unk>, {left:.2%} now")
+        (long, lacking), (short, left) = (
+            figures(side.processor, side.symbols, lines) for side in (before, after)
+        )
+        click.echo(
+            f"{path}{of}: {long:.2f} pieces a word before, {short:.2f} now; {lacking:.2%} <unk>, {left:.2%} now"
+        )
         for other, others in held.items():
             count = changed(before.processor, after.processor, others)
             share = f"{count:,} of {len(others):,} lines ({count / len(others):.2%})"

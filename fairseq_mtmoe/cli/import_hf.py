@@ -39,9 +39,14 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
         found = _translator(read_fairseq_folder(folder), output)
     else:
         found = _imported(folder, output)
-    millions = sum({value.data_ptr(): value.numel() for value in found.model.state.values()}.values()) / 1e6
+    millions = (
+        sum({value.data_ptr(): value.numel() for value in found.model.state.values()}.values())
+        / 1e6
+    )
     rest = f"{len(found.left_out)} other tensor{'s' * (len(found.left_out) != 1)} left out"
-    click.echo(f"{output}: {found.model.config.model_type}, {millions:.1f} million parameters; {rest}")
+    click.echo(
+        f"{output}: {found.model.config.model_type}, {millions:.1f} million parameters; {rest}"
+    )
 
 
 def _imported(folder: Path, output: Path) -> Any:

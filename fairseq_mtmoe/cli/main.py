@@ -46,7 +46,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"fairseq_mtmoe.cli.{name.replace('-', '_')}").command
+        command: click.Command = importlib.import_module(
+            f"fairseq_mtmoe.cli.{name.replace('-', '_')}"
+        ).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -84,7 +86,13 @@ def main() -> None:
 
 def _of_full_disk(error: Exception) -> UserError | None:
     """Return the error of output that its disk or quota has no room for; Python does not name the file."""
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if not isinstance(error, OSError) or error.errno not in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+    ):
         return None
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+    )  # Python writes the rest when it ends
     return UserError(f"The output must fit on its disk, but does not: {error.strerror}.")

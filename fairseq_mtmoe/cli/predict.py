@@ -26,18 +26,32 @@ from fairseq_mtmoe.core.tables import Table
 
 @click.command("predict")
 @click.argument("data", metavar="GLUE_DIR")
-@click.option("--path", "checkpoint", required=True, metavar="FILE", help="Checkpoint of --task glue or text_to_text.")
+@click.option(
+    "--path",
+    "checkpoint",
+    required=True,
+    metavar="FILE",
+    help="Checkpoint of --task glue or text_to_text.",
+)
 @click.option("--subset", type=click.Choice(["train", "valid", "test"]), default="test", show_default=True,
               help="Examples to predict.")  # fmt: skip
 @click.option("--out", type=PATH,
               help="Folder for the files; by default predictions/CHECKPOINT-SUBSET beside the checkpoint.")  # fmt: skip
-@click.option("--task-table", metavar="FILE[,FILE…]", help="Additional task tables, in place of the run's.")
+@click.option(
+    "--task-table", metavar="FILE[,FILE…]", help="Additional task tables, in place of the run's."
+)
 @of_batches
 @click.option("--overwrite", is_flag=True, help="Replace the folder if it has only predictions.")
 @of_precision
 @quiet_fairseq()
 def command(
-    data: str, checkpoint: str, subset: str, out: Path | None, task_table: str | None, overwrite: bool, **settings: Any
+    data: str,
+    checkpoint: str,
+    subset: str,
+    out: Path | None,
+    task_table: str | None,
+    overwrite: bool,
+    **settings: Any,
 ) -> None:
     """Write predictions, one file per task, for all tasks of GLUE_DIR that the model has a head for.
 
@@ -74,7 +88,10 @@ def command(
             rows.append((chosen.submission.file, chosen.key, chosen.head, f"{len(examples):,}"))
     Console().print(Table(["file", "task", "head", "examples"], rows, texts=3).on_screen())
     say([where])
-    left_out = {"the model has no head for": choice.headless, f"GLUE_DIR has no {subset} data of": choice.absent}
+    left_out = {
+        "the model has no head for": choice.headless,
+        f"GLUE_DIR has no {subset} data of": choice.absent,
+    }
     for what, names in left_out.items():
         if names:
             click.echo(f"Left out: {what} {shortened(names)}.", err=True)

@@ -37,8 +37,16 @@ command = click.Group("prepare", help="Make a data directory that fairseq-train 
 @click.option("--held-out", type=click.IntRange(1),
               help="Sentence pairs to take from the training text for validation, and as many for test, if a language "
               "pair has no such files; with `--recipe folder`.  [default: 1000]")  # fmt: skip
-@click.option("--workers", type=click.IntRange(1), help="Processes that clean and encode.  [default: one per core]")
-@click.option("--scheduler", metavar="ADDRESS", help="Address of a Dask cluster to use instead: tcp://host:8786.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Processes that clean and encode.  [default: one per core]",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Address of a Dask cluster to use instead: tcp://host:8786.",
+)
 @click.option("--vocabulary-from", type=PATH, metavar="DATA",
               help="Use the vocabulary of this data directory instead of a new one, for a model that was "
               "trained on it.")  # fmt: skip
@@ -46,9 +54,14 @@ command = click.Group("prepare", help="Make a data directory that fairseq-train 
               help="Use the vocabulary and language codes of this translator: a file of `mtmoe import-hf` or `mtmoe "
               "extend`, or a checkpoint. Start training from it with --init-model, or, if it has experts, "
               "--finetune-from-model.")  # fmt: skip
-@list_option("--codes", metavar="LANG=CODE[,LANG=CODE…]",
-             help="Codes of the text's languages in that translator, such as sw=swh_Latn.  [default: by BCP 47]")
-@click.option("--skip-missing", is_flag=True, help="Leave out corpora whose files are missing below RAW.")
+@list_option(
+    "--codes",
+    metavar="LANG=CODE[,LANG=CODE…]",
+    help="Codes of the text's languages in that translator, such as sw=swh_Latn.  [default: by BCP 47]",
+)
+@click.option(
+    "--skip-missing", is_flag=True, help="Leave out corpora whose files are missing below RAW."
+)
 @click.option("--overwrite", is_flag=True, help="Replace DATA if it was made from another input; only stages whose "
               "input changed are repeated.")  # fmt: skip
 def corpora_command(
@@ -65,12 +78,16 @@ def corpora_command(
     of a validation or test set that cannot be read, ends the command.
     """
     if not raw.is_dir():
-        raise UserError(f"`{raw}` must be the folder RAW with the recipe's corpora, but is no folder.")
+        raise UserError(
+            f"`{raw}` must be the folder RAW with the recipe's corpora, but is no folder."
+        )
     if scheduler is not None and workers is not None:
         raise_invalid("--workers", "absent with `--scheduler`, which has its own workers", workers)
     from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 
-    recipe = _with_settings(load_recipe(recipe_name), recipe_name, vocabulary_from or vocabulary_of, **settings)
+    recipe = _with_settings(
+        load_recipe(recipe_name), recipe_name, vocabulary_from or vocabulary_of, **settings
+    )
     given_vocabulary = _given(vocabulary_from, vocabulary_of, codes)
     from fairseq_mtmoe.cli import _preparing as preparing
 
@@ -90,12 +107,18 @@ def _with_settings(
             rule = "absent with a recipe that sets it: only `--recipe folder` takes it"
             raise_invalid(f"--{option}", rule, value)
         if value is not None and vocabulary_from is not None and option in vocabulary:
-            raise_invalid(f"--{option}", "absent with `--vocabulary-from` or `--vocabulary-of`", value)
-    coverage = recipe.vocabulary.character_coverage if character_coverage is None else character_coverage
+            raise_invalid(
+                f"--{option}", "absent with `--vocabulary-from` or `--vocabulary-of`", value
+            )
+    coverage = (
+        recipe.vocabulary.character_coverage if character_coverage is None else character_coverage
+    )
     if not LEAST_COVERAGE <= coverage <= 1:
         raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", coverage)
     size = vocab_size or recipe.vocabulary.size
-    recipe = replace(recipe, vocabulary=replace(recipe.vocabulary, size=size, character_coverage=coverage))
+    recipe = replace(
+        recipe, vocabulary=replace(recipe.vocabulary, size=size, character_coverage=coverage)
+    )
     if held_out is None:
         return recipe
     return replace(recipe, held_out=replace(recipe.held_out, valid=held_out, test=held_out))

@@ -12,10 +12,18 @@ from fairseq_mtmoe.core.files import output_file
 @click.command("reshard")
 @click.argument("source", metavar="IN", type=PATH)
 @click.argument("target", metavar="OUT", type=PATH)
-@click.option("--experts-per-file", type=int, metavar="K", help="Experts per file, in OUT's .experts folder.")
-@click.option("--single-file", is_flag=True, help="Write all experts into OUT itself, as a run of one process does.")
+@click.option(
+    "--experts-per-file", type=int, metavar="K", help="Experts per file, in OUT's .experts folder."
+)
+@click.option(
+    "--single-file",
+    is_flag=True,
+    help="Write all experts into OUT itself, as a run of one process does.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-def command(source: Path, target: Path, experts_per_file: int | None, single_file: bool, overwrite: bool) -> None:
+def command(
+    source: Path, target: Path, experts_per_file: int | None, single_file: bool, overwrite: bool
+) -> None:
     """Write the checkpoint IN to OUT with another number of experts in each file.
 
     Runs do not need this: any number of processes can read any layout. Use it to hand on a checkpoint as one file, or
@@ -32,4 +40,6 @@ def command(source: Path, target: Path, experts_per_file: int | None, single_fil
     else:
         with progress_bar("files", transient=True) as progress:
             files = rewriting.write_in_parts(source, target, experts_per_file, progress.track)
-        click.echo(f"{target}: experts in {files} file{'s' * (files != 1)} in {target.with_suffix('.experts')}")
+        click.echo(
+            f"{target}: experts in {files} file{'s' * (files != 1)} in {target.with_suffix('.experts')}"
+        )

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairseq_mtmoe.cli._lines import Files, Screen, expect_output, read, survey, writing
-from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, of_batches, of_precision, of_workers, quiet_fairseq
+from fairseq_mtmoe.cli._shared import (
+    PATH,
+    expect_checkpoints,
+    of_batches,
+    of_precision,
+    of_workers,
+    quiet_fairseq,
+)
 from fairseq_mtmoe.cli._workers import done_by, load
 from fairseq_mtmoe.core.errors import UserError
 
@@ -24,10 +31,18 @@ if TYPE_CHECKING:
 @click.argument("model", metavar="MODEL")
 @click.argument("sources", type=PATH, metavar="SOURCES")
 @click.argument("targets", type=PATH, metavar="TARGETS")
-@click.option("--from", "source", required=True, metavar="LANG", help="Language of SOURCES, as the model names it.")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="LANG",
+    help="Language of SOURCES, as the model names it.",
+)
 @click.option("--to", "target", required=True, metavar="LANG", help="Language of TARGETS.")
 @click.option("--out", type=PATH, help="File for the scores; by default standard output.")
-@click.option("--tsv", is_flag=True, help="Write tab-separated score, number of tokens, source and target.")
+@click.option(
+    "--tsv", is_flag=True, help="Write tab-separated score, number of tokens, source and target."
+)
 @of_batches
 @of_workers
 @click.option("--overwrite", is_flag=True, help="Replace the --out file if it exists.")
@@ -58,7 +73,9 @@ def command(
         sink = Screen(sys.stdout.buffer)
     else:
         models = [("MODEL", Path(path)) for path in model.split(":")]
-        sink = Files({target: out}, None, overwrite, [("SOURCES", sources), ("TARGETS", targets), *models])
+        sink = Files(
+            {target: out}, None, overwrite, [("SOURCES", sources), ("TARGETS", targets), *models]
+        )
     from fairseq_mtmoe import register
 
     register()
@@ -80,7 +97,9 @@ def command(
                     progress.update(bar, completed=groups[0].first - 1 + len(scores))
 
 
-def _text(scores: Sequence[Sequence[tuple[int, float]]], sources: Lines, targets: Lines, tsv: bool) -> str:
+def _text(
+    scores: Sequence[Sequence[tuple[int, float]]], sources: Lines, targets: Lines, tsv: bool
+) -> str:
     """Return a line with the score of each pair, and with `tsv` its length and texts."""
     lines = []
     for tokens, source, target in zip(scores, sources.lines, targets.lines, strict=True):

@@ -47,11 +47,23 @@ Part = tuple[str, list[str]]  # a comment, and the options that it explains
 
 @click.command("suggest")
 @click.argument("data")
-@click.option("--hours", type=click.FloatRange(0, min_open=True), help="Longest training, in hours of this machine.")
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, min_open=True),
+    help="Longest training, in hours of this machine.",
+)
 @click.option("--lang-pairs", help="Language pairs such as en-de,en-fr. [default: all of DATA]")
-@click.option("--save-dir", type=PATH, default="RUN", show_default=True, help="Checkpoints' folder in the command.")
+@click.option(
+    "--save-dir",
+    type=PATH,
+    default="RUN",
+    show_default=True,
+    help="Checkpoints' folder in the command.",
+)
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
-def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Path, cpu: bool) -> None:
+def command(
+    data: str, hours: float | None, lang_pairs: str | None, save_dir: Path, cpu: bool
+) -> None:
     """Print a commented fairseq-train command for DATA, a directory of `mtmoe prepare corpora`.
 
     The model's size follows the number of sentence pairs. Several target languages get experts, up to 8 languages one
@@ -63,7 +75,9 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     mtmoe suggest DATA --hours 8 > train.sh
     bash train.sh
     """
-    train, held_out = (sizes_of(data, split, lang_pairs or listed_pairs(data)) for split in ("train", "valid"))
+    train, held_out = (
+        sizes_of(data, split, lang_pairs or listed_pairs(data)) for split in ("train", "valid")
+    )
     if not train:
         raise_invalid("DATA", "a data directory with training data", data)
     pairs, held = sum(train.values()), sum(held_out.values())
@@ -71,15 +85,23 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     if hours is None:
         candidates = candidates[:1]
     for size in candidates:
-        options = [*model_options(data, size, train), *data_options(data, size, train, lang_pairs, cpu)]
+        options = [
+            *model_options(data, size, train),
+            *data_options(data, size, train, lang_pairs, cpu),
+        ]
         minutes = MINUTES / len(candidates)
-        click.echo(f"Trying {UPDATES} updates of width {size.width}, for {minutes:.1f} minutes at most …", err=True)
+        click.echo(
+            f"Trying {UPDATES} updates of width {size.width}, for {minutes:.1f} minutes at most …",
+            err=True,
+        )
         trial = run_trial(data, [word for _, words in options for word in words], minutes)
         chosen = None if trial is None else plan(size, trial, pairs, held, hours)
         if chosen is not None and chosen.passes >= LEAST_PASSES:
             break
     if trial is None or chosen is None:
-        raise UserError(f"Two updates on `DATA` must take less than {minutes:.1f} minutes, but take longer; see --cpu.")
+        raise UserError(
+            f"Two updates on `DATA` must take less than {minutes:.1f} minutes, but take longer; see --cpu."
+        )
     options += length_options(size, chosen, str(save_dir))
     remarks = remarks_on(trial, chosen, hours, least_hours(trial, pairs, held))
     for line in remarks:
@@ -101,7 +123,11 @@ def listed_pairs(data: str) -> str | None:
 def languages(data: str, sizes: Mapping[str, int]) -> list[str]:
     """Return the languages that the model knows: those that `mtmoe prepare` lists, or those of the pairs."""
     file = list_of_pairs(data).with_name("langs.txt")
-    return read_text(file).split() if file.is_file() else sorted({lang for pair in sizes for lang in pair.split("-")})
+    return (
+        read_text(file).split()
+        if file.is_file()
+        else sorted({lang for pair in sizes for lang in pair.split("-")})
+    )
 
 
 def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
@@ -110,7 +136,9 @@ def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
     Raises:
         UserError: a folder is missing, or has no training data of a selected pair.
     """
-    from fairseq_mtmoe.training.indexed_files import count_sentences  # loads numpy, which --help does without
+    from fairseq_mtmoe.training.indexed_files import (
+        count_sentences,
+    )  # loads numpy, which --help does without
 
     found: Counter[str] = Counter()
     shards = with_shards(data).split(os.pathsep)
@@ -119,24 +147,44 @@ def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
             raise_invalid("DATA", "a data directory of `mtmoe prepare corpora`", folder)
         for side in indexed_sides(folder):
             if side.split == split and side.lang == side.source:
-                found[side.pair] += count_sentences(str(Path(folder, side_name(split, side.pair, side.lang)))) or 0
+                found[side.pair] += (
+                    count_sentences(str(Path(folder, side_name(split, side.pair, side.lang)))) or 0
+                )
     if lang_pairs is None:
         return dict(found)
-    wanted = {pair: found[pair] or found["-".join(reversed(pair.split("-")))] for pair in lang_pairs.split(",")}
+    wanted = {
+        pair: found[pair] or found["-".join(reversed(pair.split("-")))]
+        for pair in lang_pairs.split(",")
+    }
     if split == "train" and (missing := [pair for pair, count in wanted.items() if not count]):
-        raise_invalid("--lang-pairs", f"pairs of DATA, which has {', '.join(found) or 'none'}", missing[0])
+        raise_invalid(
+            "--lang-pairs", f"pairs of DATA, which has {', '.join(found) or 'none'}", missing[0]
+        )
     return wanted
 
 
 def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]:
     """Return the model's options: experts where the decoder writes several languages."""
     targets, langs = {pair.split("-")[1] for pair in sizes}, languages(data, sizes)
-    shape = {"layers": size.layers, "embed-dim": size.width, "ffn-embed-dim": size.inner, "attention-heads": size.heads}
+    shape = {
+        "layers": size.layers,
+        "embed-dim": size.width,
+        "ffn-embed-dim": size.inner,
+        "attention-heads": size.heads,
+    }
     experts: Part = ("One target language: no experts.", ["--arch", "base_dense"])
     if len(targets) > 1:
-        gates, count, what = "task", NUM_EXPERTS, "experts, and a gate of each language chooses among them"
+        gates, count, what = (
+            "task",
+            NUM_EXPERTS,
+            "experts, and a gate of each language chooses among them",
+        )
         if len(langs) <= NUM_EXPERTS:
-            gates, count, what = "fixed", len(langs), "every second feed-forward layer is a language's own"
+            gates, count, what = (
+                "fixed",
+                len(langs),
+                "every second feed-forward layer is a language's own",
+            )
         chosen = ["--arch", "base_moe", "--num-experts", str(count), "--expert-gates", gates]
         experts = (f"{len(targets)} target languages: {what}.", chosen)
     normalized = [f"--{side}-normalize-before" for side in ("encoder", "decoder")]
@@ -152,11 +200,21 @@ def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]
     ]
 
 
-def data_options(data: str, size: Size, sizes: Mapping[str, int], lang_pairs: str | None, cpu: bool) -> list[Part]:
+def data_options(
+    data: str, size: Size, sizes: Mapping[str, int], lang_pairs: str | None, cpu: bool
+) -> list[Part]:
     """Return the options of the task, loss and batches."""
     file = list_of_pairs(data)
     named = str(file) if lang_pairs is None and file.is_file() else ",".join(sizes)
-    task = ["--task", "translation_heated", "--lang-pairs", named, "--encoder-langtok", "tgt", "--decoder-langtok"]
+    task = [
+        "--task",
+        "translation_heated",
+        "--lang-pairs",
+        named,
+        "--encoder-langtok",
+        "tgt",
+        "--decoder-langtok",
+    ]
     if not file.with_name("langs.txt").is_file():
         task += ["--langs", ",".join(languages(data, sizes))]
     temperature = ["--sampling-method", "temperature", "--sampling-temperature", "1.5"]
@@ -172,7 +230,14 @@ def data_options(data: str, size: Size, sizes: Mapping[str, int], lang_pairs: st
 
 def length_options(size: Size, found: Plan, save_dir: str) -> list[Part]:
     """Return the options of the rate, the length, the validations and the checkpoints."""
-    rate = ["--lr", size.lr, "--lr-scheduler", "inverse_sqrt", "--warmup-updates", str(found.warmup)]
+    rate = [
+        "--lr",
+        size.lr,
+        "--lr-scheduler",
+        "inverse_sqrt",
+        "--warmup-updates",
+        str(found.warmup),
+    ]
     saved = ["--virtual-epoch-size", str(found.epoch), "--validate-interval", str(found.every),
              "--save-interval", str(found.every), "--keep-last-epochs", "5"]  # fmt: skip
     mean = "`mtmoe average --num-epoch-checkpoints 5` takes the mean of the last 5 checkpoints"
@@ -186,7 +251,10 @@ def length_options(size: Size, found: Plan, save_dir: str) -> list[Part]:
         (f"About {VALIDATIONS} validations, at ends of epochs. {mean}.", saved),
         *([(scored, best)] if found.is_scored else []),
         *([(early, ["--patience", str(PATIENCE)])] if found.passes >= LEAST_PASSES else []),
-        ("A second start resumes here.", ["--save-dir", save_dir, "--log-format", "rich", "--log-interval", "25"]),
+        (
+            "A second start resumes here.",
+            ["--save-dir", save_dir, "--log-format", "rich", "--log-interval", "25"],
+        ),
     ]
 
 
@@ -199,13 +267,38 @@ def run_trial(data: str, words: Sequence[str], minutes: float) -> Trial | None:
         UserError: the training failed, with its last line.
     """
     with tempfile.TemporaryDirectory() as folder:
-        program = [sys.executable, "-m", "fairseq_cli.train", data, "--user-dir", str(Path(__file__).parents[1])]
-        length = ["--max-update", str(UPDATES), "--stop-time-hours", str(minutes / 60), "--log-interval", "1"]
-        rest = ["--lr", "1e-4", "--disable-validation", "--no-save", "--save-dir", folder, "--log-format", "json"]
+        program = [
+            sys.executable,
+            "-m",
+            "fairseq_cli.train",
+            data,
+            "--user-dir",
+            str(Path(__file__).parents[1]),
+        ]
+        length = [
+            "--max-update",
+            str(UPDATES),
+            "--stop-time-hours",
+            str(minutes / 60),
+            "--log-interval",
+            "1",
+        ]
+        rest = [
+            "--lr",
+            "1e-4",
+            "--disable-validation",
+            "--no-save",
+            "--save-dir",
+            folder,
+            "--log-format",
+            "json",
+        ]
         with open(Path(folder, "train.out"), "w+b") as output:
             environment = ENVIRONMENT | os.environ
             command_line = [*program, *words, *length, *rest]
-            process = subprocess.Popen(command_line, stdout=output, stderr=subprocess.STDOUT, env=environment)
+            process = subprocess.Popen(
+                command_line, stdout=output, stderr=subprocess.STDOUT, env=environment
+            )
             try:
                 _, status, used = os.wait4(process.pid, 0)
             except BaseException:
@@ -214,8 +307,14 @@ def run_trial(data: str, words: Sequence[str], minutes: float) -> Trial | None:
             output.seek(0)
             told = output.read().decode(errors="replace").strip()
         if status:
-            raise UserError(f"A trial on `DATA` must train, but ends so: {(told or 'no output').splitlines()[-1]}")
-        events = [event for event in run_log.read(Path(folder, run_log.FILE_NAME)) if event["event"] == "train"]
+            raise UserError(
+                f"A trial on `DATA` must train, but ends so: {(told or 'no output').splitlines()[-1]}"
+            )
+        events = [
+            event
+            for event in run_log.read(Path(folder, run_log.FILE_NAME))
+            if event["event"] == "train"
+        ]
     return measured(events, used.ru_maxrss / 2**20) if len(events) > 1 else None
 
 
@@ -238,20 +337,28 @@ def remarks_on(trial: Trial, found: Plan, hours: float | None, enough: float) ->
     memory = f"{trial.memory:.1f} GiB of memory"
     if trial.gpu_left is not None:
         memory += f"; it leaves {trial.gpu_left:.1f} GiB of the GPU free"
-    time_needed = f"{found.updates:,} updates in {found.hours:,.2f} hours, of {trial.seconds:.2f} s each"
+    time_needed = (
+        f"{found.updates:,} updates in {found.hours:,.2f} hours, of {trial.seconds:.2f} s each"
+    )
     lines = [f"Estimate: {time_needed}; {memory}."]
     if found.passes < LEAST_PASSES and hours is not None:
         few = f"{found.passes:.2g} passes over the data are few"
-        lines.append(f"--hours {hours:g} is short: {few}. --hours {enough:g} is enough for {LEAST_PASSES} passes.")
+        lines.append(
+            f"--hours {hours:g} is short: {few}. --hours {enough:g} is enough for {LEAST_PASSES} passes."
+        )
     return lines
 
 
-def script(data: str, options: Sequence[Part], sizes: Mapping[str, int], remarks: Sequence[str]) -> str:
+def script(
+    data: str, options: Sequence[Part], sizes: Mapping[str, int], remarks: Sequence[str]
+) -> str:
     """Return the lines of a shell script: the remarks, and a comment above each group of options."""
     first = f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs; directions: {len(sizes)}."
     head = "".join(f"# {line}\n" for line in (first, *remarks))
     groups = "".join(f"    # {comment}\n    {shlex.join(words)}\n" for comment, words in options)
     run = f'fairseq-train {shlex.quote(data)} --user-dir "$(mtmoe user-dir)" "${{options[@]}}" "$@"'
     waiting = "# Waiting threads leave their cores to other programs; fairscale's warnings are not about this run.\n"
-    exports = "".join(f'export {name}="${{{name}:-{value}}}"\n' for name, value in ENVIRONMENT.items())
+    exports = "".join(
+        f'export {name}="${{{name}:-{value}}}"\n' for name, value in ENVIRONMENT.items()
+    )
     return f"{head}options=(\n{groups})\n{waiting}{exports}{run}\n"

@@ -15,7 +15,16 @@ import click
 
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.checkpoints import checksum
-from fairseq_mtmoe.cli._lines import Files, Screen, expect_output, group_ends, output_paths, read, survey, writing
+from fairseq_mtmoe.cli._lines import (
+    Files,
+    Screen,
+    expect_output,
+    group_ends,
+    output_paths,
+    read,
+    survey,
+    writing,
+)
 from fairseq_mtmoe.cli._shared import (
     PATH,
     expect_checkpoints,
@@ -36,7 +45,9 @@ if TYPE_CHECKING:
 
 @click.command("translate")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL…")
-@click.option("--from", "source", metavar="LANG", help="Language of the text, as the model names it.")
+@click.option(
+    "--from", "source", metavar="LANG", help="Language of the text, as the model names it."
+)
 @list_option("--to", "targets", metavar="LANG,…", help="Languages to translate into.")
 @click.option("--input", "inputs", multiple=True, type=PATH, metavar="FILE",
               help="Text in UTF-8, one or more sentences per line; by default standard input. Repeatable: files are "
@@ -45,7 +56,13 @@ if TYPE_CHECKING:
               help="File for the translations, a name with {lang}, or a folder for in.txt.LANG; by default standard "
               "output. Start an interrupted translation of --input again to continue it.")  # fmt: skip
 @click.option("--beam", type=click.IntRange(1), show_default="5", help="Beam size; 1 is greedy.")
-@click.option("--lenpen", type=float, default=1.0, show_default=True, help="Length penalty: > 1 favours longer output.")
+@click.option(
+    "--lenpen",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Length penalty: > 1 favours longer output.",
+)
 @click.option("--max-len-a", type=float, default=0.0, show_default=True,
               help="Largest length of output: a·source + b tokens.")  # fmt: skip
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
@@ -58,10 +75,18 @@ if TYPE_CHECKING:
               help="Sample each token from the K most probable.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
               help="Seed for --sampling; the batches determine the samples, too.")  # fmt: skip
-@click.option("--scores", is_flag=True, help="Write fairseq-generate's score and a tab before each translation.")
+@click.option(
+    "--scores",
+    is_flag=True,
+    help="Write fairseq-generate's score and a tab before each translation.",
+)
 @of_batches
 @of_workers
-@click.option("--web", is_flag=True, help="Serve a web page that shows the translations of all MODELs side by side.")
+@click.option(
+    "--web",
+    is_flag=True,
+    help="Serve a web page that shows the translations of all MODELs side by side.",
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True,
               help="Port for --web; 0 takes a free one.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the --out files if they exist.")
@@ -113,24 +138,41 @@ def command(
             "--from": source, "--to": targets, **asdict(decoding), "--n-best": n_best, "--scores": scores,
             "version": __version__,
         }  # fmt: skip
-        kept = [*(("--input", path) for path in inputs), *(("MODEL", Path(path)) for path in checkpoints)]
-        sink = Files(output_paths(out, targets, inputs), settings if inputs else None, overwrite, kept)
-    with contextlib.redirect_stdout(sys.stderr):  # keeps libraries' output apart from the translations
+        kept = [
+            *(("--input", path) for path in inputs),
+            *(("MODEL", Path(path)) for path in checkpoints),
+        ]
+        sink = Files(
+            output_paths(out, targets, inputs), settings if inputs else None, overwrite, kept
+        )
+    with contextlib.redirect_stdout(
+        sys.stderr
+    ):  # keeps libraries' output apart from the translations
         translator = load(models[0], decoding, workers)
         job = _Job(translator, decoding, source, targets, inputs, n_best, scores)
         job.run(sink, workers, [count for count, _ in surveys])
 
 
-def _check(models: Sequence[str], source: str | None, targets: Sequence[str], out: Path | None) -> None:
+def _check(
+    models: Sequence[str], source: str | None, targets: Sequence[str], out: Path | None
+) -> None:
     """Raise `UserError` if options conflict."""
     if len(models) > 1:
-        raise_invalid("MODEL", "one model, or FILE:FILE for an ensemble; only --web takes several", " ".join(models))
+        raise_invalid(
+            "MODEL",
+            "one model, or FILE:FILE for an ensemble; only --web takes several",
+            " ".join(models),
+        )
     for option, value in (("--from", source), ("--to", targets)):
         if not value:
-            raise UserError(f"`{option}` must be given, such as `--from en --to sw,ig`, but is not.")
+            raise UserError(
+                f"`{option}` must be given, such as `--from en --to sw,ig`, but is not."
+            )
     expect_output(out)
     if out is None and len(targets) > 1:
-        raise_invalid("--to", "one language for the standard output; `--out` takes several", ",".join(targets))
+        raise_invalid(
+            "--to", "one language for the standard output; `--out` takes several", ",".join(targets)
+        )
 
 
 @dataclass(frozen=True)
@@ -161,10 +203,21 @@ class _Job:
                     lines += len(group.lines)
                     if lines * self.n_best > sink.lines:
                         translated = self.translator.translated(
-                            group, self.source, self.targets, decoder, decode_all, partial(progress.advance, bar)
+                            group,
+                            self.source,
+                            self.targets,
+                            decoder,
+                            decode_all,
+                            partial(progress.advance, bar),
                         )
-                        sink.write({target: self._written(translated[target]) for target in self.targets})
-                        cut += sum(best.is_cut for target in self.targets for best, *_ in translated[target])
+                        sink.write(
+                            {target: self._written(translated[target]) for target in self.targets}
+                        )
+                        cut += sum(
+                            best.is_cut
+                            for target in self.targets
+                            for best, *_ in translated[target]
+                        )
                     progress.update(bar, completed=lines * len(self.targets))
         if cut:
             click.echo(
@@ -181,4 +234,6 @@ class _Job:
 
     def _written(self, lines: Sequence[Sequence[Translated]]) -> str:
         start = "{:.4f}\t" if self.scores else ""
-        return "".join(f"{start.format(each.score)}{each.text}\n" for best in lines for each in best)
+        return "".join(
+            f"{start.format(each.score)}{each.text}\n" for best in lines for each in best
+        )

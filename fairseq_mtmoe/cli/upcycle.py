@@ -28,7 +28,9 @@ def _expert_fields() -> list["Field[Any]"]:
     from fairseq_mtmoe.training.sparsify.upcycle import sparse_models
 
     register()
-    dense_names = {field.name for kind in (FlatTransformerConfig, RunOptions) for field in fields(kind)}
+    dense_names = {
+        field.name for kind in (FlatTransformerConfig, RunOptions) for field in fields(kind)
+    }
     dense_names.add("dense_updates")  # the model is sparse from the start
     by_name = {field.name: field for kind in sparse_models().values() for field in fields(kind)}
     return [field for name, field in by_name.items() if name not in dense_names]
@@ -49,7 +51,9 @@ def _option(field: "Field[Any]") -> click.Option:
 @click.option("--model", default="base_moe", show_default=True, help="Sparse model to make.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for the gates.")
 @click.option("--overwrite", is_flag=True, help="Replace SPARSE if it exists.")
-def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, **options: object) -> None:
+def command(
+    dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, **options: object
+) -> None:
     """Copy the feed-forward layers of the checkpoint DENSE into experts, and write the sparse model to SPARSE.
 
     DENSE may come from this plugin or from stock fairseq's transformer. With the default --expert-combine, SPARSE
@@ -70,4 +74,6 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
         result = upcycle(model, checkpoint, given, seed)
     save_whole(result, sparse)
     moments = "with" if "last_optimizer_state" in result else "without"
-    click.echo(f"{sparse}: {options['num_experts']} experts per layer, {moments} the optimizer state")
+    click.echo(
+        f"{sparse}: {options['num_experts']} experts per layer, {moments} the optimizer state"
+    )

@@ -65,10 +65,15 @@ class System:
 
         Without common seeds, the spread is that of a difference of independent figures.
         """
-        before, after = ({run.seed: system.figures(run) for run in system.runs} for system in (first, self))
+        before, after = (
+            {run.seed: system.figures(run) for run in system.runs} for system in (first, self)
+        )
         seeds = [seed for seed in before if seed in after and seed is not None]
         if seeds:
-            paired = {name: [after[seed][name] - before[seed][name] for seed in seeds] for name in first.names}
+            paired = {
+                name: [after[seed][name] - before[seed][name] for seed in seeds]
+                for name in first.names
+            }
             return seeds, {name: spread(values) for name, values in paired.items()}
         spreads, differences = self.spreads(), {}
         for name, theirs in first.spreads().items():
@@ -98,7 +103,9 @@ def systems_of(runs_by_name: Mapping[str, Sequence[Scores]]) -> list[System]:
             wrong = _what_differs(run, first)
             if wrong:
                 which = f"{run.folders[0]} ({name}) has {wrong} {first.folders[0]}"
-                raise UserError(f"Runs must have scores of the same data to be compared, but {which}.")
+                raise UserError(
+                    f"Runs must have scores of the same data to be compared, but {which}."
+                )
     averages = tuple(name for name in first.groups if first.pairs or name in TITLES)
     return [System(name, runs, averages) for name, runs in joined.items()]
 
@@ -109,7 +116,9 @@ def _expect_different_folders(runs_by_name: Mapping[str, Sequence[Scores]]) -> N
         for folder in (folder for run in runs for folder in run.folders):
             path = os.path.realpath(folder)
             if path in given:
-                raise UserError(f"The runs of `{name}` must differ from all other runs, but {folder} is given twice.")
+                raise UserError(
+                    f"The runs of `{name}` must differ from all other runs, but {folder} is given twice."
+                )
             given.add(path)
 
 
@@ -123,7 +132,9 @@ def _joined_by_seed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
             joined[apart[0]] = joined[apart[0]].joined(run)
         elif same_seed and run.seed is not None:
             both = f"{joined[same_seed[0]].folders[0]} and {run.folders[0]} have seed {run.seed} and common tasks"
-            raise UserError(f"The runs of `{name}` must differ in their seeds or in their tasks, but {both}.")
+            raise UserError(
+                f"The runs of `{name}` must differ in their seeds or in their tasks, but {both}."
+            )
         else:
             joined.append(run)
     return tuple(sorted(joined, key=lambda run: -1 if run.seed is None else run.seed))
@@ -170,7 +181,10 @@ def difference_table(systems: Sequence[System]) -> Table | None:
     rows = []
     for system in others:
         seeds, differences = system.difference(first)
-        cells = [f"{'+' if difference.mean >= 0 else ''}{difference}" for difference in differences.values()]
+        cells = [
+            f"{'+' if difference.mean >= 0 else ''}{difference}"
+            for difference in differences.values()
+        ]
         paired = _listed(seeds) if seeds else "not paired"
         rows.append([f"{system.name} − {first.name}", paired, *cells])
     return Table(["difference", "seeds", *_titles(first)], rows, texts=2) if rows else None

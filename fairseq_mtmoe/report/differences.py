@@ -102,7 +102,14 @@ def difference_table(differences: Differences) -> Table:
         rows.append([pair, score.tier, f"{score.sentences:,}", *cells])
     below = []
     for name, comparison in differences.groups.items():
-        below.append([name, counted("pair", len(scores.groups[name])), "", *_cells(differences.metric, comparison)])
+        below.append(
+            [
+                name,
+                counted("pair", len(scores.groups[name])),
+                "",
+                *_cells(differences.metric, comparison),
+            ]
+        )
     columns = ["pair", "tier", "sentences", differences.first.name, differences.other.name]
     return Table([*columns, "difference", "p bootstrap", "p randomisation"], rows, below, texts=2)
 
@@ -141,10 +148,14 @@ def notes(differences: Sequence[Differences], sampling: Sampling) -> list[str]:
     ]
     if differences[0].first.scores.has_tiers:
         lines.append(TIER_RULE)
-    lines.append("Tiers and all: sentences are drawn within each pair, and every pair counts the same.")
+    lines.append(
+        "Tiers and all: sentences are drawn within each pair, and every pair counts the same."
+    )
     metrics = [compared.metric for compared in differences]
     if SPBLEU in metrics_of(_systems(differences)) and SPBLEU not in metrics:
-        lines.append(f"{SPBLEU} is left out: it needs --spm FILE, the model of mtmoe evaluate --spm.")
+        lines.append(
+            f"{SPBLEU} is left out: it needs --spm FILE, the model of mtmoe evaluate --spm."
+        )
     return lines
 
 
@@ -161,7 +172,10 @@ def to_markdown(
     differences: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]
 ) -> str:
     """Return the tables, notes and settings in Markdown."""
-    tables = [f"## {compared.title}\n\n{difference_table(compared).in_markdown()}" for compared in differences]
+    tables = [
+        f"## {compared.title}\n\n{difference_table(compared).in_markdown()}"
+        for compared in differences
+    ]
     systems = {}
     for system in _systems(differences):
         systems[system.name] = f"{system.folder}, {system.scores.checkpoints[0]}"
@@ -173,7 +187,9 @@ def to_markdown(
 
 def to_latex(differences: Sequence[Differences]) -> str:
     """Return a `tabular` for each table, below a comment with its title."""
-    return "\n".join(f"% {compared.title}\n{difference_table(compared).in_latex()}" for compared in differences)
+    return "\n".join(
+        f"% {compared.title}\n{difference_table(compared).in_latex()}" for compared in differences
+    )
 
 
 def to_json(
@@ -198,10 +214,16 @@ def to_json(
             }
         for name, comparison in compared.groups.items():
             averages[name] = {"pairs": len(first.scores.groups[name]), **asdict(comparison)}
-        written.setdefault(compared.other.name, {})[compared.metric] = {"pairs": pairs, "averages": averages}
+        written.setdefault(compared.other.name, {})[compared.metric] = {
+            "pairs": pairs,
+            "averages": averages,
+        }
     systems = {}
     for system in _systems(differences):
-        systems[system.name] = {"folder": str(system.folder), "checkpoint": system.scores.checkpoints[0]}
+        systems[system.name] = {
+            "folder": str(system.folder),
+            "checkpoint": system.scores.checkpoints[0],
+        }
     settings = _settings(differences, sampling, made_by)
     return as_json({"settings": settings, "systems": systems, "differences": written})
 

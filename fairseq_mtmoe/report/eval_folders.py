@@ -58,7 +58,9 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
     found = [read_scores(folder, WITH_TEXTS) for folder in folders]
     paths = [Path(scores.folders[0]) for scores in found]
     if len({path.resolve() for path in paths}) < len(paths):
-        raise UserError(f"The compared folders must differ, but of {', '.join(map(str, paths))} two are the same.")
+        raise UserError(
+            f"The compared folders must differ, but of {', '.join(map(str, paths))} two are the same."
+        )
     evaluations = []
     for name, path, scores in zip(_names(paths), paths, found, strict=True):
         if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
@@ -89,7 +91,9 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the metrics that every pair of every evaluation has."""
-    figures = [score.figures for evaluation in evaluations for score in evaluation.scores.pairs.values()]
+    figures = [
+        score.figures for evaluation in evaluations for score in evaluation.scores.pairs.values()
+    ]
     return [name for name in figures[0] if all(name in pair_figures for pair_figures in figures)]
 
 
@@ -136,7 +140,9 @@ def _texts(folder: Path, score: PairScore) -> Texts:
     hypotheses, first, *others = texts
     references: list[Sequence[str | None]] = [first]
     references += [[line or None for line in lines] for lines in others]
-    figures = {name: _figures(folder / f"{pair}.{name.lower()}", score.sentences) for name in score.metrics}
+    figures = {
+        name: _figures(folder / f"{pair}.{name.lower()}", score.sentences) for name in score.metrics
+    }
     return Texts(hypotheses, references, figures)
 
 
@@ -148,7 +154,9 @@ def _figures(path: Path, sentences: int) -> list[float]:
     except ValueError:
         figures = []
     if len(figures) != sentences or not all(map(math.isfinite, figures)):
-        raise UserError(f"`{path}` must have a number for each of the {sentences} sentences: evaluate again.")
+        raise UserError(
+            f"`{path}` must have a number for each of the {sentences} sentences: evaluate again."
+        )
     return figures
 
 
@@ -170,8 +178,12 @@ def _what_differs(first: Evaluation, other: Evaluation) -> str:
             their_value = theirs.get(name, value)
             if value != their_value:
                 return f"{pair} {name.format(value)} in {first.folder} and {their_value} in {other.folder}"
-        for lines, their_lines in zip(first.texts[pair].references, other.texts[pair].references, strict=True):
-            differ = [line != their_line for line, their_line in zip(lines, their_lines, strict=True)]
+        for lines, their_lines in zip(
+            first.texts[pair].references, other.texts[pair].references, strict=True
+        ):
+            differ = [
+                line != their_line for line, their_line in zip(lines, their_lines, strict=True)
+            ]
             if any(differ):
                 where = f"line {differ.index(True) + 1} in {first.folder}"
                 return f"{pair} has one reference in {where} and another in {other.folder}"

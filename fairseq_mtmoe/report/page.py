@@ -83,10 +83,14 @@ def _compare(shown: Shown) -> None:
 
 
 @lru_cache(maxsize=1)
-def _differences(names: tuple[str, ...], folders: tuple[str, ...], stamps: tuple[int, ...]) -> list[Differences]:
+def _differences(
+    names: tuple[str, ...], folders: tuple[str, ...], stamps: tuple[int, ...]
+) -> list[Differences]:
     """Return the differences between runs' evaluations, once for the same files."""
     read = read_evaluations([*map(Path, folders)])
-    evaluations = [replace(evaluation, name=name) for name, evaluation in zip(names, read, strict=True)]
+    evaluations = [
+        replace(evaluation, name=name) for name, evaluation in zip(names, read, strict=True)
+    ]
     return find_differences(evaluations, SAMPLING)
 
 

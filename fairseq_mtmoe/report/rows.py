@@ -25,7 +25,12 @@ Values = NDArray[np.float64]
 TIERS = FROM_LOW
 ALL = "all"
 FALLING = ("loss", "nll_loss", "ppl")
-OF_TEXT = ("ppl", "loss", "bleu", "chrf")  # without `nll_loss`, which is the logarithm of perplexity
+OF_TEXT = (
+    "ppl",
+    "loss",
+    "bleu",
+    "chrf",
+)  # without `nll_loss`, which is the logarithm of perplexity
 EVERYBODY = "all tokens"
 """The task of a layer that does not know its tokens' tasks."""
 SEVERAL_RUNS = "it is of several runs; each run needs its own folder."
@@ -84,7 +89,11 @@ class Row:
 def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
     """Return the rows of these groups whose other fields have these values."""
     of_groups = [row for row in rows if row.group in groups]
-    return [row for row in of_groups if all(getattr(row, name) == value for name, value in wanted.items())]
+    return [
+        row
+        for row in of_groups
+        if all(getattr(row, name) == value for name, value in wanted.items())
+    ]
 
 
 @dataclass(frozen=True)
@@ -193,7 +202,9 @@ def _maker(events: Sequence[Event], update: str = "update") -> Callable[..., Row
     columns = []
     for name in (update, "minutes", "epoch"):
         columns.append(_column(events, name) if name in logged else np.full(len(events), np.nan))
-    return partial(Row, moments=Moments(*columns), subset=str(events[0].get("subset", "")) if events else "")
+    return partial(
+        Row, moments=Moments(*columns), subset=str(events[0].get("subset", "")) if events else ""
+    )
 
 
 def _column(events: Sequence[Event], *path: str) -> Values:
@@ -288,7 +299,9 @@ def _experts(events: Sequence[Event]) -> Iterator[Row]:
         counts = [_counts(event, layer) for event in chosen]
         sizes = {len(tokens) for counts_by_task in counts for tokens in counts_by_task.values()}
         if len(sizes) > 1:
-            raise UserError(f"The run log must have one number of experts in {layer}, but has several: {SEVERAL_RUNS}")
+            raise UserError(
+                f"The run log must have one number of experts in {layer}, but has several: {SEVERAL_RUNS}"
+            )
         for task in [*tasks, EVERYBODY]:
             if any(task in counts_by_task for counts_by_task in counts):
                 unknown = [np.nan] * max(sizes)
@@ -322,13 +335,17 @@ def _sources(events: Sequence[Event]) -> Iterator[Row]:
         for layer, weights in layers.items():
             if len(weights) != len(names):
                 rule = f"a weight for each of the {len(names)} sources in {layer}"
-                raise UserError(f"The run log must have {rule}, but has {len(weights)}: {SEVERAL_RUNS}")
+                raise UserError(
+                    f"The run log must have {rule}, but has {len(weights)}: {SEVERAL_RUNS}"
+                )
         complete = [weights for weights in layers.values() if None not in weights]
         for name, mean in zip(names, np.mean(complete, axis=0) if complete else (), strict=False):
             yield row("sources", "mean weight", np.array([mean]), task=name)
         for layer, weights in layers.items():
             for name, weight in zip(names, weights, strict=True):
-                yield row("sources", "weight", np.array([weight], np.float64), task=name, layer=layer)
+                yield row(
+                    "sources", "weight", np.array([weight], np.float64), task=name, layer=layer
+                )
 
 
 READERS = (_validation, _training, _sampling, _selection, _experts, _gates, _sources)

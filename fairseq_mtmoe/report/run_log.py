@@ -21,7 +21,19 @@ ROOT = Path(__file__).parents[2]
 LARGEST_COUNT = 2**53  # a float holds every whole number up to it
 LARGEST_AMOUNT = 1e30
 TRAINED_AMOUNTS = (
-    *("lr", "gnorm", "wps", "ups", "wpb", "bsz", "clip", "loss_scale", "gb_free", "padding", "skipped"),
+    *(
+        "lr",
+        "gnorm",
+        "wps",
+        "ups",
+        "wpb",
+        "bsz",
+        "clip",
+        "loss_scale",
+        "gb_free",
+        "padding",
+        "skipped",
+    ),
     "expert_comm_ms",
 )
 """Fields of the event `train` beside losses, as far as fairseq knows them."""
@@ -43,7 +55,6 @@ def is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool) or is_number_or_text
 
 
-
 def _from(least: float) -> Rule:
     rule = f"null or a number from {least:g} to {LARGEST_AMOUNT:g}"
     return Rule(rule, lambda value: value is None or least <= value <= LARGEST_AMOUNT)
@@ -55,7 +66,8 @@ Figure = Annotated[float | None, _from(-LARGEST_AMOUNT)]
 Plain = Annotated[Any, Rule("a plain value", is_plain)]
 Figures = dict[Text, Figure]
 Perplexity = Annotated[
-    Figures, Rule("figures with `ppl` from 0", lambda value: fault(value.get("ppl"), Amount) is None)
+    Figures,
+    Rule("figures with `ppl` from 0", lambda value: fault(value.get("ppl"), Amount) is None),
 ]
 _SIZE = {"parameters": Count, "multiplications": Count}
 _TOLD = dict.fromkeys(
@@ -186,7 +198,9 @@ def read(path: str | Path) -> list[Event]:
         events.append(event)
     if content and not any(event["event"] in FIELDS for event in events):
         raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
-    starts = [event["started"] for event in events if event["event"] == "run" and event.get("started")]
+    starts = [
+        event["started"] for event in events if event["event"] == "run" and event.get("started")
+    ]
     kept: list[Event] = []
     earliest: dict[tuple[str, str], tuple[float, float]] = {}
     for event in reversed(events):
@@ -252,7 +266,9 @@ def provenance() -> dict[str, str | None]:
 
 def _git(*arguments: str) -> str | None:
     try:
-        result = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+        result = subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True
+        )
     except FileNotFoundError:  # no git on this machine
         return None
     return result.stdout.strip() or None

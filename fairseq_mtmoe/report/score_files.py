@@ -67,7 +67,9 @@ _SOME = Rule("one entry or more", bool)
 _PAIRS: Any = mapping(
     {"settings": _SETTINGS, "pairs": Required[Annotated[dict[Name, dict[str, Any]], _SOME]]}
 )
-_BENCHMARK: Any = mapping({"settings": _SETTINGS, "tasks": Required[Annotated[dict[Name, _TASK], _SOME]]})
+_BENCHMARK: Any = mapping(
+    {"settings": _SETTINGS, "tasks": Required[Annotated[dict[Name, _TASK], _SOME]]}
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,9 @@ class Scores:
         rows = []
         for group, members in self.groups.items():
             if self.tasks:
-                rows.append(mean_row("group", group, "score", [self.main[task] for task in members]))
+                rows.append(
+                    mean_row("group", group, "score", [self.main[task] for task in members])
+                )
                 continue
             kind = ALL if group == ALL else "tier"
             for metric in dict.fromkeys(row.metric for row in chosen_rows(self.rows, "pair")):
@@ -182,7 +186,9 @@ class Scores:
     def joined(self, other: Scores) -> Scores:
         """Return the scores of both, which have different tasks."""
         groups: dict[str, list[str]] = {}
-        for name in sorted({**self.groups, **other.groups}, key=lambda name: name == ALL):  # it stays last
+        for name in sorted(
+            {**self.groups, **other.groups}, key=lambda name: name == ALL
+        ):  # it stays last
             groups[name] = [*self.groups.get(name, ()), *other.groups.get(name, ())]
         return Scores(
             self.rows + other.rows,
@@ -197,7 +203,13 @@ class Scores:
 
 
 def score_row(
-    group: str, task: str, metric: str, value: float, n: int, error: float | None = None, **more: str
+    group: str,
+    task: str,
+    metric: str,
+    value: float,
+    n: int,
+    error: float | None = None,
+    **more: str,
 ) -> Row:
     """Return a row of one moment."""
     stderr = math.nan if error is None else error
@@ -306,7 +318,9 @@ def score_file(path: Path) -> Path:
     files = score_files(path)
     if len(files) > 1:
         folders = ", ".join(str(file.parent) for file in files)
-        raise UserError(f"`{path}` must have one folder of scores, but has {len(files)}: choose one of {folders}.")
+        raise UserError(
+            f"`{path}` must have one folder of scores, but has {len(files)}: choose one of {folders}."
+        )
     if files:
         return files[0]
     data = shlex.quote(_logged(path, "data") or "DATA")

@@ -7,7 +7,14 @@ from fairseq_mtmoe.core.files import write_text
 from fairseq_mtmoe.core.tables import Table, bullets, document, with_error
 from fairseq_mtmoe.report.rows import ALL
 from fairseq_mtmoe.report.run_log import as_json
-from fairseq_mtmoe.report.score_files import JSON_FILE, LATEX_FILE, MAJORITY, MARKDOWN_FILE, TITLES, Scores
+from fairseq_mtmoe.report.score_files import (
+    JSON_FILE,
+    LATEX_FILE,
+    MAJORITY,
+    MARKDOWN_FILE,
+    TITLES,
+    Scores,
+)
 from fairseq_mtmoe.report.scores import FIELDS
 
 NOTE = (
@@ -53,7 +60,9 @@ def _task_table(scores: Scores) -> Table:
     for row in scores.rows:
         main_metric = scores.main[row.task].metric
         is_only_set = len(scores.tasks[row.task]["sets"]) == 1
-        if row.run == MAJORITY or (row.group == "set" and (is_only_set or row.metric != main_metric)):
+        if row.run == MAJORITY or (
+            row.group == "set" and (is_only_set or row.metric != main_metric)
+        ):
             continue
         cells = ["", row.metric, ""]
         if row.group == "set":
@@ -96,7 +105,8 @@ def to_json(scores: Scores) -> str:
             "sets": record["sets"],
         }
     averages = {
-        row.task: {"tasks": row.n, "score": row.figure, "standard_error": row.stderr} for row in scores.averages
+        row.task: {"tasks": row.n, "score": row.figure, "standard_error": row.stderr}
+        for row in scores.averages
     }
     return as_json({**content, "tasks": tasks, "averages": averages})
 

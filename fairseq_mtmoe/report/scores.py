@@ -140,7 +140,10 @@ class PieceBleu:
     def cut(self, lines: Sequence[str | None]) -> list[Any]:
         """Return sentences as pieces joined by spaces; None stays None."""
         # sacreBLEU removes spaces at a line's end before it cuts.
-        return [line if line is None else " ".join(self._model.encode_as_pieces(line.rstrip())) for line in lines]
+        return [
+            line if line is None else " ".join(self._model.encode_as_pieces(line.rstrip()))
+            for line in lines
+        ]
 
 
 def score_pair(
@@ -157,7 +160,9 @@ def score_pair(
     language's T. `more_references` are further lists; "" where a sentence has no further reference.
     """
     if not references:
-        raise UserError(f"The test set of {pair} holds no sentence to score: prepare the data again.")
+        raise UserError(
+            f"The test set of {pair} holds no sentence to score: prepare the data again."
+        )
     if len(hypotheses) != len(references):
         rule = f"{len(references)} sentences, one for each reference"
         raise_invalid(f"hypotheses of {pair}", rule, len(hypotheses))
@@ -170,7 +175,9 @@ def score_pair(
             continue
         scorer = scorer_of(metric, pair)
         cut = pieces.cut if metric == SPBLEU and pieces is not None else list
-        fields[score_field] = float(scorer.corpus_score(cut(hypotheses), [*map(cut, all_references)]).score)
+        fields[score_field] = float(
+            scorer.corpus_score(cut(hypotheses), [*map(cut, all_references)]).score
+        )
         signature = scorer.get_signature()
         if metric == SPBLEU and pieces is not None:
             signature.update("tok", pieces.name)

@@ -33,7 +33,9 @@ def settings_of(run: Run) -> dict[str, str]:
     if sizes:
         settings["training sentences"] = f"{int(sum(sizes.values())):,} in {len(sizes)} sets"
     # Options of sampling are beside the others.
-    beside = {name: value for name, value in start.items() if name not in NOT_OPTIONS and is_plain(value)}
+    beside = {
+        name: value for name, value in start.items() if name not in NOT_OPTIONS and is_plain(value)
+    }
     options = {**start.get("options", {}), **beside}
     settings |= {flag(name): options[name] for name in sorted(options)}
     versions = start.get("versions", {})
@@ -49,7 +51,9 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def compared_settings(runs: Sequence[Run]) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
+def compared_settings(
+    runs: Sequence[Run],
+) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
     """Return settings that differ, with a value per run, and common ones.
 
     With one run, all its settings are common. A value that a run does not have is empty.
@@ -84,7 +88,10 @@ def progress_of(run: Run) -> dict[str, str]:
     best, best_update = "", ""
     if row is not None:
         index = row.best_index
-        best, best_update = f"{row.value[index]:,.2f} {row.metric}", f"{row.moments.update[index]:,.0f}"
+        best, best_update = (
+            f"{row.value[index]:,.2f} {row.metric}",
+            f"{row.moments.update[index]:,.0f}",
+        )
     return {
         "best validation": best,
         "at update": best_update,

@@ -103,7 +103,9 @@ def output_of(
     """
     statistics = metric._extract_corpus_statistics(hypotheses, references)
     score = float(metric._aggregate_and_compute(statistics).score)
-    return SystemOutput(score, np.asarray(statistics, np.float64))  # whole numbers are exact in float64
+    return SystemOutput(
+        score, np.asarray(statistics, np.float64)
+    )  # whole numbers are exact in float64
 
 
 def draw(

@@ -6,7 +6,14 @@ from statistics import median
 
 import numpy as np
 
-from fairseq_mtmoe.report.routing import LAST, LEAST_SHARE, entropies, routed_layers, unmoved, used_experts
+from fairseq_mtmoe.report.routing import (
+    LAST,
+    LEAST_SHARE,
+    entropies,
+    routed_layers,
+    unmoved,
+    used_experts,
+)
 from fairseq_mtmoe.report.rows import EVERYBODY, Row, Run, Values, of_first_subset, of_kind
 
 LEAST_TOKENS = 20
@@ -28,8 +35,12 @@ def loss_not_finite(run: Run) -> Iterator[str]:
     """Warn of a loss of training or validation that is not finite."""
     validations = of_first_subset(run.events, "valid")
     losses = {
-        "training": [(event["update"], event.get("loss", 0.0)) for event in of_kind(run.events, "train")],
-        "validation": [(event["update"], event.get("all", {}).get("loss", 0.0)) for event in validations],
+        "training": [
+            (event["update"], event.get("loss", 0.0)) for event in of_kind(run.events, "train")
+        ],
+        "validation": [
+            (event["update"], event.get("all", {}).get("loss", 0.0)) for event in validations
+        ],
     }
     for kind, logged in losses.items():
         updates = [int(update) for update, loss in logged if loss is None]

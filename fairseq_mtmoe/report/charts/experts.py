@@ -47,7 +47,9 @@ def shown_tasks(run: Run) -> list[str]:
 def shown_layers(run: Run, runs: int) -> list[str]:
     """Return up to four expert layers, evenly spread; with several runs, the last."""
     layers = expert_layers(run)
-    return layers[-1:] if runs > 1 else [layers[index] for index in evenly(len(layers), MOST_LAYERS)]
+    return (
+        layers[-1:] if runs > 1 else [layers[index] for index in evenly(len(layers), MOST_LAYERS)]
+    )
 
 
 def experts(runs: Sequence[Run]) -> Chart | None:
@@ -65,7 +67,9 @@ def experts(runs: Sequence[Run]) -> Chart | None:
     names = look.order_of((bar for bar in bars if bar["moment"]), "moment")
     highest = max(bar["share"] or 0.0 for bar in bars) or 1.0
     ramp = look.colors(names, look.EARLY_TO_LATE[-len(names) :])
-    base = alt.Chart().encode(x=alt.X("expert:O", title="expert", axis=alt.Axis(labelOverlap=True, labelAngle=0)))
+    base = alt.Chart().encode(
+        x=alt.X("expert:O", title="expert", axis=alt.Axis(labelOverlap=True, labelAngle=0))
+    )
     share_scale = alt.Scale(domain=[0, 1.2 * highest])
     bar_marks = base.transform_filter("isValid(datum.share)").mark_bar().encode(
         y=alt.Y("share:Q", title=None, axis=alt.Axis(format="%", tickCount=4), scale=share_scale),
@@ -75,21 +79,29 @@ def experts(runs: Sequence[Run]) -> Chart | None:
     even = alt.Chart().mark_rule(color=look.GREY, strokeDash=[2, 2]).encode(y="even:Q")
     text = alt.Chart().mark_text(align="right", baseline="top", fontSize=9, y=2)
     label = text.encode(x=alt.value(250), text="moved:N")
-    chart = alt.layer(bar_marks, even, label, data=alt.InlineData(bars)).properties(width=250, height=100)
+    chart = alt.layer(bar_marks, even, label, data=alt.InlineData(bars)).properties(
+        width=250, height=100
+    )
     header = alt.Header(title=None, labelFontWeight="bold", labelFontSize=10)
     grid = chart.facet(
         row=alt.Row("row:N", sort=look.order_of(bars, "row"), header=header),
         column=alt.Column("column:N", sort=look.order_of(bars, "column"), header=header), spacing=12,
     )  # fmt: skip
     resolved = grid.resolve_scale(x="independent", xOffset="independent")
-    return finished(resolved, f"Experts' shares of a {runs[0].unit}'s tokens", _counted(runs[0]), MOVED_NOTE)
+    return finished(
+        resolved, f"Experts' shares of a {runs[0].unit}'s tokens", _counted(runs[0]), MOVED_NOTE
+    )
 
 
 def _counted(run: Run) -> str:
     """Return a sentence on the tokens that are counted."""
     subset = run.of("experts")[0].subset
     where = f" ({subset})" if subset else ""  # which an event may lack
-    side = "" if run.unit == "task" else ", of the source in encoder layers and of the target in decoder layers"
+    side = (
+        ""
+        if run.unit == "task"
+        else ", of the source in encoder layers and of the target in decoder layers"
+    )
     counted = f"tokens of the {run.unit}'s validation examples{where} without padding{side}"
     return f"Counted: {counted}. Dashed: equal shares."
 
@@ -113,7 +125,12 @@ def _bars(run: Run, layer: str, task: str, several: bool) -> list[Point]:
                 continue
             counted.append(shares_N)
             for expert, share in enumerate(shares_N.tolist()):
-                bar = {"column": column, "expert": expert, "share": share, "even": 1 / len(shares_N)}
+                bar = {
+                    "column": column,
+                    "expert": expert,
+                    "share": share,
+                    "even": 1 / len(shares_N),
+                }
                 bars.append({**bar, "moment": name, "moved": ""})
     if not bars:
         return [{"column": column, "share": None, "moment": "", "moved": "not logged"}]
@@ -134,8 +151,12 @@ def expert_map(runs: Sequence[Run]) -> Chart | None:
             panel = layer if len(runs) == 1 else f"{run.name}, {layer}"
             for row in run.of("experts", layer=layer):
                 for expert, share in enumerate(shares(row)[-1].tolist()):
-                    cells.append({"row": row.task, "column": expert, "value": finite(share), "panel": panel})
+                    cells.append(
+                        {"row": row.task, "column": expert, "value": finite(share), "panel": panel}
+                    )
     if not cells:
         return None
     note = "Each expert's share of a row's validation tokens at the last validation."
-    return finished(look.heat(cells, alt.Scale(scheme="blues"), ".1%"), "Who uses which expert", note)
+    return finished(
+        look.heat(cells, alt.Scale(scheme="blues"), ".1%"), "Who uses which expert", note
+    )

@@ -138,14 +138,18 @@ def panels(chart: Chart, columns: int, points: Iterable[Point]) -> Chart:
     return chart.facet(facet, columns=columns, spacing=18)
 
 
-def heat(cells: Sequence[Point], scale: alt.Scale, axis: str = ".2f", written: bool = False) -> Chart:
+def heat(
+    cells: Sequence[Point], scale: alt.Scale, axis: str = ".2f", written: bool = False
+) -> Chart:
     """Draw a heat map of `value` over `column` and `row`, in a panel per `panel`.
 
     With `written`, cells are larger and show their values in d3's format `axis`.
     """
     step = 30 if written else 14
     base = alt.Chart().encode(
-        x=alt.X("column:O", title=None, sort=None, axis=alt.Axis(labelAngle=-90, labelOverlap=True)),
+        x=alt.X(
+            "column:O", title=None, sort=None, axis=alt.Axis(labelAngle=-90, labelOverlap=True)
+        ),
         y=alt.Y("row:O", title=None, sort=None),
     )
     tooltip = ["row:N", "column:N", alt.Tooltip("value:Q", format=axis)]
@@ -173,7 +177,13 @@ def finished(chart: Chart, title: str, *notes: str) -> Chart:
     for note in notes:
         subtitle += textwrap.wrap(note, NOTE_CHARACTERS, break_on_hyphens=False)
     text = alt.TitleParams(
-        title, subtitle=subtitle, anchor="start", fontSize=14, subtitleFontSize=10, subtitleColor=GREY, offset=8
+        title,
+        subtitle=subtitle,
+        anchor="start",
+        fontSize=14,
+        subtitleFontSize=10,
+        subtitleColor=GREY,
+        offset=8,
     )
     styled = chart.properties(title=text, background="white").configure_view(stroke=None)
     styled = styled.configure_axis(

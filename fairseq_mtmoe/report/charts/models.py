@@ -32,12 +32,18 @@ GATE = "moe.gate.weight"
 def task_gates(state: Mapping[str, Any]) -> dict[str, Array]:
     """Return a checkpoint's gates of tasks, (T, N, H), by layer; empty without task gates."""
     weights = {key: weight for key, weight in state["model"].items() if key.endswith(GATE)}
-    return {key.removesuffix(f".{GATE}"): gate.float().numpy() for key, gate in weights.items() if gate.ndim == 3}
+    return {
+        key.removesuffix(f".{GATE}"): gate.float().numpy()
+        for key, gate in weights.items()
+        if gate.ndim == 3
+    }
 
 
 def task_embeddings(state: Mapping[str, Any]) -> Array | None:
     """Return a checkpoint's task embeddings, (K, D); None without them."""
-    found = [weight.float().numpy() for key, weight in state["model"].items() if key.endswith(EMBEDDINGS)]
+    found = [
+        weight.float().numpy() for key, weight in state["model"].items() if key.endswith(EMBEDDINGS)
+    ]
     return found[0] if found else None
 
 
@@ -79,7 +85,9 @@ def gates(states: Mapping[str, Mapping[str, Any]]) -> Chart | None:
         for panel, matrix in panels.items():
             for row, column in np.ndindex(matrix.shape):
                 value = look.finite(float(matrix[row, column])) if row != column else None
-                cells.append({"row": tasks[row], "column": tasks[column], "value": value, "panel": panel})
+                cells.append(
+                    {"row": tasks[row], "column": tasks[column], "value": value, "panel": panel}
+                )
     if not cells:
         return None
     limit = max([LEAST_COSINE, *[abs(cell["value"] or 0.0) for cell in cells]])
@@ -156,6 +164,8 @@ def differences(comparisons: Sequence[Differences]) -> Chart:
     )
     zero = alt.Chart().mark_rule(color=look.GREY).encode(x=alt.datum(0))
     height = (12 * len(others) + 6) * look.most(points, "row")
-    chart = alt.layer(zero, bars, dots, data=alt.InlineData(points)).properties(width=260, height=height)
+    chart = alt.layer(zero, bars, dots, data=alt.InlineData(points)).properties(
+        width=260, height=height
+    )
     faceted = look.panels(chart, 3, points)
     return finished(faceted.resolve_scale(x="independent"), title, DIFFERENCES_NOTE)

@@ -23,7 +23,9 @@ class Picture:
     metric: str = ""
 
 
-def _over_minutes(draw: Callable[[Sequence[Run], str], Chart]) -> Callable[[Sequence[Run]], Chart | None]:
+def _over_minutes(
+    draw: Callable[[Sequence[Run], str], Chart],
+) -> Callable[[Sequence[Run]], Chart | None]:
     """Return a chart's form over minutes, for several runs which all log the minutes of validations."""
 
     def draw_over_minutes(shown: Sequence[Run]) -> Chart | None:

@@ -14,7 +14,16 @@ import altair as alt
 import numpy as np
 
 from fairseq_mtmoe.report.charts import look
-from fairseq_mtmoe.report.charts.look import Chart, Panel, Point, finished, finite, lines, percent, with_last
+from fairseq_mtmoe.report.charts.look import (
+    Chart,
+    Panel,
+    Point,
+    finished,
+    finite,
+    lines,
+    percent,
+    with_last,
+)
 from fairseq_mtmoe.report.routing import entropies, routed_layers
 from fairseq_mtmoe.report.rows import ALL, TIERS, Row, Run, Values
 from fairseq_mtmoe.report.score_files import SMALL, TITLES
@@ -74,7 +83,9 @@ def sampling(runs: Sequence[Run]) -> Chart:
     for run in runs:
         moments = run.of("sampling")[0].moments
         x_title, x = "epoch", moments.epoch
-        if len(set(x.tolist())) < len(x) and not np.isnan(moments.update).any():  # an epoch has several values
+        if (
+            len(set(x.tolist())) < len(x) and not np.isnan(moments.update).any()
+        ):  # an epoch has several values
             x_title, x = "update", moments.update
         for row in run.of("sampling", metric="probability"):
             probabilities += points_of(row, x, _named(runs, row, row.task, percent), run.name)
@@ -104,7 +115,9 @@ def _stacked(parts: Sequence[Chart]) -> Chart:
 Titled = Callable[[Run], Iterable[tuple[str, Row]]]
 
 
-def _compared(runs: Sequence[Run], titled: Titled, over: str, form: Any = look.number) -> list[Point]:
+def _compared(
+    runs: Sequence[Run], titled: Titled, over: str, form: Any = look.number
+) -> list[Point]:
     """Return points of runs' titled rows over updates or minutes.
 
     A single run has a line per title with its last value, and several runs have a panel per title.
@@ -117,7 +130,10 @@ def _compared(runs: Sequence[Run], titled: Titled, over: str, form: Any = look.n
                 line, panel = run.name, title
             x, became_sparse = row.moments.update, np.array(run.sparsified[-1:], np.float64)
             if over == "minutes":
-                x, became_sparse = row.moments.minutes, np.interp(became_sparse, x, row.moments.minutes)
+                x, became_sparse = (
+                    row.moments.minutes,
+                    np.interp(became_sparse, x, row.moments.minutes),
+                )
             points += points_of(row, x, line, panel)
             for position in became_sparse:
                 if math.isfinite(position):
@@ -134,7 +150,9 @@ def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
     points = _compared(runs, _perplexities, over)
     low, high = _range_without_start(points, len(runs))
     width, height = (520, 340) if len(runs) == 1 else (360, 230)
-    form = Panel(over, "perplexity", log=True, axis=",~r", width=width, height=height, low=low, high=high)
+    form = Panel(
+        over, "perplexity", log=True, axis=",~r", width=width, height=height, low=low, high=high
+    )
     return finished(lines(points, form), f"Validation perplexity over {over}")
 
 
@@ -167,7 +185,14 @@ def pairs(runs: Sequence[Run]) -> Chart:
             points += points_of(row, row.moments.update, _named(runs, row, row.task), run.name)
     low, high = _range_without_start(points, len(runs))
     form = Panel(
-        "updates", "perplexity", log=True, axis=",~r", height=_height(points, 300), low=low, high=high, sides="shared"
+        "updates",
+        "perplexity",
+        log=True,
+        axis=",~r",
+        height=_height(points, 300),
+        low=low,
+        high=high,
+        sides="shared",
     )
     return finished(lines(points, form), "Validation perplexity by pair")
 
@@ -242,13 +267,18 @@ def sources(runs: Sequence[Run]) -> Chart:
     names = look.order_of(bars, "line")
     for bar in bars:
         bar["order"] = names.index(bar["line"])
-    chart = alt.Chart(alt.InlineData(bars)).mark_bar(stroke="white").encode(
-        x=alt.X("x:N", title=None, sort=None, axis=alt.Axis(labelLimit=300)),
-        y=alt.Y("y:Q", title=None, axis=alt.Axis(format="%"), stack="zero"),
-        color=alt.Color("line:N", title=None, sort=None, scale=look.colors(names, ())),
-        order=alt.Order("order:Q"),
-        tooltip=["line:N", alt.Tooltip("y:Q", format=".1%")],
-    ).properties(width=alt.Step(26), height=170)
+    chart = (
+        alt.Chart(alt.InlineData(bars))
+        .mark_bar(stroke="white")
+        .encode(
+            x=alt.X("x:N", title=None, sort=None, axis=alt.Axis(labelLimit=300)),
+            y=alt.Y("y:Q", title=None, axis=alt.Axis(format="%"), stack="zero"),
+            color=alt.Color("line:N", title=None, sort=None, scale=look.colors(names, ())),
+            order=alt.Order("order:Q"),
+            tooltip=["line:N", alt.Tooltip("y:Q", format=".1%")],
+        )
+        .properties(width=alt.Step(26), height=170)
+    )
     panels = look.panels(chart, 1, bars).resolve_scale(x="independent")
     return finished(panels, "Weights of the sources", SOURCES_NOTE)
 
