@@ -81,8 +81,8 @@ class ScoreFolder:
             texts = sorted(path.name for kind in _KINDS for path in self.folder.glob(f"*-*.{kind}"))
             if texts and not self._overwrite:
                 raise UserError(
-                    f"`{self.folder}` holds {texts[0]} without scores, of unknown origin; give another folder as "
-                    "--out, or --overwrite to replace it."
+                    f"`{self.folder}` holds {texts[0]} without scores, of unknown origin; give "
+                    "another folder as --out, or --overwrite to replace it."
                 )
         check_writable(self.folder)
         return None
@@ -289,7 +289,10 @@ def translate_and_score(
         for text in texts:
             sources = partial(translator.sources, text.pair, subset)
             score = measures.write(text, tiers.get(text.pair, ""), sources, folder)
-            line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
+            line = (
+                f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} "
+                "sentences"
+            )
             say(["; ".join([line, *score.remarks])], console)
             scores[text.pair] = score
             if text.untranslated:

@@ -28,9 +28,12 @@ from fairseq_mtmoe.translation.pretrained.writing import ExportedTranslator, exp
 HEADS, ENCODER, DECODER = "heads.", "encoder.", "decoder.embed_tokens.weight"
 # Special tokens in `transformers`, with BERT's and RoBERTa's spelling.
 TOKENS = {
-    "pad_token": ("[PAD]", "<pad>"), "cls_token": ("[CLS]", "<s>"), "sep_token": ("[SEP]", "</s>"),
-    "unk_token": ("[UNK]", "<unk>"), "mask_token": ("[MASK]", "<mask>"),
-}  # fmt: skip
+    "pad_token": ("[PAD]", "<pad>"),
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
 
 
 class Exported(NamedTuple):
@@ -86,8 +89,8 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
         advice = "train a `--arch base_dense` on its translations"
         if DECODER not in content["model"]:
             raise UserError(
-                f"`{path}` must be a translator, an encoder or a T5, but is of {options.get('_name')!r}, which has no "
-                "class in `transformers`."
+                f"`{path}` must be a translator, an encoder or a T5, but is of "
+                f"{options.get('_name')!r}, which has no class in `transformers`."
             )
     parts = {
         "experts": has_experts(dict(content)),
@@ -97,7 +100,8 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
     for what, is_there in parts.items():
         if is_there:
             raise UserError(
-                f"`{path}` must be a dense model, but has {what}, which `transformers` lacks; {advice}."
+                f"`{path}` must be a dense model, but has {what}, which `transformers` lacks; "
+                f"{advice}."
             )
 
 
@@ -115,9 +119,11 @@ def _encoder(
     path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]
 ) -> Exported:
     config = replace(
-        EncoderConfig(**json.loads(options["encoder"])), hidden_dropout_prob=options["dropout"],
-        attention_probs_dropout_prob=options["attention_dropout"], has_pooler=False,
-    )  # fmt: skip
+        EncoderConfig(**json.loads(options["encoder"])),
+        hidden_dropout_prob=options["dropout"],
+        attention_probs_dropout_prob=options["attention_dropout"],
+        has_pooler=False,
+    )
     own = {
         name.removeprefix(ENCODER): value
         for name, value in state.items()
@@ -166,8 +172,11 @@ def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:
         *(["token_type_ids"] if config.type_vocab_size > 1 else []),
         "attention_mask",
     ]
-    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.max_positions,
-                                "model_input_names": inputs}  # fmt: skip
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_positions,
+        "model_input_names": inputs,
+    }
     for kind, names in TOKENS.items():
         if found := [name for name in names if tokenizer.token_to_id(name) is not None]:
             settings[kind] = found[0]

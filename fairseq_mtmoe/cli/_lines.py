@@ -160,8 +160,8 @@ class Files:
         goes_on = before is not None and before == self._settings
         if before is not None and not goes_on and not self._overwrite:
             raise UserError(
-                f"`{self._note}` belongs to an unfinished translation with other options or input; give another "
-                "`--out`, or `--overwrite` to start again."
+                f"`{self._note}` belongs to an unfinished translation with other options or input; "
+                "give another `--out`, or `--overwrite` to start again."
             )
         for path in self._paths.values():
             for name, file in self._inputs:
@@ -240,8 +240,8 @@ def writing(
 def _locked(path: Path) -> BinaryIO:
     """Return a file, open to read and write (UserError: another process has it open)."""
     sentence = (
-        f"`--out` must be a file that no other command writes, but another `mtmoe` is writing `{path}`: wait for its "
-        "end, or give another `--out`."
+        "`--out` must be a file that no other command writes, but another `mtmoe` is writing "
+        f"`{path}`: wait for its end, or give another `--out`."
     )
     file: BinaryIO = open_in_place(path, "r+b")
     try:

@@ -30,9 +30,14 @@ FEW = 8  # files or warnings that are printed
 
 
 def prepare_corpora(
-    raw: Path, data: Path, recipe: Recipe, given_vocabulary: AbstractContextManager[GivenVocabulary | None],
-    workers: int | None, scheduler: str | None, overwrite: bool,
-) -> None:  # fmt: skip
+    raw: Path,
+    data: Path,
+    recipe: Recipe,
+    given_vocabulary: AbstractContextManager[GivenVocabulary | None],
+    workers: int | None,
+    scheduler: str | None,
+    overwrite: bool,
+) -> None:
     """Make `data` from the recipe's corpora below `raw`, and show the report's first figures and how to train."""
     with given_vocabulary as vocabulary:
         vocabulary_of = None if vocabulary is None else vocabulary.translator
@@ -59,7 +64,8 @@ def prepare_corpora(
         )
     elif not has_experts:
         click.echo(
-            "It trains all weights, and the model loses in its other languages: docs/how_to/pretrained.md."
+            "It trains all weights, and the model loses in its other languages: "
+            "docs/how_to/pretrained.md."
         )
     if vocabulary is not None:
         click.echo(vocabulary.how_to_go_on(data))

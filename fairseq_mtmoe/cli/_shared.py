@@ -68,11 +68,18 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 of_batches = _together(
-    click.option("--max-tokens", type=click.IntRange(1),
-                 help="Tokens in a batch; 12000 without --batch-size in translation."),
-    click.option("--batch-size", "--max-sentences", type=click.IntRange(1),
-                 help="Sentences in a batch; in benchmark tasks 32 without --max-tokens."),
-)  # fmt: skip
+    click.option(
+        "--max-tokens",
+        type=click.IntRange(1),
+        help="Tokens in a batch; 12000 without --batch-size in translation.",
+    ),
+    click.option(
+        "--batch-size",
+        "--max-sentences",
+        type=click.IntRange(1),
+        help="Sentences in a batch; in benchmark tasks 32 without --max-tokens.",
+    ),
+)
 of_precision = _together(
     click.option("--fp16", is_flag=True, help="Half precision."),
     click.option(
@@ -80,8 +87,13 @@ of_precision = _together(
     ),
     click.option("--cpu", is_flag=True, help="Do not use a GPU."),
 )
-of_workers = click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True,
-                          help="CPU processes; they share the cores and the model.")  # fmt: skip
+of_workers = click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="CPU processes; they share the cores and the model.",
+)
 
 
 def check_drawing() -> None:

@@ -27,8 +27,8 @@ def vocabulary_in(path: Path, state: Mapping[str, Any]) -> Vocabulary:
     found = Vocabulary.of_state(settings)
     if found is None or not all(settings.get(name) for name in _FORMS):
         raise UserError(
-            f"`{path}` must be a translator with a vocabulary, from `mtmoe import-hf` or a run on data of "
-            "`mtmoe prepare`, but has none."
+            f"`{path}` must be a translator with a vocabulary, from `mtmoe import-hf` or a run on "
+            "data of `mtmoe prepare`, but has none."
         )
     return with_codes(found, settings)
 

@@ -29,10 +29,13 @@ HOST = "127.0.0.1"
 MOST_SECONDS = 60  # in which a client sends a request
 MOST_BYTES = 1 << 16  # of a request
 HEADERS = {
-    "Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": "frame-ancestors 'none'",
-    "Referrer-Policy": "same-origin", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+    "Content-Type": "text/html; charset=utf-8",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ def done_by(workers: int, work: Work) -> Iterator[DoAll]:
     threads = max(1, cores() // workers)
     executor = ProcessPoolExecutor(workers, get_context("fork"), _begin, (work, threads))
     too_many = UserError(
-        "`--workers` must be a number of processes that fit into memory, but one process died or could not start, "
-        "most likely for want of memory."
+        "`--workers` must be a number of processes that fit into memory, but one process died or "
+        "could not start, most likely for want of memory."
     )
     try:
         try:

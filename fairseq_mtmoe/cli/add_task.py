@@ -23,15 +23,29 @@ if TYPE_CHECKING:
 @click.command("add-task")
 @click.argument("checkpoint", type=PATH)
 @click.argument("out", type=PATH)
-@click.option("--task", "name", required=True, metavar="NAME",
-              help="New task: a row of the task table; in a translation model a language, or with --task-ids pair a "
-              "language pair.")  # fmt: skip
-@click.option("--embedding-from", "begins_as", default="mean", show_default=True, metavar="TASK[,TASK…]",
-              help="Initial value of the task's embedding and gates: a copy from a task of CHECKPOINT, the mean of "
-              "several tasks, the `mean` of all, or drawn: `random` (N(0, 0.02²)) or `xavier`. With fixed gates a "
-              "task, whose expert is copied.")  # fmt: skip
-@click.option("--task-table", metavar="FILE[,FILE…]",
-              help="Additional task tables, one of them with the new task (docs/reference/task_table.md).")  # fmt: skip
+@click.option(
+    "--task",
+    "name",
+    required=True,
+    metavar="NAME",
+    help="New task: a row of the task table; in a translation model a language, or with --task-ids "
+    "pair a language pair.",
+)
+@click.option(
+    "--embedding-from",
+    "begins_as",
+    default="mean",
+    show_default=True,
+    metavar="TASK[,TASK…]",
+    help="Initial value of the task's embedding and gates: a copy from a task of CHECKPOINT, the "
+    "mean of several tasks, the `mean` of all, or drawn: `random` (N(0, 0.02²)) or `xavier`. With "
+    "fixed gates a task, whose expert is copied.",
+)
+@click.option(
+    "--task-table",
+    metavar="FILE[,FILE…]",
+    help="Additional task tables, one of them with the new task (docs/reference/task_table.md).",
+)
 @click.option(
     "--seed",
     type=int,
@@ -52,12 +66,13 @@ def command(
 ) -> None:
     """Write CHECKPOINT with one more task to OUT, to continue training from it.
 
-    The task embeddings and the gates of --expert-gates task get one more row, and the layers of --expert-gates fixed
-    one more expert. A new benchmark task also gets a head. A new language gets its --langs token, after all others.
-    All else is kept: the other tasks' predictions, the optimizer state and the experts' files.
+    The task embeddings and the gates of --expert-gates task get one more row, and the layers of
+    --expert-gates fixed one more expert. A new benchmark task also gets a head. A new language gets
+    its --langs token, after all others. All else is kept: the other tasks' predictions, the
+    optimizer state and the experts' files.
 
-    Continue with --finetune-from-model OUT (and --glue-tasks NAME to train the new task alone), or with --restore-file
-    OUT on all tasks, the new one last.
+    Continue with --finetune-from-model OUT (and --glue-tasks NAME to train the new task alone), or
+    with --restore-file OUT on all tasks, the new one last.
     """
     from fairseq_mtmoe import register
 
@@ -160,7 +175,8 @@ def _task_of_translation(state: Mapping[str, Any], tasks: Sequence[str], name: s
     )
     if not has_tokens or list(langs) != tasks:
         raise UserError(
-            "The checkpoint's tasks must be languages, and its vocabulary must end in one token for each, so that "
-            "another can be added, but this is not so: train the model with the new language in `--langs`."
+            "The checkpoint's tasks must be languages, and its vocabulary must end in one token "
+            "for each, so that another can be added, but this is not so: train the model with the "
+            "new language in `--langs`."
         )
     return _Change(symbols=1, task_state={"langs": [*langs, name]})

@@ -10,31 +10,56 @@ from fairseq_mtmoe.core.files import output_file
 
 
 @click.command("average")
-@click.option("--inputs", required=True, multiple=True, type=PATH, metavar="FILE [FILE…]",
-              help="Checkpoints; with --num-…, the one folder that has them.")  # fmt: skip
+@click.option(
+    "--inputs",
+    required=True,
+    multiple=True,
+    type=PATH,
+    metavar="FILE [FILE…]",
+    help="Checkpoints; with --num-…, the one folder that has them.",
+)
 @click.argument("more", nargs=-1, metavar="[FILE…]", type=PATH)
 @click.option("--output", required=True, type=PATH, metavar="FILE", help="Checkpoint to write.")
-@click.option("--num-epoch-checkpoints", type=int, metavar="N",
-              help="Average the last N epoch checkpoints, checkpointX.pt.")  # fmt: skip
-@click.option("--num-update-checkpoints", type=int, metavar="N",
-              help="Average the last N update checkpoints, checkpoint_E_X.pt.")  # fmt: skip
+@click.option(
+    "--num-epoch-checkpoints",
+    type=int,
+    metavar="N",
+    help="Average the last N epoch checkpoints, checkpointX.pt.",
+)
+@click.option(
+    "--num-update-checkpoints",
+    type=int,
+    metavar="N",
+    help="Average the last N update checkpoints, checkpoint_E_X.pt.",
+)
 @click.option(
     "--checkpoint-upper-bound",
     type=int,
     metavar="X",
     help="Leave out checkpoints whose number X is higher.",
 )
-@click.option("--checkpoint-suffix", default="", metavar="SUFFIX",
-              help="The run's --checkpoint-suffix, to find its checkpoints with --num-….")  # fmt: skip
+@click.option(
+    "--checkpoint-suffix",
+    default="",
+    metavar="SUFFIX",
+    help="The run's --checkpoint-suffix, to find its checkpoints with --num-….",
+)
 @click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 def command(
-    inputs: tuple[Path, ...], more: tuple[Path, ...], output: Path, num_epoch_checkpoints: int | None,
-    num_update_checkpoints: int | None, checkpoint_upper_bound: int | None, checkpoint_suffix: str, overwrite: bool,
-) -> None:  # fmt: skip
+    inputs: tuple[Path, ...],
+    more: tuple[Path, ...],
+    output: Path,
+    num_epoch_checkpoints: int | None,
+    num_update_checkpoints: int | None,
+    checkpoint_upper_bound: int | None,
+    checkpoint_suffix: str,
+    overwrite: bool,
+) -> None:
     """Average the parameters of checkpoints, as fairseq's scripts/average_checkpoints.py does.
 
-    The inputs may have separate expert files. The output is one file without optimizer state, for fairseq-generate
-    with --user-dir fairseq_mtmoe. All other entries come from the first input, with --num-… from the newest.
+    The inputs may have separate expert files. The output is one file without optimizer state, for
+    fairseq-generate with --user-dir fairseq_mtmoe. All other entries come from the first input,
+    with --num-… from the newest.
     """
     from fairseq_mtmoe.checkpoints import rewriting
 

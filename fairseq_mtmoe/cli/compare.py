@@ -23,10 +23,18 @@ from fairseq_mtmoe.report.significance import SAMPLES, TRIALS
 @click.option(
     "--seed", type=click.IntRange(0), help=f"Seed for resampling sentences; by default {SEED}."
 )
-@click.option("--samples", type=click.IntRange(1), metavar="N",
-              help=f"Draws per test; by default {SAMPLES:,} bootstrap resamples and {TRIALS:,} trials.")  # fmt: skip
-@click.option("--spm", type=PATH, metavar="FILE",
-              help="SentencePiece model of mtmoe evaluate --spm; without it spBLEU is left out.")  # fmt: skip
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"Draws per test; by default {SAMPLES:,} bootstrap resamples and {TRIALS:,} trials.",
+)
+@click.option(
+    "--spm",
+    type=PATH,
+    metavar="FILE",
+    help="SentencePiece model of mtmoe evaluate --spm; without it spBLEU is left out.",
+)
 def command(
     systems: tuple[str, ...],
     out: Path | None,
@@ -41,14 +49,16 @@ def command(
     mtmoe compare mt_tag=runs/tag-1,runs/tag-2 mt_dense=runs/dense-1,runs/dense-2
     mtmoe compare 'mt_dense=runs/dense-*' 'mt_tag=runs/tag-*' 'single=runs/single-*' --out results
 
-    RESULTS is a folder of mtmoe evaluate, or a run's folder with one below scores/. Prints each difference to the first
-    folder, by metric, for each language pair, each tier and all pairs, and its significance: sacreBLEU's paired
-    bootstrap and approximate randomisation. A tier's figure is the mean over its pairs.
+    RESULTS is a folder of mtmoe evaluate, or a run's folder with one below scores/. Prints each
+    difference to the first folder, by metric, for each language pair, each tier and all pairs, and
+    its significance: sacreBLEU's paired bootstrap and approximate randomisation. A tier's figure is
+    the mean over its pairs.
 
-    RUN is a folder with scores.json, or a run's folder with one below scores/, as written by fairseq-validate
-    --results-path (for --task glue) and mtmoe evaluate. Runs of one system with the same seed and different tasks are
-    joined. Prints each system's mean over seeds ± its standard error, for each task and on average. Then it prints each
-    difference to the first system, paired by seed where both have it.
+    RUN is a folder with scores.json, or a run's folder with one below scores/, as written by
+    fairseq-validate --results-path (for --task glue) and mtmoe evaluate. Runs of one system with
+    the same seed and different tasks are joined. Prints each system's mean over seeds ± its
+    standard error, for each task and on average. Then it prints each difference to the first
+    system, paired by seed where both have it.
     """
     if out is not None:
         check_writable(out)

@@ -53,7 +53,10 @@ def command() -> None:
                 is_usable = is_usable and name not in NECESSARY
                 text = str(error)
                 if not isinstance(error, Lacking):
-                    text = f"{type(error).__name__}: {first_line(error)}\n{NECESSARY.get(name, 'the check failed')}"
+                    text = (
+                        f"{type(error).__name__}: "
+                        f"{first_line(error)}\n{NECESSARY.get(name, 'the check failed')}"
+                    )
             table.add_row(mark, name, escape(text))
     logging.disable(logging.NOTSET)
     show(table)
@@ -74,7 +77,8 @@ def _gpus() -> str:
     if not torch.cuda.is_available():
         if Path("/dev/nvidia0").exists():
             raise Lacking(
-                "torch cannot use this machine's GPU: compare `nvidia-smi`'s CUDA version with torch's"
+                "torch cannot use this machine's GPU: compare `nvidia-smi`'s CUDA version with "
+                "torch's"
             )
         return "none that torch can use: runs use the CPU"
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -99,7 +103,10 @@ def _plugin() -> str:
     from fairseq_mtmoe import register
 
     register()
-    return f"{__version__}, {Path(__file__).parents[1]}; Python {platform.python_version()}, {sys.executable}"
+    return (
+        f"{__version__}, {Path(__file__).parents[1]}; Python {platform.python_version()}, "
+        f"{sys.executable}"
+    )
 
 
 def _kernels() -> str:
@@ -139,7 +146,8 @@ def _optional_packages() -> str:
     missing = [extra for extra in EXTRAS if missing_packages(extra)]
     if missing:
         raise Lacking(
-            f"incomplete: `pip install 'fairseq_mtmoe[{','.join(missing)}]'`, or WHEELHOUSE-optional"
+            f"incomplete: `pip install 'fairseq_mtmoe[{','.join(missing)}]'`, or "
+            "WHEELHOUSE-optional"
         )
     return f"all of {', '.join(EXTRAS)}"
 

@@ -33,21 +33,52 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
 
 @click.command("evaluate")
 @click.argument("data", metavar="DATA")
-@click.option("--path", "models", multiple=True, required=True, metavar="FILE[:FILE…]",
-              help="Checkpoint; join several with colons for an ensemble. Repeatable: each is evaluated.")  # fmt: skip
-@click.option("--subset", "--gen-subset", default="test", help="Subset of DATA to score; by default test, or valid, "
-              "which has labels, for benchmark tasks.")  # fmt: skip
-@list_option("--lang-pairs", metavar="A-B,…",
-              help="Pairs to evaluate; by default the pairs of DATA that the model was trained on.")  # fmt: skip
-@click.option("--out", "outs", multiple=True, type=PATH,
-              help="Folder for the results, one for each --path; by default scores/CHECKPOINT-SUBSET beside the "
-              "checkpoint.")  # fmt: skip
-@click.option("--tiers", metavar="NAME|FILE", help="Recipe, or file such as tiers.json, with the tiers of pairs or "
-              "languages; by default DATA's tiers.json, else tiers by training size.")  # fmt: skip
-@click.option("--spm", type=PATH, metavar="FILE",
-              help="Also compute spBLEU with this SentencePiece model, such as that of Flores-200.")  # fmt: skip
-@click.option("--comet", type=PATH, metavar="FILE",
-              help="Also compute COMET with this checkpoint (…/model.ckpt); needs unbabel-comet.")  # fmt: skip
+@click.option(
+    "--path",
+    "models",
+    multiple=True,
+    required=True,
+    metavar="FILE[:FILE…]",
+    help="Checkpoint; join several with colons for an ensemble. Repeatable: each is evaluated.",
+)
+@click.option(
+    "--subset",
+    "--gen-subset",
+    default="test",
+    help="Subset of DATA to score; by default test, or valid, "
+    "which has labels, for benchmark tasks.",
+)
+@list_option(
+    "--lang-pairs",
+    metavar="A-B,…",
+    help="Pairs to evaluate; by default the pairs of DATA that the model was trained on.",
+)
+@click.option(
+    "--out",
+    "outs",
+    multiple=True,
+    type=PATH,
+    help="Folder for the results, one for each --path; by default scores/CHECKPOINT-SUBSET beside "
+    "the checkpoint.",
+)
+@click.option(
+    "--tiers",
+    metavar="NAME|FILE",
+    help="Recipe, or file such as tiers.json, with the tiers of pairs or "
+    "languages; by default DATA's tiers.json, else tiers by training size.",
+)
+@click.option(
+    "--spm",
+    type=PATH,
+    metavar="FILE",
+    help="Also compute spBLEU with this SentencePiece model, such as that of Flores-200.",
+)
+@click.option(
+    "--comet",
+    type=PATH,
+    metavar="FILE",
+    help="Also compute COMET with this checkpoint (…/model.ckpt); needs unbabel-comet.",
+)
 @click.option("--beam", type=click.IntRange(1), default=5, show_default=True, help="Beam size.")
 @click.option(
     "--lenpen",
@@ -56,19 +87,36 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
     show_default=True,
     help="Length penalty: > 1 favours longer output.",
 )
-@click.option("--max-len-a", type=float, default=0.0, show_default=True,
-              help="Largest length of output: a·source + b tokens, by each sentence's own source length. In "
-              "fairseq-generate the longest source of the batch counts.")  # fmt: skip
+@click.option(
+    "--max-len-a",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Largest length of output: a·source + b tokens, by each sentence's own source length. In "
+    "fairseq-generate the longest source of the batch counts.",
+)
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
 @of_batches
-@click.option("--post-process", metavar="NAME",
-              help="Subword segmentation to undo: sentencepiece, subword_nmt or none; by default detected from "
-              "DATA.")  # fmt: skip
-@click.option("--references", type=click.Choice(["text", "fairseq"]), default="text", show_default=True,
-              help="text: compare with the text in DATA/raw, if it exists. fairseq: compare as fairseq-generate does: "
-              "binarized words, <unk> for unknown ones, and no sentences too long for the model.")  # fmt: skip
-@click.option("--base-evaluation", type=click.Choice(["prices", "greedy"]),
-              help="Routing of BASE layers (mtmoe options base_moe); by default as in the checkpoint.")  # fmt: skip
+@click.option(
+    "--post-process",
+    metavar="NAME",
+    help="Subword segmentation to undo: sentencepiece, subword_nmt or none; by default detected "
+    "from DATA.",
+)
+@click.option(
+    "--references",
+    type=click.Choice(["text", "fairseq"]),
+    default="text",
+    show_default=True,
+    help="text: compare with the text in DATA/raw, if it exists. fairseq: compare as "
+    "fairseq-generate does: binarized words, <unk> for unknown ones, and no sentences too long for "
+    "the model.",
+)
+@click.option(
+    "--base-evaluation",
+    type=click.Choice(["prices", "greedy"]),
+    help="Routing of BASE layers (mtmoe options base_moe); by default as in the checkpoint.",
+)
 @click.option(
     "--overwrite", is_flag=True, help="Replace scores of other settings in the output folder."
 )
@@ -76,21 +124,33 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
 @quiet_fairseq()
 @click.pass_context
 def command(
-    ctx: click.Context, /, data: str, models: tuple[str, ...], subset: str, outs: tuple[Path, ...], overwrite: bool,
-    tiers: str | None, spm: Path | None, comet: Path | None, **settings: Any,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    /,
+    data: str,
+    models: tuple[str, ...],
+    subset: str,
+    outs: tuple[Path, ...],
+    overwrite: bool,
+    tiers: str | None,
+    spm: Path | None,
+    comet: Path | None,
+    **settings: Any,
+) -> None:
     """Translate the test set of every language pair of DATA and score it.
 
     Task settings are taken from the checkpoint. Prints a table, and writes scores.json, scores.md,
-    scores.tex and the compared texts, en-de.hyp and en-de.ref, to the output folder. Existing scores of the same
-    settings are shown again; an interrupted evaluation goes on with the pairs that it had not scored.
+    scores.tex and the compared texts, en-de.hyp and en-de.ref, to the output folder. Existing
+    scores of the same settings are shown again; an interrupted evaluation goes on with the pairs
+    that it had not scored.
 
-    BLEU equals that of sacrebleu on the two text files; with --references fairseq it equals that of fairseq-generate
-    --scoring sacrebleu. Additional references are read from DATA/raw/test.en-de.de.1, .2 and so on. A sentence that is
-    too long for the model gets an empty translation.
+    BLEU equals that of sacrebleu on the two text files; with --references fairseq it equals that of
+    fairseq-generate --scoring sacrebleu. Additional references are read from
+    DATA/raw/test.en-de.de.1, .2 and so on. A sentence that is too long for the model gets an empty
+    translation.
 
-    For a checkpoint of --task glue or text_to_text, DATA is the benchmarks' folder. Each task's own metric is printed
-    and written, as by fairseq-validate --results-path; options for translation are refused.
+    For a checkpoint of --task glue or text_to_text, DATA is the benchmarks' folder. Each task's own
+    metric is printed and written, as by fairseq-validate --results-path; options for translation
+    are refused.
 
     \b
     mtmoe evaluate DATA --path run/checkpoint_best.pt --tiers wmt15
@@ -147,9 +207,13 @@ def _folders(
     test_sets.sizes_of(data, subset)  # raises if DATA has no such subset
     named = ("references", "lang_pairs", "post_process", "tiers", "spm", "comet")
     decided = {
-        "data": data, "subset": subset, **asdict(Decoding.of(settings)), **{name: settings[name] for name in named},
-        "version": __version__, "data_sha256": evaluating.digest_of_data(test_sets.folders(data)[0], subset),
-    }  # fmt: skip
+        "data": data,
+        "subset": subset,
+        **asdict(Decoding.of(settings)),
+        **{name: settings[name] for name in named},
+        "version": __version__,
+        "data_sha256": evaluating.digest_of_data(test_sets.folders(data)[0], subset),
+    }
     folders = []
     for model, folder in zip(models, _result_folders(models, subset, outs), strict=True):
         digests = [checksum.identity(path) for path in model.split(":")]
@@ -159,9 +223,13 @@ def _folders(
 
 
 def _evaluate(
-    data: str, checkpoints: Sequence[str], subset: str, settings: Mapping[str, Any], measures: Measures,
+    data: str,
+    checkpoints: Sequence[str],
+    subset: str,
+    settings: Mapping[str, Any],
+    measures: Measures,
     folder: ScoreFolder,
-) -> Scores:  # fmt: skip
+) -> Scores:
     """Translate and score all pairs with one model or ensemble."""
     from fairseq_mtmoe.cli import _evaluating as evaluating
     from fairseq_mtmoe.translation.decode import test_sets
@@ -205,8 +273,8 @@ def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
         is_given = ctx.get_parameter_source(str(parameter.name)) is not ParameterSource.DEFAULT
         if is_given and parameter.name not in BENCHMARK_OPTIONS:
             raise UserError(
-                f"`{parameter.opts[0]}` must be left out with checkpoints of `--task {task}`, which are scored as by "
-                "`fairseq-validate`, but was given."
+                f"`{parameter.opts[0]}` must be left out with checkpoints of `--task {task}`, "
+                "which are scored as by `fairseq-validate`, but was given."
             )
     options = ctx.params
     for model in options["models"]:

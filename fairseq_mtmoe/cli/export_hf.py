@@ -16,13 +16,14 @@ from fairseq_mtmoe.core.errors import raise_invalid
 def command(model: Path, folder: Path) -> None:
     """Write MODEL to the new FOLDER: a checkpoint of a dense translator, encoder or T5, or a file of `mtmoe import-hf`.
 
-    FOLDER gets config.json, model.safetensors and the tokenizer's files. `transformers` computes the same from it:
-    load it with AutoTokenizer and AutoModel; an encoder of one task with AutoModelForSequenceClassification; a
-    translator or T5 with AutoModelForSeq2SeqLM. A translator's vocabulary must come from `mtmoe import-hf` or
-    `mtmoe prepare`; ct2-transformers-converter takes its FOLDER.
+    FOLDER gets config.json, model.safetensors and the tokenizer's files. `transformers` computes
+    the same from it: load it with AutoTokenizer and AutoModel; an encoder of one task with
+    AutoModelForSequenceClassification; a translator or T5 with AutoModelForSeq2SeqLM. A
+    translator's vocabulary must come from `mtmoe import-hf` or `mtmoe prepare`;
+    ct2-transformers-converter takes its FOLDER.
 
-    The heads of several tasks, and heads for rankings, words and spans, are left out. Models with experts, adapters or
-    conditional parts cannot be exported: `transformers` has no class for them.
+    The heads of several tasks, and heads for rankings, words and spans, are left out. Models with
+    experts, adapters or conditional parts cannot be exported: `transformers` has no class for them.
     """
     from fairseq_mtmoe import register
 

@@ -20,35 +20,65 @@ if TYPE_CHECKING:
 @click.command("extend")
 @click.argument("model", metavar="MODEL", type=PATH)
 @click.argument("output", metavar="OUT", type=PATH)
-@click.option("--language", "lang", required=True, metavar="CODE",
-              help="Code of the new language, in the model's form, such as nyn_Latn for NLLB.")  # fmt: skip
-@click.option("--text", type=PATH, required=True, metavar="FILE",
-              help="Text in the new language, UTF-8, one sentence per line.")  # fmt: skip
-@list_option("--like", metavar="CODE[,CODE…]",
-              help="Languages of the model; the new code starts as their mean, and with --expert-gates fixed the new "
-             "expert as a copy of the first one's.  [default: all]")  # fmt: skip
-@click.option("--new-pieces", type=click.IntRange(0), default=2000, show_default=True,
-              help="Largest number of new pieces besides letters; each occurs at least ten times in FILE.")  # fmt: skip
-@click.option("--held-text", type=PATH, multiple=True, metavar="FILE",
-              help="Text in one of the model's languages: print the share of its lines that the new vocabulary splits "
-              "differently; repeatable.")  # fmt: skip
+@click.option(
+    "--language",
+    "lang",
+    required=True,
+    metavar="CODE",
+    help="Code of the new language, in the model's form, such as nyn_Latn for NLLB.",
+)
+@click.option(
+    "--text",
+    type=PATH,
+    required=True,
+    metavar="FILE",
+    help="Text in the new language, UTF-8, one sentence per line.",
+)
+@list_option(
+    "--like",
+    metavar="CODE[,CODE…]",
+    help="Languages of the model; the new code starts as their mean, and with --expert-gates fixed "
+    "the new expert as a copy of the first one's.  [default: all]",
+)
+@click.option(
+    "--new-pieces",
+    type=click.IntRange(0),
+    default=2000,
+    show_default=True,
+    help="Largest number of new pieces besides letters; each occurs at least ten times in FILE.",
+)
+@click.option(
+    "--held-text",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Text in one of the model's languages: print the share of its lines that the new "
+    "vocabulary splits differently; repeatable.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(
-    model: Path, output: Path, lang: str, text: Path, like: Sequence[str], new_pieces: int, held_text: Sequence[Path],
+    model: Path,
+    output: Path,
+    lang: str,
+    text: Path,
+    like: Sequence[str],
+    new_pieces: int,
+    held_text: Sequence[Path],
     overwrite: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Add a language to the translator MODEL: its code, its letters and frequent pieces of its words. Write it to OUT.
 
-    MODEL is a file of `mtmoe import-hf`, or a checkpoint of a run on data of `mtmoe prepare`. New symbols are appended,
-    so that old ones keep their indices; the model reads and writes its old languages without them. A new piece's
-    embedding is the mean of the old pieces that it replaces; a letter's is the mean of all. The optimizer state is left
-    out. For a second language, extend OUT again.
+    MODEL is a file of `mtmoe import-hf`, or a checkpoint of a run on data of `mtmoe prepare`. New
+    symbols are appended, so that old ones keep their indices; the model reads and writes its old
+    languages without them. A new piece's embedding is the mean of the old pieces that it replaces;
+    a letter's is the mean of all. The optimizer state is left out. For a second language, extend
+    OUT again.
 
     If MODEL has a gate or an expert for each language, OUT has one for the new language, too.
 
-    Then run mtmoe prepare corpora RAW DATA --recipe folder --vocabulary-of OUT, and train with --init-model OUT, or
-    with --finetune-from-model OUT if it has experts.
+    Then run mtmoe prepare corpora RAW DATA --recipe folder --vocabulary-of OUT, and train with
+    --init-model OUT, or with --finetune-from-model OUT if it has experts.
     """
     from fairseq_mtmoe import register
 
@@ -85,7 +115,8 @@ def command(
     result["extra_state"] = _at_the_beginning(result["extra_state"])
     save_with_experts(result, model, output)
     click.echo(
-        f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} in all"
+        f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} "
+        "in all"
     )
     if experts := count_experts(result):
         click.echo(f"To train it: --finetune-from-model {output} --num-experts {experts}")
@@ -125,7 +156,7 @@ def _at_the_beginning(extra_state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_codes_of_their_own(
     old: "Vocabulary", settings: Mapping[str, Any], weights: Mapping[str, Any], like: Sequence[str]
-) -> Sequence[str]:  # fmt: skip
+) -> Sequence[str]:
     """Return `like`, by default all languages with trained codes (UserError: one in `like` is untrained).
 
     In Marian's models the code of a language that is only a source is a row of zeros.
@@ -178,10 +209,14 @@ def _with_task(
     if before.shapes != after.shapes or experts:
         if not is_task:
             raise UserError(
-                f"`{model}` must have languages as tasks, so that one can be added, but has {tasks[0]} and others."
+                f"`{model}` must have languages as tasks, so that one can be added, but has "
+                f"{tasks[0]} and others."
             )
         if experts and expert_of not in tasks:
-            rule = f"one or several of {', '.join(tasks)}, since the new language gets a copy of the first one's expert"
+            rule = (
+                f"one or several of {', '.join(tasks)}, since the new language gets a copy of the "
+                "first one's expert"
+            )
             raise_invalid("--like", rule, expert_of)
         begins_as = expert_of if experts else ",".join(like)
         state = with_task(state, NewTask(tasks, begins_as, {}, seed=1), before, after)
@@ -212,7 +247,8 @@ def _say_cuts(
             figures(side.processor, side.symbols, lines) for side in (before, after)
         )
         click.echo(
-            f"{path}{of}: {long:.2f} pieces a word before, {short:.2f} now; {lacking:.2%} <unk>, {left:.2%} now"
+            f"{path}{of}: {long:.2f} pieces a word before, {short:.2f} now; {lacking:.2%} <unk>, "
+            f"{left:.2%} now"
         )
         for other, others in held.items():
             count = changed(before.processor, after.processor, others)

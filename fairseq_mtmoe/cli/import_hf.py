@@ -18,13 +18,15 @@ from fairseq_mtmoe.core.files import output_file
 def command(folder: Path, output: Path, overwrite: bool) -> None:
     """Convert the NLLB-200, M2M-100, mBART-50, OPUS-MT, BERT, MiniLM, RoBERTa or T5 in FOLDER to the file OUT.
 
-    FOLDER is local and has config.json, the weights (model.safetensors or pytorch_model.bin, sharded or not) and the
-    tokenizer's files (SentencePiece models, or tokenizer.json; language codes). OUT holds all of these. Heads are left
-    out. No code in FOLDER is executed. A translator's OUT is a checkpoint for --init-model, --finetune-from-model,
-    fairseq-generate and mtmoe evaluate.
+    FOLDER is local and has config.json, the weights (model.safetensors or pytorch_model.bin,
+    sharded or not) and the tokenizer's files (SentencePiece models, or tokenizer.json; language
+    codes). OUT holds all of these. Heads are left out. No code in FOLDER is executed. A
+    translator's OUT is a checkpoint for --init-model, --finetune-from-model, fairseq-generate and
+    mtmoe evaluate.
 
-    FOLDER may also hold fairseq's own mBART-50 or M2M-100: model.pt, dict.txt and one SentencePiece model (*.model). It
-    needs langs.txt, the languages in order, if the model's options do not list them.
+    FOLDER may also hold fairseq's own mBART-50 or M2M-100: model.pt, dict.txt and one SentencePiece
+    model (*.model). It needs langs.txt, the languages in order, if the model's options do not list
+    them.
     """
     from fairseq_mtmoe import register
     from fairseq_mtmoe.checkpoints.hugging_face import CONFIG, check_is_whole

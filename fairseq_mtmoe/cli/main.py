@@ -61,7 +61,8 @@ class _Commands(click.Group):
 def commands() -> None:
     """Prepare data, and convert, evaluate and inspect models of the fairseq plugin fairseq_mtmoe.
 
-    Train with fairseq-train and translate with fairseq-generate, each with --user-dir fairseq_mtmoe.
+    Train with fairseq-train and translate with fairseq-generate, each with --user-dir
+    fairseq_mtmoe.
     """
 
 

@@ -13,7 +13,8 @@ from fairseq_mtmoe.cli._shared import show
 def command(name: str | None) -> None:
     """List the options of NAME, an architecture, task, criterion or optimizer; without NAME, list all names.
 
-    The table has each option's meaning, its default for NAME, and its origin: this plugin or fairseq.
+    The table has each option's meaning, its default for NAME, and its origin: this plugin or
+    fairseq.
     """
     show(_overview() if name is None else _table(choice_of(name)))
     if name is None:

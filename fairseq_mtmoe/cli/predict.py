@@ -33,10 +33,18 @@ from fairseq_mtmoe.core.tables import Table
     metavar="FILE",
     help="Checkpoint of --task glue or text_to_text.",
 )
-@click.option("--subset", type=click.Choice(["train", "valid", "test"]), default="test", show_default=True,
-              help="Examples to predict.")  # fmt: skip
-@click.option("--out", type=PATH,
-              help="Folder for the files; by default predictions/CHECKPOINT-SUBSET beside the checkpoint.")  # fmt: skip
+@click.option(
+    "--subset",
+    type=click.Choice(["train", "valid", "test"]),
+    default="test",
+    show_default=True,
+    help="Examples to predict.",
+)
+@click.option(
+    "--out",
+    type=PATH,
+    help="Folder for the files; by default predictions/CHECKPOINT-SUBSET beside the checkpoint.",
+)
 @click.option(
     "--task-table", metavar="FILE[,FILE…]", help="Additional task tables, in place of the run's."
 )
@@ -55,11 +63,12 @@ def command(
 ) -> None:
     """Write predictions, one file per task, for all tasks of GLUE_DIR that the model has a head for.
 
-    The files are the submissions of gluebenchmark.com (CoLA.tsv, …) and super.gluebenchmark.com (BoolQ.jsonl, …): zip
-    a benchmark's files and submit them. Each file keeps the order of examples, with the benchmark's indices and labels.
-    Diagnostic sets are predicted with the head that the benchmark names: MNLI for AX, RTE for AX-b and AX-g. Other
-    tasks get a table in GLUE's form; span answers get the JSON of SQuAD's and MRQA's evaluation scripts. Labels in the
-    data are ignored. Files are written after the last prediction.
+    The files are the submissions of gluebenchmark.com (CoLA.tsv, …) and super.gluebenchmark.com
+    (BoolQ.jsonl, …): zip a benchmark's files and submit them. Each file keeps the order of
+    examples, with the benchmark's indices and labels. Diagnostic sets are predicted with the head
+    that the benchmark names: MNLI for AX, RTE for AX-b and AX-g. Other tasks get a table in GLUE's
+    form; span answers get the JSON of SQuAD's and MRQA's evaluation scripts. Labels in the data are
+    ignored. Files are written after the last prediction.
     """
     from fairseq_mtmoe import register
 

@@ -26,17 +26,30 @@ command = click.Group("prepare", help="Make a data directory that fairseq-train 
 @command.command("corpora")
 @click.argument("raw", type=PATH)
 @click.argument("data", type=PATH)
-@click.option("--recipe", "recipe_name", required=True,
-              help="Recipe: wmt15, ml50, catalogs, folder, or a file (docs/reference/recipes.md). A file may take test "
-              "sets from flores200 and ntrex.")  # fmt: skip
-@click.option("--vocab-size", type=click.IntRange(8, LARGEST_SIZE),
-              help=f"Size of the vocabulary, with `--recipe folder`.  [default: {SIZE_RULE}]")  # fmt: skip
-@click.option("--character-coverage", type=float,
-              help=f"Share of the text's characters in the vocabulary, from {LEAST_COVERAGE} to 1, with `--recipe "
-              "folder`.  [default: 0.9995]")  # fmt: skip
-@click.option("--held-out", type=click.IntRange(1),
-              help="Sentence pairs to take from the training text for validation, and as many for test, if a language "
-              "pair has no such files; with `--recipe folder`.  [default: 1000]")  # fmt: skip
+@click.option(
+    "--recipe",
+    "recipe_name",
+    required=True,
+    help="Recipe: wmt15, ml50, catalogs, folder, or a file (docs/reference/recipes.md). A file may "
+    "take test sets from flores200 and ntrex.",
+)
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(8, LARGEST_SIZE),
+    help=f"Size of the vocabulary, with `--recipe folder`.  [default: {SIZE_RULE}]",
+)
+@click.option(
+    "--character-coverage",
+    type=float,
+    help=f"Share of the text's characters in the vocabulary, from {LEAST_COVERAGE} to 1, with "
+    "`--recipe folder`.  [default: 0.9995]",
+)
+@click.option(
+    "--held-out",
+    type=click.IntRange(1),
+    help="Sentence pairs to take from the training text for validation, and as many for test, if a "
+    "language pair has no such files; with `--recipe folder`.  [default: 1000]",
+)
 @click.option(
     "--workers",
     type=click.IntRange(1),
@@ -47,35 +60,57 @@ command = click.Group("prepare", help="Make a data directory that fairseq-train 
     metavar="ADDRESS",
     help="Address of a Dask cluster to use instead: tcp://host:8786.",
 )
-@click.option("--vocabulary-from", type=PATH, metavar="DATA",
-              help="Use the vocabulary of this data directory instead of a new one, for a model that was "
-              "trained on it.")  # fmt: skip
-@click.option("--vocabulary-of", type=PATH, metavar="MODEL",
-              help="Use the vocabulary and language codes of this translator: a file of `mtmoe import-hf` or `mtmoe "
-              "extend`, or a checkpoint. Start training from it with --init-model, or, if it has experts, "
-              "--finetune-from-model.")  # fmt: skip
+@click.option(
+    "--vocabulary-from",
+    type=PATH,
+    metavar="DATA",
+    help="Use the vocabulary of this data directory instead of a new one, for a model that was "
+    "trained on it.",
+)
+@click.option(
+    "--vocabulary-of",
+    type=PATH,
+    metavar="MODEL",
+    help="Use the vocabulary and language codes of this translator: a file of `mtmoe import-hf` or "
+    "`mtmoe extend`, or a checkpoint. Start training from it with --init-model, or, if it has "
+    "experts, --finetune-from-model.",
+)
 @list_option(
     "--codes",
     metavar="LANG=CODE[,LANG=CODE…]",
-    help="Codes of the text's languages in that translator, such as sw=swh_Latn.  [default: by BCP 47]",
+    help="Codes of the text's languages in that translator, such as sw=swh_Latn.  [default: by BCP "
+    "47]",
 )
 @click.option(
     "--skip-missing", is_flag=True, help="Leave out corpora whose files are missing below RAW."
 )
-@click.option("--overwrite", is_flag=True, help="Replace DATA if it was made from another input; only stages whose "
-              "input changed are repeated.")  # fmt: skip
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace DATA if it was made from another input; only stages whose "
+    "input changed are repeated.",
+)
 def corpora_command(
-    raw: Path, data: Path, recipe_name: str, workers: int | None, scheduler: str | None, vocabulary_from: Path | None,
-    vocabulary_of: Path | None, codes: Sequence[str], skip_missing: bool, overwrite: bool, **settings: Any,
-) -> None:  # fmt: skip
+    raw: Path,
+    data: Path,
+    recipe_name: str,
+    workers: int | None,
+    scheduler: str | None,
+    vocabulary_from: Path | None,
+    vocabulary_of: Path | None,
+    codes: Sequence[str],
+    skip_missing: bool,
+    overwrite: bool,
+    **settings: Any,
+) -> None:
     """Make DATA from a recipe's corpora in the folder RAW: read, clean, split, train a vocabulary, binarize, shard.
 
-    Finished stages are kept in .DATA.work beside DATA: run an interrupted command again to continue with the stage
-    that it was in. With another recipe, --overwrite repeats the stages that depend on the change. Remove .DATA.work
-    once DATA is as you want it.
+    Finished stages are kept in .DATA.work beside DATA: run an interrupted command again to continue
+    with the stage that it was in. With another recipe, --overwrite repeats the stages that depend
+    on the change. Remove .DATA.work once DATA is as you want it.
 
-    Training lines that cannot be read as pairs are left out and listed in DATA/bad_lines.tsv. A damaged file, or a line
-    of a validation or test set that cannot be read, ends the command.
+    Training lines that cannot be read as pairs are left out and listed in DATA/bad_lines.tsv. A
+    damaged file, or a line of a validation or test set that cannot be read, ends the command.
     """
     if not raw.is_dir():
         raise UserError(
@@ -97,9 +132,13 @@ def corpora_command(
 
 
 def _with_settings(
-    recipe: Recipe, name: str, vocabulary_from: Path | None, vocab_size: int | None, character_coverage: float | None,
+    recipe: Recipe,
+    name: str,
+    vocabulary_from: Path | None,
+    vocab_size: int | None,
+    character_coverage: float | None,
     held_out: int | None,
-) -> Recipe:  # fmt: skip
+) -> Recipe:
     """Return the recipe with the command line's values in place of its defaults."""
     vocabulary = {"vocab-size": vocab_size, "character-coverage": character_coverage}
     for option, value in {**vocabulary, "held-out": held_out}.items():

@@ -27,27 +27,42 @@ SUFFIXES = (".html", ".htm")
     metavar="FOLDER",
     help="Also, or only, write each chart as a picture to FOLDER.",
 )
-@click.option("--scores", multiple=True, type=PATH, metavar="FOLDER",
-              help="Output folder of mtmoe evaluate or fairseq-validate, given once for each RUN; by default the one "
-              "in RUN/scores.")  # fmt: skip
-@click.option("--watch", type=click.FloatRange(min=1), metavar="SECONDS",
-              help="Rewrite the page at this interval until interrupted; an open page loads itself again.")  # fmt: skip
+@click.option(
+    "--scores",
+    multiple=True,
+    type=PATH,
+    metavar="FOLDER",
+    help="Output folder of mtmoe evaluate or fairseq-validate, given once for each RUN; by default "
+    "the one in RUN/scores.",
+)
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="Rewrite the page at this interval until interrupted; an open page loads itself again.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT.html if it exists.")
 def command(
-    runs: tuple[Path, ...], png: Path | None, scores: tuple[Path, ...], watch: float | None, overwrite: bool
-) -> None:  # fmt: skip
+    runs: tuple[Path, ...],
+    png: Path | None,
+    scores: tuple[Path, ...],
+    watch: float | None,
+    overwrite: bool,
+) -> None:
     """Show training runs on one HTML page, which needs no server and no network.
 
     \b
     mtmoe report runs/base runs/base/report.html
     mtmoe report runs/base runs/dense both.html --png pictures
 
-    RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. The page has warnings,
-    progress and settings, and scores with their significance. It has charts of perplexity and
-    metrics, training, sampling, the use of experts, gates, task embeddings and speed; each can be saved as SVG. Gates
-    and embeddings are of RUN's best checkpoint, or else its last, and not on a page with --watch.
+    RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. The page
+    has warnings, progress and settings, and scores with their significance. It has charts of
+    perplexity and metrics, training, sampling, the use of experts, gates, task embeddings and
+    speed; each can be saved as SVG. Gates and embeddings are of RUN's best checkpoint, or else its
+    last, and not on a page with --watch.
 
-    For several RUNs with the same test sets, the page shows each difference to the first run and its significance.
+    For several RUNs with the same test sets, the page shows each difference to the first run and
+    its significance.
     """
     check_drawing()
     *paths, last = runs

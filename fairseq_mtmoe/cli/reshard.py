@@ -26,8 +26,9 @@ def command(
 ) -> None:
     """Write the checkpoint IN to OUT with another number of experts in each file.
 
-    Runs do not need this: any number of processes can read any layout. Use it to hand on a checkpoint as one file, or
-    to spare processes reading one large file. The optimizer state is kept.
+    Runs do not need this: any number of processes can read any layout. Use it to hand on a
+    checkpoint as one file, or to spare processes reading one large file. The optimizer state is
+    kept.
     """
     from fairseq_mtmoe.checkpoints import rewriting
 
@@ -41,5 +42,6 @@ def command(
         with progress_bar("files", transient=True) as progress:
             files = rewriting.write_in_parts(source, target, experts_per_file, progress.track)
         click.echo(
-            f"{target}: experts in {files} file{'s' * (files != 1)} in {target.with_suffix('.experts')}"
+            f"{target}: experts in {files} file{'s' * (files != 1)} in "
+            f"{target.with_suffix('.experts')}"
         )

@@ -49,14 +49,22 @@ if TYPE_CHECKING:
 @of_precision
 @quiet_fairseq()
 def command(
-    model: str, sources: Path, targets: Path, source: str, target: str, out: Path | None, tsv: bool, workers: int,
-    overwrite: bool, **computing: Any,
-) -> None:  # fmt: skip
+    model: str,
+    sources: Path,
+    targets: Path,
+    source: str,
+    target: str,
+    out: Path | None,
+    tsv: bool,
+    workers: int,
+    overwrite: bool,
+    **computing: Any,
+) -> None:
     """Score each line of TARGETS as MODEL's translation of the same line of SOURCES (FILE:FILE is an ensemble).
 
-    A score is the natural logarithm of the translation's probability, summed over its tokens, its end and the initial
-    language token. Divided by ln 2 and the number of tokens, it equals the score of fairseq-generate --score-reference
-    and mtmoe translate --scores.
+    A score is the natural logarithm of the translation's probability, summed over its tokens, its
+    end and the initial language token. Divided by ln 2 and the number of tokens, it equals the
+    score of fairseq-generate --score-reference and mtmoe translate --scores.
 
     \b
     mtmoe score nllb.pt in.en out.sw --from eng_Latn --to swh_Latn > scores.txt

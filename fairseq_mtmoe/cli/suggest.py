@@ -66,10 +66,10 @@ def command(
 ) -> None:
     """Print a commented fairseq-train command for DATA, a directory of `mtmoe prepare corpora`.
 
-    The model's size follows the number of sentence pairs. Several target languages get experts, up to 8 languages one
-    each; a single one gets none. A trial of 30 updates on this machine measures time and memory. With --hours, a
-    smaller model takes the place of one that would see the data fewer than 5 times. All trials together take at most
-    three minutes and their starts.
+    The model's size follows the number of sentence pairs. Several target languages get experts, up
+    to 8 languages one each; a single one gets none. A trial of 30 updates on this machine measures
+    time and memory. With --hours, a smaller model takes the place of one that would see the data
+    fewer than 5 times. All trials together take at most three minutes and their starts.
 
     \b
     mtmoe suggest DATA --hours 8 > train.sh
@@ -100,7 +100,8 @@ def command(
             break
     if trial is None or chosen is None:
         raise UserError(
-            f"Two updates on `DATA` must take less than {minutes:.1f} minutes, but take longer; see --cpu."
+            f"Two updates on `DATA` must take less than {minutes:.1f} minutes, but take longer; "
+            "see --cpu."
         )
     options += length_options(size, chosen, str(save_dir))
     remarks = remarks_on(trial, chosen, hours, least_hours(trial, pairs, held))
@@ -243,7 +244,10 @@ def length_options(size: Size, found: Plan, save_dir: str) -> list[Part]:
     mean = "`mtmoe average --num-epoch-checkpoints 5` takes the mean of the last 5 checkpoints"
     best = ["--eval-chrf", "--eval-bleu-args", SEARCH, "--best-checkpoint-metric", "chrf",
             "--maximize-best-checkpoint-metric", "--eval-bleu-print-samples"]  # fmt: skip
-    scored = "Validations translate: the best checkpoint has the highest chrF++; a sentence of each pair is shown."
+    scored = (
+        "Validations translate: the best checkpoint has the highest chrF++; a sentence of each "
+        "pair is shown."
+    )
     early = f"The run ends after {PATIENCE} validations without a better one."
     return [
         (f"The rate is {size.reason}.", rate),
@@ -308,7 +312,8 @@ def run_trial(data: str, words: Sequence[str], minutes: float) -> Trial | None:
             told = output.read().decode(errors="replace").strip()
         if status:
             raise UserError(
-                f"A trial on `DATA` must train, but ends so: {(told or 'no output').splitlines()[-1]}"
+                "A trial on `DATA` must train, but ends so: "
+                f"{(told or 'no output').splitlines()[-1]}"
             )
         events = [
             event
@@ -344,7 +349,8 @@ def remarks_on(trial: Trial, found: Plan, hours: float | None, enough: float) ->
     if found.passes < LEAST_PASSES and hours is not None:
         few = f"{found.passes:.2g} passes over the data are few"
         lines.append(
-            f"--hours {hours:g} is short: {few}. --hours {enough:g} is enough for {LEAST_PASSES} passes."
+            f"--hours {hours:g} is short: {few}. --hours {enough:g} is enough for {LEAST_PASSES} "
+            "passes."
         )
     return lines
 
@@ -353,11 +359,17 @@ def script(
     data: str, options: Sequence[Part], sizes: Mapping[str, int], remarks: Sequence[str]
 ) -> str:
     """Return the lines of a shell script: the remarks, and a comment above each group of options."""
-    first = f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs; directions: {len(sizes)}."
+    first = (
+        f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs; directions: "
+        f"{len(sizes)}."
+    )
     head = "".join(f"# {line}\n" for line in (first, *remarks))
     groups = "".join(f"    # {comment}\n    {shlex.join(words)}\n" for comment, words in options)
     run = f'fairseq-train {shlex.quote(data)} --user-dir "$(mtmoe user-dir)" "${{options[@]}}" "$@"'
-    waiting = "# Waiting threads leave their cores to other programs; fairscale's warnings are not about this run.\n"
+    waiting = (
+        "# Waiting threads leave their cores to other programs; fairscale's warnings are not about "
+        "this run.\n"
+    )
     exports = "".join(
         f'export {name}="${{{name}:-{value}}}"\n' for name, value in ENVIRONMENT.items()
     )

@@ -49,12 +49,21 @@ if TYPE_CHECKING:
     "--from", "source", metavar="LANG", help="Language of the text, as the model names it."
 )
 @list_option("--to", "targets", metavar="LANG,…", help="Languages to translate into.")
-@click.option("--input", "inputs", multiple=True, type=PATH, metavar="FILE",
-              help="Text in UTF-8, one or more sentences per line; by default standard input. Repeatable: files are "
-              "translated in order.")  # fmt: skip
-@click.option("--out", type=PATH,
-              help="File for the translations, a name with {lang}, or a folder for in.txt.LANG; by default standard "
-              "output. Start an interrupted translation of --input again to continue it.")  # fmt: skip
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    type=PATH,
+    metavar="FILE",
+    help="Text in UTF-8, one or more sentences per line; by default standard input. Repeatable: "
+    "files are translated in order.",
+)
+@click.option(
+    "--out",
+    type=PATH,
+    help="File for the translations, a name with {lang}, or a folder for in.txt.LANG; by default "
+    "standard output. Start an interrupted translation of --input again to continue it.",
+)
 @click.option("--beam", type=click.IntRange(1), show_default="5", help="Beam size; 1 is greedy.")
 @click.option(
     "--lenpen",
@@ -63,18 +72,41 @@ if TYPE_CHECKING:
     show_default=True,
     help="Length penalty: > 1 favours longer output.",
 )
-@click.option("--max-len-a", type=float, default=0.0, show_default=True,
-              help="Largest length of output: a·source + b tokens.")  # fmt: skip
+@click.option(
+    "--max-len-a",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Largest length of output: a·source + b tokens.",
+)
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
-@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True,
-              help="Lines of output per line of input, the best first.")  # fmt: skip
-@click.option("--sampling", is_flag=True,
-              help="Sample translations from the model's distribution instead of beam search, as for back-translation. "
-              "--beam is then the number of samples, by default --n-best; the most probable are written.")  # fmt: skip
-@click.option("--sampling-topk", type=click.IntRange(1), metavar="K",
-              help="Sample each token from the K most probable.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
-              help="Seed for --sampling; the batches determine the samples, too.")  # fmt: skip
+@click.option(
+    "--n-best",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Lines of output per line of input, the best first.",
+)
+@click.option(
+    "--sampling",
+    is_flag=True,
+    help="Sample translations from the model's distribution instead of beam search, as for "
+    "back-translation. --beam is then the number of samples, by default --n-best; the most "
+    "probable are written.",
+)
+@click.option(
+    "--sampling-topk",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Sample each token from the K most probable.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Seed for --sampling; the batches determine the samples, too.",
+)
 @click.option(
     "--scores",
     is_flag=True,
@@ -87,19 +119,35 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Serve a web page that shows the translations of all MODELs side by side.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True,
-              help="Port for --web; 0 takes a free one.")  # fmt: skip
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="Port for --web; 0 takes a free one.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace the --out files if they exist.")
 @of_precision
 @quiet_fairseq()
 def command(
-    models: tuple[str, ...], source: str | None, targets: tuple[str, ...], inputs: tuple[Path, ...], out: Path | None,
-    n_best: int, scores: bool, workers: int, web: bool, port: int, overwrite: bool, **search: Any,
-) -> None:  # fmt: skip
+    models: tuple[str, ...],
+    source: str | None,
+    targets: tuple[str, ...],
+    inputs: tuple[Path, ...],
+    out: Path | None,
+    n_best: int,
+    scores: bool,
+    workers: int,
+    web: bool,
+    port: int,
+    overwrite: bool,
+    **search: Any,
+) -> None:
     """Translate text with MODEL, a checkpoint or a file of mtmoe import-hf (FILE:FILE is an ensemble).
 
-    Each line of input gives one line of output; an empty line stays empty. Lines that are too long for the model are
-    split at the ends of sentences. MODEL contains the vocabulary: no data directory is needed.
+    Each line of input gives one line of output; an empty line stays empty. Lines that are too long
+    for the model are split at the ends of sentences. MODEL contains the vocabulary: no data
+    directory is needed.
 
     \b
     mtmoe translate nllb.pt --from eng_Latn --to swh_Latn < in.txt > out.txt
@@ -134,10 +182,15 @@ def command(
     else:
         checkpoints = models[0].split(":")
         settings = {
-            "MODEL": [checksum.identity(path) for path in checkpoints], "--input": [digest for _, digest in surveys],
-            "--from": source, "--to": targets, **asdict(decoding), "--n-best": n_best, "--scores": scores,
+            "MODEL": [checksum.identity(path) for path in checkpoints],
+            "--input": [digest for _, digest in surveys],
+            "--from": source,
+            "--to": targets,
+            **asdict(decoding),
+            "--n-best": n_best,
+            "--scores": scores,
             "version": __version__,
-        }  # fmt: skip
+        }
         kept = [
             *(("--input", path) for path in inputs),
             *(("MODEL", Path(path)) for path in checkpoints),
@@ -221,9 +274,10 @@ class _Job:
                     progress.update(bar, completed=lines * len(self.targets))
         if cut:
             click.echo(
-                f"translations that may lack their end: {cut:,}; they reached the length limit of --max-len-a, "
-                "--max-len-b or the model", err=True,
-            )  # fmt: skip
+                f"translations that may lack their end: {cut:,}; they reached the length limit of "
+                "--max-len-a, --max-len-b or the model",
+                err=True,
+            )
 
     def _check_lines(self) -> None:
         forms = self.translator.forms

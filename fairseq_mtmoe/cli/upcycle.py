@@ -40,9 +40,12 @@ def _option(field: "Field[Any]") -> click.Option:
     meaning = field.metadata["help"]
     kind = next(iter(get_args(field.type)), field.type)  # float of Optional[float]
     return click.Option(
-        [flag(field.name)], type=kind, help=meaning, hidden=meaning == argparse.SUPPRESS,
+        [flag(field.name)],
+        type=kind,
+        help=meaning,
+        hidden=meaning == argparse.SUPPRESS,
         required=field.name == "num_experts",
-    )  # fmt: skip
+    )
 
 
 @click.command("upcycle", cls=_WithExpertOptions)
@@ -56,10 +59,11 @@ def command(
 ) -> None:
     """Copy the feed-forward layers of the checkpoint DENSE into experts, and write the sparse model to SPARSE.
 
-    DENSE may come from this plugin or from stock fairseq's transformer. With the default --expert-combine, SPARSE
-    translates exactly as DENSE until it is trained further, for example with `fairseq-train --continue-once SPARSE`.
-    Adam's state is copied, too. Model options that are not given are as in DENSE, else as in `mtmoe options base_moe`;
-    --task-names defaults to DENSE's languages.
+    DENSE may come from this plugin or from stock fairseq's transformer. With the default
+    --expert-combine, SPARSE translates exactly as DENSE until it is trained further, for example
+    with `fairseq-train --continue-once SPARSE`. Adam's state is copied, too. Model options that are
+    not given are as in DENSE, else as in `mtmoe options base_moe`; --task-names defaults to DENSE's
+    languages.
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     expect_checkpoints(dense)

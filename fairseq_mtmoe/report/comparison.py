@@ -16,7 +16,10 @@ from fairseq_mtmoe.report.score_files import MAJORITY, TITLES, Scores
 from fairseq_mtmoe.report.score_tables import MAJORITY_NOTE
 
 NOTE = "±: standard error of the mean over seeds."
-PAIRED = "Differences pair runs with the same seed, where seeds are named; ± is the standard error of their mean."
+PAIRED = (
+    "Differences pair runs with the same seed, where seeds are named; ± is the standard error of "
+    "their mean."
+)
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,8 @@ def _expect_different_folders(runs_by_name: Mapping[str, Sequence[Scores]]) -> N
             path = os.path.realpath(folder)
             if path in given:
                 raise UserError(
-                    f"The runs of `{name}` must differ from all other runs, but {folder} is given twice."
+                    f"The runs of `{name}` must differ from all other runs, but {folder} is given "
+                    "twice."
                 )
             given.add(path)
 
@@ -131,7 +135,10 @@ def _joined_by_seed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
         if apart:
             joined[apart[0]] = joined[apart[0]].joined(run)
         elif same_seed and run.seed is not None:
-            both = f"{joined[same_seed[0]].folders[0]} and {run.folders[0]} have seed {run.seed} and common tasks"
+            both = (
+                f"{joined[same_seed[0]].folders[0]} and {run.folders[0]} have seed {run.seed} and "
+                "common tasks"
+            )
             raise UserError(
                 f"The runs of `{name}` must differ in their seeds or in their tasks, but {both}."
             )

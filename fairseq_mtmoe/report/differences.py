@@ -131,8 +131,8 @@ def notes(differences: Sequence[Differences], sampling: Sampling) -> list[str]:
     """Return notes that explain the figures and name metrics that are left out."""
     pairs = len(differences[0].pairs)
     by_chance = (
-        "p: how often chance alone gives a difference of this size, by sacreBLEU's paired bootstrap and approximate "
-        f"randomisation ({sampling.trials:,} trials)."
+        "p: how often chance alone gives a difference of this size, by sacreBLEU's paired "
+        f"bootstrap and approximate randomisation ({sampling.trials:,} trials)."
     )
     if pairs * LEVEL >= 1:
         few = f"about {pairs * LEVEL:.0f} have p < {LEVEL:g} by chance"
@@ -142,8 +142,9 @@ def notes(differences: Sequence[Differences], sampling: Sampling) -> list[str]:
     if any(max(each.first, each.other) < floor for floor, each in _comparisons(differences)):
         by_chance += f" Where both systems score below {FLOOR:g}, neither translates, and p is 1."
     lines = [
-        f"±: half of the 95% confidence interval over {sampling.samples:,} bootstrap resamples of the test sets' "
-        "sentences. It does not cover variation between training seeds: for these compare NAME=RUN,….",
+        f"±: half of the 95% confidence interval over {sampling.samples:,} bootstrap resamples of "
+        "the test sets' sentences. It does not cover variation between training seeds: for these "
+        "compare NAME=RUN,….",
         by_chance,
     ]
     if differences[0].first.scores.has_tiers:

@@ -59,7 +59,8 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
     paths = [Path(scores.folders[0]) for scores in found]
     if len({path.resolve() for path in paths}) < len(paths):
         raise UserError(
-            f"The compared folders must differ, but of {', '.join(map(str, paths))} two are the same."
+            f"The compared folders must differ, but of {', '.join(map(str, paths))} two are the "
+            "same."
         )
     evaluations = []
     for name, path, scores in zip(_names(paths), paths, found, strict=True):
@@ -118,9 +119,9 @@ def outputs_of(
         stored = evaluation.scores.pairs[pair].figures[metric]
         if abs(output.score - stored) > SAME:
             raise UserError(
-                f"`{evaluation.folder}` must hold what was scored, but {pair}.{file} gives {metric} "
-                f"{output.score:.4f} and scores.json says {stored:.4f}: use the same --spm and version "
-                "of sacreBLEU, or evaluate again with --overwrite."
+                f"`{evaluation.folder}` must hold what was scored, but {pair}.{file} gives "
+                f"{metric} {output.score:.4f} and scores.json says {stored:.4f}: use the same "
+                "--spm and version of sacreBLEU, or evaluate again with --overwrite."
             )
         outputs.append(output)
     return scorer, outputs
@@ -163,7 +164,10 @@ def _figures(path: Path, sentences: int) -> list[float]:
 def _what_differs(first: Evaluation, other: Evaluation) -> str:
     """Return why two evaluations cannot be compared; empty if they can."""
     if other.scores.subset != first.scores.subset:
-        return f"{other.folder} is of {other.scores.subset}, and {first.folder} of {first.scores.subset}"
+        return (
+            f"{other.folder} is of {other.scores.subset}, and {first.folder} of "
+            f"{first.scores.subset}"
+        )
     for complete, lacking in ((first, other), (other, first)):
         missing = [pair for pair in complete.texts if pair not in lacking.texts]
         if missing:
@@ -177,7 +181,10 @@ def _what_differs(first: Evaluation, other: Evaluation) -> str:
         for name, value in ours.items():
             their_value = theirs.get(name, value)
             if value != their_value:
-                return f"{pair} {name.format(value)} in {first.folder} and {their_value} in {other.folder}"
+                return (
+                    f"{pair} {name.format(value)} in {first.folder} and {their_value} in "
+                    f"{other.folder}"
+                )
         for lines, their_lines in zip(
             first.texts[pair].references, other.texts[pair].references, strict=True
         ):

@@ -300,7 +300,8 @@ def _experts(events: Sequence[Event]) -> Iterator[Row]:
         sizes = {len(tokens) for counts_by_task in counts for tokens in counts_by_task.values()}
         if len(sizes) > 1:
             raise UserError(
-                f"The run log must have one number of experts in {layer}, but has several: {SEVERAL_RUNS}"
+                f"The run log must have one number of experts in {layer}, but has several: "
+                f"{SEVERAL_RUNS}"
             )
         for task in [*tasks, EVERYBODY]:
             if any(task in counts_by_task for counts_by_task in counts):

@@ -181,8 +181,8 @@ def read(path: str | Path) -> list[Event]:
     file = Path(path) / FILE_NAME if os.path.isdir(path) else Path(path)
     if not os.path.lexists(file):
         raise UserError(
-            f"There is no run log {file}: give the --save-dir of a run with --task translation_heated, glue or "
-            "text_to_text."
+            f"There is no run log {file}: give the --save-dir of a run with --task "
+            "translation_heated, glue or text_to_text."
         )
     content = read_bytes(file, "a run log")
     events: list[Event] = []
@@ -193,7 +193,8 @@ def read(path: str | Path) -> list[Event]:
         wrong = fault(event, _EVENTS.get(event["event"], Any))
         if wrong is not None:
             raise UserError(
-                f"Line {number} of the run log `{file}` {wrong}; remove this line to read the others."
+                f"Line {number} of the run log `{file}` {wrong}; remove this line to read the "
+                "others."
             )
         events.append(event)
     if content and not any(event["event"] in FIELDS for event in events):

@@ -319,14 +319,15 @@ def score_file(path: Path) -> Path:
     if len(files) > 1:
         folders = ", ".join(str(file.parent) for file in files)
         raise UserError(
-            f"`{path}` must have one folder of scores, but has {len(files)}: choose one of {folders}."
+            f"`{path}` must have one folder of scores, but has {len(files)}: choose one of "
+            f"{folders}."
         )
     if files:
         return files[0]
     data = shlex.quote(_logged(path, "data") or "DATA")
     raise UserError(
-        f"`{path}` must be a folder with {JSON_FILE}, or a run with one below {SCORES}/, but has none: "
-        f"`mtmoe evaluate {data} --path {path / BEST}` writes it."
+        f"`{path}` must be a folder with {JSON_FILE}, or a run with one below {SCORES}/, but has "
+        f"none: `mtmoe evaluate {data} --path {path / BEST}` writes it."
     )
 
 

@@ -18,10 +18,13 @@ from fairseq_mtmoe.report.score_files import (
 from fairseq_mtmoe.report.scores import FIELDS
 
 NOTE = (
-    "±: standard error over the test examples, not over seeds; from the variance for means over examples, by the "
-    "bootstrap for other metrics."
+    "±: standard error over the test examples, not over seeds; from the variance for means over "
+    "examples, by the bootstrap for other metrics."
 )
-MAJORITY_NOTE = "majority: score of the one label for every example that scores best; for accuracy, the most frequent."
+MAJORITY_NOTE = (
+    "majority: score of the one label for every example that scores best; for accuracy, the most "
+    "frequent."
+)
 
 
 def score_table(scores: Scores) -> Table:

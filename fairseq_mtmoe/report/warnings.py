@@ -48,8 +48,9 @@ def loss_not_finite(run: Run) -> Iterator[str]:
             continue
         times = f"{len(updates):,} time" + "s" * (len(updates) > 1)
         yield (
-            f"The {kind} loss was not finite {times}, first at update {updates[0]:,}. Lower `--lr`, raise "
-            "`--warmup-updates` or set `--clip-norm`, and resume from an earlier checkpoint."
+            f"The {kind} loss was not finite {times}, first at update {updates[0]:,}. Lower "
+            "`--lr`, raise `--warmup-updates` or set `--clip-norm`, and resume from an earlier "
+            "checkpoint."
         )
 
 
@@ -66,9 +67,10 @@ def collapsed_routing(run: Run) -> Iterator[str]:
         if size == 1 or not all(is_low[-LAST:]):
             continue
         yield (
-            f"Routing of {layer} has collapsed: its tokens are spread as over {effective[-1]:.1f} experts and not "
-            f"{size} (exponential of the entropy of their shares; below {bound:.3g} in {_last(counts)}, since update "
-            f"{_since(updates, is_low):,}). Use fewer experts; in translation, `--expert-gates base` balances."
+            f"Routing of {layer} has collapsed: its tokens are spread as over {effective[-1]:.1f} "
+            f"experts and not {size} (exponential of the entropy of their shares; below "
+            f"{bound:.3g} in {_last(counts)}, since update {_since(updates, is_low):,}). Use fewer "
+            "experts; in translation, `--expert-gates base` balances."
         )
 
 
@@ -97,9 +99,10 @@ def dead_experts(run: Run) -> Iterator[str]:
         size = counts[0].shape[1]
         since = _since(updates, [dead <= experts for experts in unused])
         yield (
-            f"{len(dead)} of {size} experts of {layer} are hardly used: {_listed(sorted(dead))} got less than "
-            f"{LEAST_SHARE:.0%} of a fair share (1/{size}) of every {unit}'s tokens in {_last(counts)} (since update "
-            f"{since:,}). Use fewer experts or more tokens per update; in translation, `--expert-gates base` balances."
+            f"{len(dead)} of {size} experts of {layer} are hardly used: {_listed(sorted(dead))} "
+            f"got less than {LEAST_SHARE:.0%} of a fair share (1/{size}) of every {unit}'s tokens "
+            f"in {_last(counts)} (since update {since:,}). Use fewer experts or more tokens per "
+            "update; in translation, `--expert-gates base` balances."
         )
 
 
@@ -135,10 +138,10 @@ def language_worse(run: Run) -> Iterator[str]:
         if changes and median(changes) < 0:
             yield (
                 f"{row.task} got worse: its perplexity rose by {math.expm1(by):.1%} since update "
-                f"{row.moments.update[best + LAST - 1]:,.0f}, over {NOISE_TIMES:g} times the {noise:.1%} by which "
-                f"means of {LAST} validations vary, while the other pairs' changed by "
-                f"{math.expm1(median(changes)):.1%} in the median. Sample the pair less often (a "
-                "lower temperature, or heating that ends sooner), or stop earlier."
+                f"{row.moments.update[best + LAST - 1]:,.0f}, over {NOISE_TIMES:g} times the "
+                f"{noise:.1%} by which means of {LAST} validations vary, while the other pairs' "
+                f"changed by {math.expm1(median(changes)):.1%} in the median. Sample the pair less "
+                "often (a lower temperature, or heating that ends sooner), or stop earlier."
             )
 
 
@@ -166,9 +169,9 @@ def unmoved_gate(run: Run) -> Iterator[str]:
     last_layers = [event.get("layers", {}) for event in events[-LAST:]]
     for reason, layers in unmoved(last_layers).items():
         yield (
-            f"Gates of {len(layers)} of {len(last_layers[-1])} layers have hardly learned: {reason} "
-            f"in {_last(events)} ({_listed(layers)}). They still route about as at the start; raise "
-            "`--gate-lr-factor`."
+            f"Gates of {len(layers)} of {len(last_layers[-1])} layers have hardly learned: "
+            f"{reason} in {_last(events)} ({_listed(layers)}). They still route about as at the "
+            "start; raise `--gate-lr-factor`."
         )
 
 
@@ -181,9 +184,9 @@ def skipped_updates(run: Run) -> Iterator[str]:
     skipped = int(max(event["skipped"] for event in skipping))
     first, updates = int(skipping[0]["update"]), int(events[-1]["update"])
     yield (
-        f"{skipped:,} of {updates:,} updates {'were' if skipped > 1 else 'was'} skipped because loss or gradients "
-        f"were not finite, the first before update {first:,} ({MANY_SKIPPED:.0%} or fewer do no harm). Lower `--lr`, "
-        "raise `--warmup-updates` or set `--clip-norm`."
+        f"{skipped:,} of {updates:,} updates {'were' if skipped > 1 else 'was'} skipped because "
+        f"loss or gradients were not finite, the first before update {first:,} ({MANY_SKIPPED:.0%} "
+        "or fewer do no harm). Lower `--lr`, raise `--warmup-updates` or set `--clip-norm`."
     )
 
 

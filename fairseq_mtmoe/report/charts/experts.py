@@ -12,8 +12,8 @@ from fairseq_mtmoe.report.rows import EVERYBODY, Row, Run, Values, evenly
 
 MOST_TASKS, MOST_LANGUAGES, MOST_LAYERS = 10, 4, 4
 MOVED_NOTE = (
-    "Moved: the least share of these tokens that changed experts between the first and last update shown (total "
-    "variation distance)."
+    "Moved: the least share of these tokens that changed experts between the first and last update "
+    "shown (total variation distance)."
 )
 
 
@@ -71,11 +71,17 @@ def experts(runs: Sequence[Run]) -> Chart | None:
         x=alt.X("expert:O", title="expert", axis=alt.Axis(labelOverlap=True, labelAngle=0))
     )
     share_scale = alt.Scale(domain=[0, 1.2 * highest])
-    bar_marks = base.transform_filter("isValid(datum.share)").mark_bar().encode(
-        y=alt.Y("share:Q", title=None, axis=alt.Axis(format="%", tickCount=4), scale=share_scale),
-        xOffset=alt.XOffset("moment:N", sort=names),
-        color=alt.Color("moment:N", title=None, sort=None, scale=ramp),
-    )  # fmt: skip
+    bar_marks = (
+        base.transform_filter("isValid(datum.share)")
+        .mark_bar()
+        .encode(
+            y=alt.Y(
+                "share:Q", title=None, axis=alt.Axis(format="%", tickCount=4), scale=share_scale
+            ),
+            xOffset=alt.XOffset("moment:N", sort=names),
+            color=alt.Color("moment:N", title=None, sort=None, scale=ramp),
+        )
+    )
     even = alt.Chart().mark_rule(color=look.GREY, strokeDash=[2, 2]).encode(y="even:Q")
     text = alt.Chart().mark_text(align="right", baseline="top", fontSize=9, y=2)
     label = text.encode(x=alt.value(250), text="moved:N")
@@ -85,8 +91,9 @@ def experts(runs: Sequence[Run]) -> Chart | None:
     header = alt.Header(title=None, labelFontWeight="bold", labelFontSize=10)
     grid = chart.facet(
         row=alt.Row("row:N", sort=look.order_of(bars, "row"), header=header),
-        column=alt.Column("column:N", sort=look.order_of(bars, "column"), header=header), spacing=12,
-    )  # fmt: skip
+        column=alt.Column("column:N", sort=look.order_of(bars, "column"), header=header),
+        spacing=12,
+    )
     resolved = grid.resolve_scale(x="independent", xOffset="independent")
     return finished(
         resolved, f"Experts' shares of a {runs[0].unit}'s tokens", _counted(runs[0]), MOVED_NOTE

@@ -187,11 +187,20 @@ def finished(chart: Chart, title: str, *notes: str) -> Chart:
     )
     styled = chart.properties(title=text, background="white").configure_view(stroke=None)
     styled = styled.configure_axis(
-        domainColor="#888", tickColor="#888", gridColor="#e6e6e6", labelFontSize=10, titleFontSize=11,
+        domainColor="#888",
+        tickColor="#888",
+        gridColor="#e6e6e6",
+        labelFontSize=10,
+        titleFontSize=11,
         titleFontWeight="normal",
     ).configure_legend(
-        symbolLimit=0, labelLimit=420, labelFontSize=10, symbolStrokeWidth=2, symbolSize=260, columns=1
-    )  # fmt: skip
+        symbolLimit=0,
+        labelLimit=420,
+        labelFontSize=10,
+        symbolStrokeWidth=2,
+        symbolSize=260,
+        columns=1,
+    )
     return styled.configure_line(strokeWidth=1.8)
 
 

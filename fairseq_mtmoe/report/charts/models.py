@@ -17,10 +17,13 @@ Array = NDArray[np.floating]
 MOST_WRITTEN = 12  # number of tasks up to which cells have room for numbers
 LEAST_COSINE = 0.25  # least extent of the scale: chance stays pale
 GATES_NOTE = (
-    "Cosine between the weights of two tasks' gates, after subtracting the mean of all experts' rows, which does not "
-    "affect routing. Near 0: the gates are unrelated, as at the start."
+    "Cosine between the weights of two tasks' gates, after subtracting the mean of all experts' "
+    "rows, which does not affect routing. Near 0: the gates are unrelated, as at the start."
 )
-EMBEDDINGS_NOTE = "The first two principal components of the tasks' embeddings, with their shares of the variance."
+EMBEDDINGS_NOTE = (
+    "The first two principal components of the tasks' embeddings, with their shares of the "
+    "variance."
+)
 DIFFERENCES_NOTE = (
     "Lines: middle 95% of differences over bootstrap resamples. Filled: "
     f"p < {LEVEL:g} by approximate randomisation."

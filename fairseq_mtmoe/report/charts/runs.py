@@ -31,8 +31,8 @@ from fairseq_mtmoe.report.score_files import SMALL, TITLES
 STEEP = 0.12  # first part of the x axis that the y axis of perplexity ignores
 ALL_LAYERS = "all layers"
 SELECTION_NOTE = (
-    "Above: each task's share of the examples trained on since the previous point. Below: the model's uncertainty "
-    "about a task's candidates, as entropy relative to its maximum."
+    "Above: each task's share of the examples trained on since the previous point. Below: the "
+    "model's uncertainty about a task's candidates, as entropy relative to its maximum."
 )
 SOURCES_NOTE = (
     "Bars: the weights that a layer's gates give the sources, averaged over validation sentences."
@@ -308,6 +308,9 @@ def balance(runs: Sequence[Run]) -> Chart | None:
                 (entropy,) = entropies(counts_TN.sum(axis=0, keepdims=True))
                 point = {"x": float(update), "y": finite(entropy), "line": layer, "panel": run.name}
                 points.append(point)
-    note = "Entropy of the experts' shares of all validation tokens: 1 is uniform, 0 is one expert for all."
+    note = (
+        "Entropy of the experts' shares of all validation tokens: 1 is uniform, 0 is one expert "
+        "for all."
+    )
     form = Panel("updates", "entropy", height=200, sides="shared")
     return finished(lines(points, form), "Balance of the experts", note) if points else None
