@@ -37,14 +37,17 @@ TOKENS = {
 
 
 class Exported(NamedTuple):
-    """An encoder, T5 or translator for a Hugging Face folder, with additions such as a head."""
+    """A model for a Hugging Face folder, with additions such as a head."""
 
     model: PretrainedEncoder | PretrainedT5 | ExportedTranslator
     head: Additions | None = None
     said: str = ""  # end of a sentence on the head and on parts left out
 
     def write(self, folder: Path) -> str:
-        """Write the folder atomically; return a text on its content (UserError: the folder exists)."""
+        """Write the folder atomically, and return a text on its content.
+
+        Raises `UserError` if the folder exists.
+        """
         if isinstance(self.model, ExportedTranslator):
             self.model.write(folder)
         elif isinstance(self.model, PretrainedT5):
@@ -55,7 +58,10 @@ class Exported(NamedTuple):
 
 
 def exported(path: Path, content: Mapping[str, Any]) -> Exported:
-    """Convert a file of `mtmoe import-hf` or a checkpoint (UserError: no Hugging Face class computes its model)."""
+    """Convert a file of `mtmoe import-hf` or a checkpoint.
+
+    Raises `UserError` if no Hugging Face class computes its model.
+    """
     if "cfg" not in content and "args" not in content:
         of_kind = of_t5 if T5 in content else of_bert
         return Exported(of_kind.load(path, content))
@@ -79,7 +85,7 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
 
 
 def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise `UserError` if Hugging Face's classes lack parts of the model, with advice on what to do instead."""
+    """Raise `UserError` with advice if Hugging Face's classes lack parts of the model."""
     advice = (
         "use `mtmoe predict`"
         if options.get("t5")
@@ -165,7 +171,10 @@ def _head(
 
 
 def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:
-    """Return the tokenizer's files for AutoTokenizer; BERT's own class could normalize text differently."""
+    """Return the tokenizer's files for AutoTokenizer.
+
+    BERT's own class could normalize text differently.
+    """
     tokenizer = load_tokenizer(serialized)
     inputs = [
         "input_ids",

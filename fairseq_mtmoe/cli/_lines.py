@@ -1,4 +1,4 @@
-"""Input of `mtmoe translate` and `mtmoe score`, in groups of lines, and their output.
+"""Input and output of `mtmoe translate` and `mtmoe score`, in groups of lines.
 
 Output goes to standard output or to files. A killed translation into files goes on after the last
 whole group of lines that it has written.
@@ -226,7 +226,7 @@ class Files:
 def writing(
     sink: Screen | Files, ends: Sequence[int], what: str, total: int | None
 ) -> Iterator[tuple[Progress, TaskID]]:
-    """Yield a progress bar over lines while they are written to `sink`; then finish it.
+    """Yield a progress bar over lines that are written to `sink`; then finish `sink`.
 
     ends: see `Files.begin`.
     """
@@ -270,7 +270,7 @@ def group_ends(counts: Sequence[int]) -> list[int]:
 
 
 def output_paths(out: Path, targets: Sequence[str], inputs: Sequence[Path]) -> dict[str, Path]:
-    """Return each language's file for `--out`: a file, a name with {lang}, or a folder."""
+    """Return each language's file; `out` is a file, a name with {lang}, or a folder."""
     name = inputs[0].name if inputs else ""
     if "{lang}" in str(out):
         return {lang: Path(str(out).replace("{lang}", lang)) for lang in targets}

@@ -1,4 +1,4 @@
-"""Work of `mtmoe prepare corpora`: corpora become a data directory, and its report is shown."""
+"""Work of `mtmoe prepare corpora`: making a data directory and showing its report."""
 
 import shlex
 from collections import Counter
@@ -38,7 +38,10 @@ def prepare_corpora(
     scheduler: str | None,
     overwrite: bool,
 ) -> None:
-    """Make `data` from the recipe's corpora below `raw`, and show the report's first figures and how to train."""
+    """Make `data` from the recipe's corpora below `raw`.
+
+    Print the report's first figures, and how to train.
+    """
     with given_vocabulary as vocabulary:
         vocabulary_of = None if vocabulary is None else vocabulary.translator
         if vocabulary is not None:
@@ -74,7 +77,10 @@ def prepare_corpora(
 
 
 def _say_unread(recipe: Recipe, raw: Path) -> None:
-    """Print which files look like a side of a pair's text, such as `dev.en-de.de`, where a recipe reads all pairs."""
+    """Print which files look like a side of a pair's text, such as `dev.en-de.de`.
+
+    Only recipes that read all pairs need this.
+    """
     if not raw.is_dir() or not any(corpus.is_open for corpus in recipe.corpora):
         return
     read = {file for corpus in recipe.found_in(raw).corpora for file in corpus.files}
@@ -93,7 +99,7 @@ def _say_unread(recipe: Recipe, raw: Path) -> None:
 
 
 def without_missing(recipe: Recipe, raw: Path) -> Recipe:
-    """Return the recipe without corpora whose files are missing below `raw`, and print their names."""
+    """Return the recipe without corpora whose files are missing; print their names."""
     resolved = recipe.found_in(raw)
     missing = [corpus.name for corpus in resolved.missing(raw)]
     if missing:

@@ -16,7 +16,8 @@ class Option:
     flag: str
     default: Any
     meaning: str
-    is_ours: bool  # no class of fairseq's own of this kind (architecture, task, …) has an option of this name
+    # No class of fairseq's of this kind (architecture, task, …) has an option of this name.
+    is_ours: bool
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def shown(default: Any) -> str:
 
 @cache
 def _registries() -> dict[str, Mapping[str, type]]:
-    """Return fairseq's registries by kind; each maps the names for `--KIND NAME` to classes."""
+    """Return fairseq's registries by kind; each maps names for `--KIND` to classes."""
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -103,7 +104,7 @@ def _is_ours(registered: type) -> bool:
 
 
 def _meanings(registered: Any) -> dict[str, str]:
-    """Return the help of each option of a class, without hidden ones, which a task or model fills in."""
+    """Return the help of a class's options, but not of those that others fill in."""
     parser = argparse.ArgumentParser(add_help=False)
     registered.add_args(parser)
     return {

@@ -1,4 +1,4 @@
-"""Helpers of all commands: options, tables and progress bars, checkpoints of runs, handling of SIGTERM."""
+"""Helpers of all commands: options, tables, progress bars, handling of SIGTERM."""
 
 import functools
 import importlib.util
@@ -38,19 +38,22 @@ SECONDS_BETWEEN_LINES = 60.0  # of progress, if the output is no terminal
 
 
 def checkpoint_of(run: Path) -> Path | None:
-    """Return a run's best checkpoint, or else its last; None if it has neither or is no folder."""
+    """Return a run's best checkpoint, or else its last; None if it has neither."""
     return next((run / name for name in CHECKPOINTS if (run / name).is_file()), None)
 
 
 def expect_checkpoints(*models: str | Path) -> None:
-    """Raise `UserError` if a file of MODEL or FILE:FILE is missing, before fairseq is imported."""
+    """Raise `UserError` if a file of MODEL or FILE:FILE is missing.
+
+    This check is quick, as it does not import fairseq.
+    """
     for model in models:
         for path in str(model).split(":"):
             regular_file(path, "a checkpoint file")
 
 
 def list_option(*declarations: str, **settings: Any) -> Callable[[Any], Any]:
-    """Return the decorator of a comma-separated option; if it is repeated, its lists are joined."""
+    """Return the decorator of a comma-separated option; repeated lists are joined."""
     return click.option(*declarations, multiple=True, callback=_joined_names, **settings)
 
 
@@ -172,7 +175,7 @@ def progress_bar(units: str, console: Console | None = None, transient: bool = F
 
 @contextmanager
 def quiet_fairseq() -> Iterator[None]:
-    """Silence fairseq's and torch's repeated messages within; of this package's log, keep warnings."""
+    """Silence fairseq's and torch's repeated messages; of this package keep warnings."""
     levels = {
         **dict.fromkeys(("fairseq", "fairseq_cli"), logging.ERROR),
         **dict.fromkeys(("fairseq_mtmoe", "hydra", "matplotlib", "asyncio"), logging.WARNING),
@@ -192,7 +195,7 @@ def quiet_fairseq() -> Iterator[None]:
 
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into `SystemExit` within, so that `finally` blocks clean up as after an interrupt."""
+    """Turn SIGTERM into `SystemExit`, so that `finally` blocks clean up."""
 
     def stop(signum: int, _frame: FrameType | None) -> NoReturn:
         sys.exit(128 + signum)

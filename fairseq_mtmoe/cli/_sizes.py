@@ -1,4 +1,4 @@
-"""Model sizes that `mtmoe suggest` chooses from, and the number of updates that a time and the data allow."""
+"""Model sizes of `mtmoe suggest`, and the updates that time and data allow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WARMUP = 0.15  # of the updates, and at most 4,000
 
 @dataclass(frozen=True)
 class Size:
-    """A translator's size, and the batch, rate and number of passes with which it is trained.
+    """A translator's size, and its training's batch, rate and number of passes.
 
     Attributes:
         pairs: sentence pairs of training from which on it is the first choice.
@@ -116,7 +116,7 @@ class Plan:
 
 
 def plan(size: Size, trial: Trial, pairs: int, held_out: int, hours: float | None) -> Plan:
-    """Return as many updates as `size.passes` need, or as `hours` allow where these are fewer.
+    """Return the plan of the updates that `size.passes` need, or fewer if `hours` end.
 
     Validations translate if this takes at most `MOST_TRANSLATION` of the hours.
 
@@ -147,6 +147,6 @@ def validation_seconds(trial: Trial, held_out: int, is_scored: bool) -> float:
 
 
 def least_hours(trial: Trial, pairs: int, held_out: int) -> float:
-    """Return the hours of `LEAST_PASSES` passes with their validations, in tenths, rounded up."""
+    """Return hours for `LEAST_PASSES` passes with validations, rounded up to tenths."""
     training = LEAST_PASSES * pairs / trial.sentences * trial.seconds
     return math.ceil((training + validation_seconds(trial, held_out, True)) / 360) / 10

@@ -1,4 +1,4 @@
-"""The vocabulary in a translator's file, for commands that prepare data with it or extend it."""
+"""The vocabulary in a translator's file, for commands that use or extend it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORMS = ("langs", "langtoks", "langtoks_specs", "lang_tok_style")
 
 
 def vocabulary_in(path: Path, state: Mapping[str, Any]) -> Vocabulary:
-    """Return a checkpoint's vocabulary with all symbols of its model (UserError: it has none)."""
+    """Return a checkpoint's vocabulary with all its symbols (UserError: it has none)."""
     from fairseq_mtmoe.translation.data.new_language import with_codes
     from fairseq_mtmoe.translation.data.vocabulary import Vocabulary
 
@@ -35,7 +35,10 @@ def vocabulary_in(path: Path, state: Mapping[str, Any]) -> Vocabulary:
 
 @contextmanager
 def given_by_model(path: Path, codes: Mapping[str, str]) -> Iterator[GivenVocabulary]:
-    """Yield a translator's vocabulary, in temporary files; `codes` as in `GivenVocabulary`."""
+    """Yield a translator's vocabulary in temporary files.
+
+    codes: as in `GivenVocabulary`.
+    """
     from fairseq_mtmoe import register
 
     register()

@@ -117,7 +117,7 @@ def command(
 
 
 class _Change(NamedTuple):
-    """Changes that a new task makes to a checkpoint's model options and task settings, besides its name."""
+    """A new task's changes to a checkpoint's model options and task settings."""
 
     options: Mapping[str, Any] = {}
     head: Mapping[str, Tensor] = {}

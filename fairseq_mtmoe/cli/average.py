@@ -55,11 +55,12 @@ def command(
     checkpoint_suffix: str,
     overwrite: bool,
 ) -> None:
-    """Average the parameters of checkpoints, as fairseq's scripts/average_checkpoints.py does.
+    """Average the parameters of checkpoints.
 
-    The inputs may have separate expert files. The output is one file without optimizer state, for
-    fairseq-generate with --user-dir fairseq_mtmoe. All other entries come from the first input,
-    with --num-… from the newest.
+    The mean is that of fairseq's scripts/average_checkpoints.py. The inputs may have separate
+    expert files. The output is one file without optimizer state, for fairseq-generate with
+    --user-dir fairseq_mtmoe. All other entries come from the first input, with --num-… from the
+    newest.
     """
     from fairseq_mtmoe.checkpoints import rewriting
 

@@ -1,4 +1,4 @@
-"""`mtmoe compare`: systems' means over seeds, or the significance of evaluations' differences."""
+"""`mtmoe compare`: means over seeds, or the significance of differences."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,7 +86,7 @@ def command(
 def compare_evaluations(
     folders: Sequence[Path], out: Path | None, sampling: Sampling, pieces: PieceBleu | None
 ) -> None:
-    """Print differences to the first evaluation with their significance; write them to `out`."""
+    """Print differences to the first evaluation and their significance; write `out`."""
     from fairseq_mtmoe.report.charts import models
     from fairseq_mtmoe.report.charts.look import save
 
@@ -111,7 +111,7 @@ def compare_evaluations(
 
 
 def read_systems(arguments: Sequence[str]) -> list[comparison.System]:
-    """Return the systems that `NAME=RUN,…` name (UserError: their runs cannot be compared)."""
+    """Return the systems of `NAME=RUN,…` (UserError: their runs cannot be compared)."""
     systems: dict[str, list[Scores]] = {}
     for argument in arguments:
         name, sign, folders = argument.partition("=")

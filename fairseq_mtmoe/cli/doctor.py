@@ -1,4 +1,4 @@
-"""`mtmoe doctor`: checks of this machine; if an import fails, its line shows the error."""
+"""`mtmoe doctor`: checks of this machine; a failed import's line shows its error."""
 
 import importlib
 import importlib.metadata
@@ -36,9 +36,9 @@ class Lacking(Exception):
 
 @click.command("doctor")
 def command() -> None:
-    """Check that this machine has what runs need: packages, GPUs, kernels, memory; advise on missing parts.
+    """Check that this machine has what runs need: packages, GPUs, kernels, memory.
 
-    Exits with 1 if a required part is missing.
+    Advises on missing parts. Exits with 1 if a required part is missing.
     """
     table = Table(box=None, show_header=False, pad_edge=False)
     is_usable = True
@@ -126,7 +126,7 @@ def _version_of(distribution: str) -> str:
 
 
 def missing_packages(extra: str = "") -> list[str]:
-    """Return the packages of an extra of setup.py that are not installed, or of the package itself."""
+    """Return missing packages of an extra of setup.py, or of the package itself."""
     names = []
     for line in importlib.metadata.requires("fairseq_mtmoe") or ():
         requirement, _, marker = line.partition(";")
@@ -164,7 +164,10 @@ def _memory() -> str:
 
 
 def memory_limits(membership: Path, root: Path) -> list[int]:
-    """Return this process's cgroup (version 2) memory limits in bytes, as set by SLURM and containers."""
+    """Return this process's memory limits in bytes, as SLURM and containers set them.
+
+    The limits are those of its cgroup (version 2).
+    """
     line = next(
         (line for line in membership.read_text().splitlines() if line.startswith("0::/")), "0::/"
     )

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     "download",
     help=f"""Download the corpora of RECIPE ({", ".join(SHIPPED)}, or your own file) into RAW.
 
-Existing files are kept, interrupted downloads are continued, and every file is verified. The last lines list the files
-that you must get by hand.
+Existing files are kept, interrupted downloads are continued, and every file is verified. The last
+lines list the files that you must get by hand.
 """,
 )
 @click.argument("recipe_name", metavar="RECIPE")
@@ -120,7 +120,7 @@ def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
 
 
 class _Shown:
-    """Progress bars of the downloads on a terminal; elsewhere only failures are printed."""
+    """Progress bars of the downloads on a terminal; elsewhere it prints failures only."""
 
     def __init__(self, progress: bars.Progress) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""`mtmoe export-hf`: a translator, encoder or T5, trained or imported, as a folder that `transformers` loads."""
+"""`mtmoe export-hf`: a model as a folder that `transformers` loads."""
 
 import os
 from pathlib import Path
@@ -14,8 +14,9 @@ from fairseq_mtmoe.core.errors import raise_invalid
 @click.argument("folder", metavar="FOLDER", type=PATH)
 @quiet_fairseq()
 def command(model: Path, folder: Path) -> None:
-    """Write MODEL to the new FOLDER: a checkpoint of a dense translator, encoder or T5, or a file of `mtmoe import-hf`.
+    """Write MODEL to the new FOLDER, for `transformers`.
 
+    MODEL is a checkpoint of a dense translator, encoder or T5, or a file of `mtmoe import-hf`.
     FOLDER gets config.json, model.safetensors and the tokenizer's files. `transformers` computes
     the same from it: load it with AutoTokenizer and AutoModel; an encoder of one task with
     AutoModelForSequenceClassification; a translator or T5 with AutoModelForSeq2SeqLM. A

@@ -67,7 +67,9 @@ def command(
     held_text: Sequence[Path],
     overwrite: bool,
 ) -> None:
-    """Add a language to the translator MODEL: its code, its letters and frequent pieces of its words. Write it to OUT.
+    """Add a language to the translator MODEL, and write it to OUT.
+
+    OUT has the language's code, its letters and frequent pieces of its words.
 
     MODEL is a file of `mtmoe import-hf`, or a checkpoint of a run on data of `mtmoe prepare`. New
     symbols are appended, so that old ones keep their indices; the model reads and writes its old
@@ -130,7 +132,10 @@ def _task_state(
     new: "Extended",
     history: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return the task's state with the new language, its vocabulary and the number of symbols no update has seen."""
+    """Return the task's state with the new language and its vocabulary.
+
+    It also has the number of symbols that no update has seen.
+    """
     from fairseq_mtmoe.translation.data.vocabulary import ENDS, NEW_SYMBOLS, VOCABULARY
 
     unlearned = [len(new.source), len(new.target)]
@@ -147,7 +152,7 @@ def _task_state(
 
 
 def _at_the_beginning(extra_state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the extra state of a file that begins a run: without position, hours and schedule."""
+    """Return a new run's extra state, without position, hours and schedule."""
     from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, GATE_RATE
 
     kept = {name: extra_state[name] for name in (*AVERAGES, GATE_RATE) if name in extra_state}
@@ -157,9 +162,10 @@ def _at_the_beginning(extra_state: Mapping[str, Any]) -> dict[str, Any]:
 def _with_codes_of_their_own(
     old: "Vocabulary", settings: Mapping[str, Any], weights: Mapping[str, Any], like: Sequence[str]
 ) -> Sequence[str]:
-    """Return `like`, by default all languages with trained codes (UserError: one in `like` is untrained).
+    """Return `like`, by default all languages with trained codes.
 
-    In Marian's models the code of a language that is only a source is a row of zeros.
+    Raises `UserError` if a code in `like` is untrained. In Marian's models the code of a language
+    that is only a source is a row of zeros.
     """
     from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS
     from fairseq_mtmoe.translation.data.new_language import codes_of
@@ -185,9 +191,10 @@ def _with_codes_of_their_own(
 def _with_task(
     model: Path, state: dict[str, Any], lang: str, like: Sequence[str], expert_of: str
 ) -> dict[str, Any]:
-    """Return the checkpoint with one more task if its tasks are languages (UserError: they are pairs).
+    """Return the checkpoint with one more task if its tasks are languages.
 
-    `expert_of` is the language whose expert of fixed gates is copied.
+    Raises `UserError` if they are pairs. `expert_of` is the language whose expert of fixed gates is
+    copied.
     """
     from fairseq_mtmoe.checkpoints.new_task import (
         Described,
@@ -224,7 +231,10 @@ def _with_task(
 
 
 def _means(side: "Side", rows: "Rows") -> list[tuple[int, ...]]:
-    """Return for each new row the indices of the old rows that it averages; letters share the tuple of all pieces."""
+    """Return for each new row the indices of the old rows that it averages.
+
+    Letters share the tuple of all pieces.
+    """
     index = {symbol: number for number, symbol in enumerate(side.dictionary().symbols)}
     numbers = {parts: tuple(index[part] for part in parts) for parts in set(rows.values())}
     return [numbers[parts] for parts in rows.values()]
@@ -236,7 +246,10 @@ def _say_cuts(
     text: tuple[Path, list[str]],
     held: Mapping[Path, list[str]],
 ) -> None:
-    """Print pieces per word of the new text before and after, and the share of held lines split differently."""
+    """Print pieces per word of the new text before and after.
+
+    Also print the share of held lines that are split differently.
+    """
     from fairseq_mtmoe.translation.data.new_pieces import changed, figures
 
     path, lines = text
@@ -257,7 +270,10 @@ def _say_cuts(
 
 
 def _lines(option: str, path: Path) -> list[str]:
-    """Return a file's lines that are not blank, as `mtmoe prepare` writes them (UserError: there are none)."""
+    """Return a file's lines with text, as `mtmoe prepare` writes them.
+
+    Raises `UserError` if there are none.
+    """
     lines = [line for line in map(normalise, text_lines(path)) if line]
     if not lines:
         raise_invalid(option, "a file with text", str(path))

@@ -1,4 +1,4 @@
-"""`mtmoe import-hf`: a pretrained translator, encoder or T5 from a Hugging Face folder."""
+"""`mtmoe import-hf`: a pretrained model from a Hugging Face folder."""
 
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ from fairseq_mtmoe.core.files import output_file
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(folder: Path, output: Path, overwrite: bool) -> None:
-    """Convert the NLLB-200, M2M-100, mBART-50, OPUS-MT, BERT, MiniLM, RoBERTa or T5 in FOLDER to the file OUT.
+    """Convert the model in FOLDER to the file OUT.
 
-    FOLDER is local and has config.json, the weights (model.safetensors or pytorch_model.bin,
-    sharded or not) and the tokenizer's files (SentencePiece models, or tokenizer.json; language
-    codes). OUT holds all of these. Heads are left out. No code in FOLDER is executed. A
-    translator's OUT is a checkpoint for --init-model, --finetune-from-model, fairseq-generate and
-    mtmoe evaluate.
+    The model is an NLLB-200, M2M-100, mBART-50, OPUS-MT, BERT, MiniLM, RoBERTa or T5. FOLDER is
+    local and has config.json, the weights (model.safetensors or pytorch_model.bin, sharded or not)
+    and the tokenizer's files (SentencePiece models, or tokenizer.json; language codes). OUT holds
+    all of these. Heads are left out. No code in FOLDER is executed. A translator's OUT is a
+    checkpoint for --init-model, --finetune-from-model, fairseq-generate and mtmoe evaluate.
 
     FOLDER may also hold fairseq's own mBART-50 or M2M-100: model.pt, dict.txt and one SentencePiece
     model (*.model). It needs langs.txt, the languages in order, if the model's options do not list

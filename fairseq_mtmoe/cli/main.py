@@ -38,7 +38,10 @@ COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Group that imports a command's module on first use: `mtmoe compare` does not import fairseq, `--help` nothing."""
+    """Group that imports a command's module on first use.
+
+    `mtmoe compare` does not import fairseq, and `mtmoe --help` imports no command.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -59,7 +62,7 @@ class _Commands(click.Group):
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def commands() -> None:
-    """Prepare data, and convert, evaluate and inspect models of the fairseq plugin fairseq_mtmoe.
+    """Prepare data, and convert, evaluate and inspect models of fairseq_mtmoe.
 
     Train with fairseq-train and translate with fairseq-generate, each with --user-dir
     fairseq_mtmoe.
@@ -67,7 +70,7 @@ def commands() -> None:
 
 
 def main() -> None:
-    """Run the command line; on wrong input print one sentence to stderr and exit with 1."""
+    """Run the command line; on wrong input print a sentence to stderr and exit with 1."""
     filter_known()
     try:
         try:
@@ -86,7 +89,10 @@ def main() -> None:
 
 
 def _of_full_disk(error: Exception) -> UserError | None:
-    """Return the error of output that its disk or quota has no room for; Python does not name the file."""
+    """Return the error of output that its disk or quota has no room for.
+
+    Python does not name the file.
+    """
     if not isinstance(error, OSError) or error.errno not in (
         errno.ENOSPC,
         errno.EDQUOT,

@@ -14,13 +14,13 @@ from fairseq_mtmoe.core.files import output_file
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
-    """Merge the adapters in CHECKPOINT, from a run of --pemt-stage target, and write the model without gates to OUT.
+    """Merge the adapters in CHECKPOINT, and write the model without gates to OUT.
 
-    OUT computes the same as CHECKPOINT, at the cost of a model without sources. LoRA is added to
-    the feed-forward layers; each layer's bottlenecks become one, as wide as all together. OUT has
-    no optimizer state and is for fairseq-generate, mtmoe predict and mtmoe evaluate. Gates can be
-    merged only with --gate-input correlation: other gates weigh the sources differently for each
-    text.
+    CHECKPOINT is from a run of --pemt-stage target. OUT computes the same as CHECKPOINT, at the
+    cost of a model without sources. LoRA is added to the feed-forward layers; each layer's
+    bottlenecks become one, as wide as all together. OUT has no optimizer state and is for
+    fairseq-generate, mtmoe predict and mtmoe evaluate. Gates can be merged only with --gate-input
+    correlation: other gates weigh the sources differently for each text.
     """
     output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
     from fairseq_mtmoe import register

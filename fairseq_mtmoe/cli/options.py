@@ -1,4 +1,4 @@
-"""`mtmoe options`: the architectures, tasks, criterions and optimizers of this package, with their options."""
+"""`mtmoe options`: architectures, tasks and more of this package, with options."""
 
 import click
 from rich.markup import escape
@@ -11,10 +11,10 @@ from fairseq_mtmoe.cli._shared import show
 @click.command("options")
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
-    """List the options of NAME, an architecture, task, criterion or optimizer; without NAME, list all names.
+    """List the options of NAME, an architecture, task, criterion or optimizer.
 
-    The table has each option's meaning, its default for NAME, and its origin: this plugin or
-    fairseq.
+    Without NAME, list all names. The table has each option's meaning, its default for NAME, and its
+    origin: this plugin or fairseq.
     """
     show(_overview() if name is None else _table(choice_of(name)))
     if name is None:

@@ -61,14 +61,14 @@ def command(
     overwrite: bool,
     **settings: Any,
 ) -> None:
-    """Write predictions, one file per task, for all tasks of GLUE_DIR that the model has a head for.
+    """Write predictions for all tasks of GLUE_DIR that the model has a head for.
 
-    The files are the submissions of gluebenchmark.com (CoLA.tsv, …) and super.gluebenchmark.com
-    (BoolQ.jsonl, …): zip a benchmark's files and submit them. Each file keeps the order of
-    examples, with the benchmark's indices and labels. Diagnostic sets are predicted with the head
-    that the benchmark names: MNLI for AX, RTE for AX-b and AX-g. Other tasks get a table in GLUE's
-    form; span answers get the JSON of SQuAD's and MRQA's evaluation scripts. Labels in the data are
-    ignored. Files are written after the last prediction.
+    Each task has one file. The files are the submissions of gluebenchmark.com (CoLA.tsv, …) and
+    super.gluebenchmark.com (BoolQ.jsonl, …): zip a benchmark's files and submit them. Each file
+    keeps the order of examples, with the benchmark's indices and labels. Diagnostic sets are
+    predicted with the head that the benchmark names: MNLI for AX, RTE for AX-b and AX-g. Other
+    tasks get a table in GLUE's form; span answers get the JSON of SQuAD's and MRQA's evaluation
+    scripts. Labels in the data are ignored. Files are written after the last prediction.
     """
     from fairseq_mtmoe import register
 

@@ -103,11 +103,12 @@ def corpora_command(
     overwrite: bool,
     **settings: Any,
 ) -> None:
-    """Make DATA from a recipe's corpora in the folder RAW: read, clean, split, train a vocabulary, binarize, shard.
+    """Make DATA from a recipe's corpora in the folder RAW.
 
-    Finished stages are kept in .DATA.work beside DATA: run an interrupted command again to continue
-    with the stage that it was in. With another recipe, --overwrite repeats the stages that depend
-    on the change. Remove .DATA.work once DATA is as you want it.
+    The stages read, clean and split text, train a vocabulary, binarize and shard. Finished stages
+    are kept in .DATA.work beside DATA: run an interrupted command again to continue with the stage
+    that it was in. With another recipe, --overwrite repeats the stages that depend on the change.
+    Remove .DATA.work once DATA is as you want it.
 
     Training lines that cannot be read as pairs are left out and listed in DATA/bad_lines.tsv. A
     damaged file, or a line of a validation or test set that cannot be read, ends the command.
@@ -166,7 +167,7 @@ def _with_settings(
 def _given(
     folder: Path | None, model: Path | None, codes: Sequence[str]
 ) -> AbstractContextManager[GivenVocabulary | None]:
-    """Return the vocabulary of `--vocabulary-from` or `--vocabulary-of`, to be entered; None without."""
+    """Return a context that enters the options' vocabulary, or None without options."""
     if folder is not None and model is not None:
         raise_invalid("--vocabulary-from", "absent with `--vocabulary-of`", str(folder))
     if codes and model is None:

@@ -1,4 +1,4 @@
-"""`mtmoe report`: one HTML page on runs, which opens without a server, or their pictures."""
+"""`mtmoe report`: pictures of runs, or one HTML page that needs no server."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _check_options(
 
 
 def checkpoints_of(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the content of each run's best or last checkpoint by run name, if it has one."""
+    """Return the content of runs' best or last checkpoints, where they exist, by name."""
     from fairseq_mtmoe.checkpoints.file_io import peek
     from fairseq_mtmoe.report.rows import run_names
 
@@ -158,7 +158,7 @@ def keep_fresh(
     seconds: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Rewrite the page until interrupted; then write it once more, without loading itself again.
+    """Rewrite the page until interrupted; then write it once more, without reloading.
 
     If the runs cannot be read, the next turn tries again.
     """

@@ -60,15 +60,16 @@ def command(
     overwrite: bool,
     **computing: Any,
 ) -> None:
-    """Score each line of TARGETS as MODEL's translation of the same line of SOURCES (FILE:FILE is an ensemble).
+    """Score lines of TARGETS as MODEL's translations of the same lines of SOURCES.
 
-    A score is the natural logarithm of the translation's probability, summed over its tokens, its
-    end and the initial language token. Divided by ln 2 and the number of tokens, it equals the
-    score of fairseq-generate --score-reference and mtmoe translate --scores.
+    MODEL can be an ensemble, FILE:FILE. A score is the natural logarithm of the translation's
+    probability, summed over its tokens, its end and the initial language token. Divided by ln 2 and
+    the number of tokens, it equals the score of fairseq-generate --score-reference and mtmoe
+    translate --scores.
 
     \b
     mtmoe score nllb.pt in.en out.sw --from eng_Latn --to swh_Latn > scores.txt
-    mtmoe score run/checkpoint_best.pt in.en out.sw --from en --to sw --tsv | awk -F'\\t' '$1 / $2 > -1.5'
+    mtmoe score model.pt in.en out.sw --from en --to sw --tsv | awk -F'\\t' '$1 / $2 > -1.5'
     """
     expect_checkpoints(model)
     total, targets_lines = survey(sources)[0], survey(targets)[0]

@@ -1,4 +1,4 @@
-"""`mtmoe suggest`: a commented configuration for a data directory and this machine, with its time and memory."""
+"""`mtmoe suggest`: a commented training for a data directory and this machine."""
 
 from __future__ import annotations
 
@@ -64,12 +64,13 @@ Part = tuple[str, list[str]]  # a comment, and the options that it explains
 def command(
     data: str, hours: float | None, lang_pairs: str | None, save_dir: Path, cpu: bool
 ) -> None:
-    """Print a commented fairseq-train command for DATA, a directory of `mtmoe prepare corpora`.
+    """Print a commented fairseq-train command for DATA.
 
-    The model's size follows the number of sentence pairs. Several target languages get experts, up
-    to 8 languages one each; a single one gets none. A trial of 30 updates on this machine measures
-    time and memory. With --hours, a smaller model takes the place of one that would see the data
-    fewer than 5 times. All trials together take at most three minutes and their starts.
+    DATA is a directory of `mtmoe prepare corpora`. The model's size follows the number of sentence
+    pairs. Several target languages get experts, up to 8 languages one each; a single one gets none.
+    A trial of 30 updates on this machine measures time and memory. With --hours, a smaller model
+    takes the place of one that would see the data fewer than 5 times. All trials together take at
+    most three minutes and their starts.
 
     \b
     mtmoe suggest DATA --hours 8 > train.sh
@@ -111,18 +112,18 @@ def command(
 
 
 def list_of_pairs(data: str) -> Path:
-    """Return the file in which `mtmoe prepare` lists the directions to train, if it wrote the data."""
+    """Return the file in which `mtmoe prepare` lists the directions to train."""
     return Path(data.split(os.pathsep)[0], "lang_pairs.txt")
 
 
 def listed_pairs(data: str) -> str | None:
-    """Return the directions in that file, which may be more than there are files; None without it."""
+    """Return the listed directions, maybe more than DATA has; None without a list."""
     file = list_of_pairs(data)
     return ",".join(read_text(file).replace(",", "\n").split()) if file.is_file() else None
 
 
 def languages(data: str, sizes: Mapping[str, int]) -> list[str]:
-    """Return the languages that the model knows: those that `mtmoe prepare` lists, or those of the pairs."""
+    """Return the model's languages: those that `mtmoe prepare` lists, or the pairs'."""
     file = list_of_pairs(data).with_name("langs.txt")
     return (
         read_text(file).split()
@@ -132,7 +133,9 @@ def languages(data: str, sizes: Mapping[str, int]) -> list[str]:
 
 
 def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
-    """Return the number of sentences of each language pair, over all shards; `lang_pairs` selects pairs.
+    """Return the number of sentences of each language pair, over all shards.
+
+    lang_pairs: the selected pairs; by default all.
 
     Raises:
         UserError: a folder is missing, or has no training data of a selected pair.
@@ -358,7 +361,7 @@ def remarks_on(trial: Trial, found: Plan, hours: float | None, enough: float) ->
 def script(
     data: str, options: Sequence[Part], sizes: Mapping[str, int], remarks: Sequence[str]
 ) -> str:
-    """Return the lines of a shell script: the remarks, and a comment above each group of options."""
+    """Return a shell script's lines: remarks, and options with a comment per group."""
     first = (
         f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs; directions: "
         f"{len(sizes)}."

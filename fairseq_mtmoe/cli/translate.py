@@ -143,11 +143,11 @@ def command(
     overwrite: bool,
     **search: Any,
 ) -> None:
-    """Translate text with MODEL, a checkpoint or a file of mtmoe import-hf (FILE:FILE is an ensemble).
+    """Translate text with MODEL, a checkpoint or a file of mtmoe import-hf.
 
-    Each line of input gives one line of output; an empty line stays empty. Lines that are too long
-    for the model are split at the ends of sentences. MODEL contains the vocabulary: no data
-    directory is needed.
+    MODEL can be an ensemble, FILE:FILE. Each line of input gives one line of output; an empty line
+    stays empty. Lines that are too long for the model are split at the ends of sentences. MODEL
+    contains the vocabulary: no data directory is needed.
 
     \b
     mtmoe translate nllb.pt --from eng_Latn --to swh_Latn < in.txt > out.txt

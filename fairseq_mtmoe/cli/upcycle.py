@@ -13,7 +13,7 @@ from fairseq_mtmoe.core.files import output_file
 
 
 class _WithExpertOptions(click.Command):
-    """Command that also has the sparse models' options; it imports fairseq on first use."""
+    """Command with the sparse models' options; it imports fairseq on first use."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         *params, show_help = super().get_params(ctx)
@@ -57,13 +57,13 @@ def _option(field: "Field[Any]") -> click.Option:
 def command(
     dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, **options: object
 ) -> None:
-    """Copy the feed-forward layers of the checkpoint DENSE into experts, and write the sparse model to SPARSE.
+    """Copy the feed-forward layers of DENSE into experts; write the model to SPARSE.
 
-    DENSE may come from this plugin or from stock fairseq's transformer. With the default
-    --expert-combine, SPARSE translates exactly as DENSE until it is trained further, for example
-    with `fairseq-train --continue-once SPARSE`. Adam's state is copied, too. Model options that are
-    not given are as in DENSE, else as in `mtmoe options base_moe`; --task-names defaults to DENSE's
-    languages.
+    The checkpoint DENSE may come from this plugin or from stock fairseq's transformer. With the
+    default --expert-combine, SPARSE translates exactly as DENSE until it is trained further, for
+    example with `fairseq-train --continue-once SPARSE`. Adam's state is copied, too. Model options
+    that are not given are as in DENSE, else as in `mtmoe options base_moe`; --task-names defaults
+    to DENSE's languages.
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     expect_checkpoints(dense)

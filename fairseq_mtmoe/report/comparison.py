@@ -127,7 +127,7 @@ def _expect_different_folders(runs_by_name: Mapping[str, Sequence[Scores]]) -> N
 
 
 def _joined_by_seed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
-    """Return the runs in the order of their seeds; runs of one seed complete each other."""
+    """Return the runs in order of their seeds; runs of one seed complete each other."""
     joined: list[Scores] = []
     for run in runs:
         same_seed = [index for index, other in enumerate(joined) if other.seed == run.seed]
@@ -148,7 +148,7 @@ def _joined_by_seed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
 
 
 def _what_differs(run: Scores, first: Scores) -> str:
-    """Return why runs cannot be compared, such as `another metric of rte than`; or nothing."""
+    """Return why runs cannot be compared, such as `another metric of rte than`, or ""."""
     if run.subset != first.subset:
         return f"those of {run.subset}, and not of {first.subset} as"
     missing = [f"no {task}" for task in first.main if task not in run.main]

@@ -82,7 +82,7 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Return short names: of different runs their folders', not those of scores in them."""
+    """Return short names; different runs have those of their folders, not of scores."""
     runs = []
     for folder in map(Path.resolve, folders):
         above = [parent.parent for parent in (folder, folder.parent) if parent.name == SCORES]
@@ -198,7 +198,7 @@ def _what_differs(first: Evaluation, other: Evaluation) -> str:
 
 
 def _properties(evaluation: Evaluation, pair: str) -> dict[str, object]:
-    """Return what must agree between evaluations of a pair, by words with a place for it."""
+    """Return what evaluations of a pair must share, by text with a place for it."""
     texts, score = evaluation.texts[pair], evaluation.scores.pairs[pair]
     properties: dict[str, object] = {
         "has {} sentences": len(texts.hypotheses),

@@ -1,5 +1,6 @@
-"""Figures of routing that charts, warnings and training share: use of experts, movement of
-gates.
+"""Figures of routing: use of experts and movement of gates.
+
+Charts, warnings and training share them.
 """
 
 import math
@@ -80,9 +81,10 @@ def fixed_layers(run: Run) -> set[str]:
 
 
 def routed_layers(run: Run) -> Iterator[tuple[str, Values, list[Values]]]:
-    """Yield layers that route, their updates and, at each, the counts (T, N) of tasks with tokens.
+    """Yield layers that route, their updates and, at each update, counts of tokens.
 
-    A layer with a fixed gate does not: it has an expert also for a language that is only a source.
+    The counts are (T, N), of tasks with tokens. A layer with a fixed gate does not: it has an
+    expert also for a language that is only a source.
     """
     fixed = fixed_layers(run)
     for layer in dict.fromkeys(row.layer for row in run.of("experts")):

@@ -197,7 +197,7 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
 
 
 def _maker(events: Sequence[Event], update: str = "update") -> Callable[..., Row]:
-    """Return a function that makes rows of one kind of events; moments that are not logged are NaN."""
+    """Return a function that makes rows of these events; unlogged moments are NaN."""
     logged = FIELDS[events[0]["event"]] if events else {}
     columns = []
     for name in (update, "minutes", "epoch"):

@@ -235,7 +235,7 @@ def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) -> Scores:
-    """Return rows of pairs: low tier first, then by name; pairs without a tier are last."""
+    """Return rows of pairs by tier, low first, then by name; without a tier, last."""
     ranks = [*TIERS, ""]
     ordered = sorted(scores, key=lambda score: (ranks.index(score.tier), score.pair))
     rows, data = [], {}

@@ -105,7 +105,7 @@ def progress_of(run: Run) -> dict[str, str]:
 
 
 def _judged(run: Run) -> Row | None:
-    """Return the row by which validations are compared: a benchmark's mean, or perplexity."""
+    """Return the row that judges validations: a benchmark's mean, or perplexity."""
     means = run.of("group", metric="mean")
     of_all = [row for row in means if row.task == "all"]
     rows = [*of_all, *means[-1:], *run.of("all", "tier", "pair", "task")]

@@ -27,7 +27,7 @@ MOST_NAMES = 8
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Return the findings of all rules, in the rules' order: the most severe are first."""
+    """Return the findings of all rules in their order: the most severe are first."""
     return [finding for rule in RULES for finding in rule(run)]
 
 
@@ -75,7 +75,7 @@ def collapsed_routing(run: Run) -> Iterator[str]:
 
 
 def _effective_experts(counts_TN: Values) -> float:
-    """Return the exponential of the entropy of loads; infinity with too few tokens to tell."""
+    """Return the exponential of the entropy of loads; infinity with too few tokens."""
     if not _has_enough_tokens(counts_TN):
         return math.inf
     (entropy,) = entropies(counts_TN.sum(axis=0, keepdims=True))
@@ -146,11 +146,11 @@ def language_worse(run: Run) -> Iterator[str]:
 
 
 def _rise_of(row: Row) -> tuple[int, float, float] | None:
-    """Return the index of the best three validations, the rise of the logarithm since, and its noise.
+    """Return the index of the best three validations, the rise since, and its noise.
 
-    None if noise explains the rise, or if there are too few validations. Noise comes from second
-    differences: they cancel a slope and have 6 times its variance. Their median is robust to single
-    jumps, as when a dense model becomes sparse.
+    The rise is that of the logarithm. None if noise explains the rise, or if there are too few
+    validations. Noise comes from second differences: they cancel a slope and have 6 times its
+    variance. Their median is robust to single jumps, as when a dense model becomes sparse.
     """
     if len(row.value) < 3 * LAST or not (row.value > 0).all():
         return None
@@ -164,7 +164,7 @@ def _rise_of(row: Row) -> tuple[int, float, float] | None:
 
 
 def unmoved_gate(run: Run) -> Iterator[str]:
-    """Warn of gates that barely moved or have a `blend` near 0 in the last validations."""
+    """Warn of gates that barely moved, or whose last values of `blend` are near 0."""
     events = of_first_subset(run.events, "gates")
     last_layers = [event.get("layers", {}) for event in events[-LAST:]]
     for reason, layers in unmoved(last_layers).items():

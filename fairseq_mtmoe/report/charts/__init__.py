@@ -1,1 +1,1 @@
-"""Charts from rows, in Altair: the pictures and the charts of the page of `mtmoe report`."""
+"""Charts from rows, in Altair: those of `mtmoe report`, page and pictures."""

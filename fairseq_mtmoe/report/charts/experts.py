@@ -148,7 +148,7 @@ def _bars(run: Run, layer: str, task: str, several: bool) -> list[Point]:
 
 
 def expert_map(runs: Sequence[Run]) -> Chart | None:
-    """Draw every task's shares of the experts at the last validation, in a panel per layer."""
+    """Draw each task's shares of experts at the last validation, in a panel per layer."""
     cells: list[Point] = []
     for run in runs:
         fixed = fixed_layers(run)

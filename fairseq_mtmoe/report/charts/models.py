@@ -1,4 +1,4 @@
-"""Charts of checkpoints and evaluations: gates, task embeddings and differences of scores."""
+"""Charts of gates, task embeddings and differences of evaluations' scores."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ GATE = "moe.gate.weight"
 
 
 def task_gates(state: Mapping[str, Any]) -> dict[str, Array]:
-    """Return a checkpoint's gates of tasks, (T, N, H), by layer; empty without task gates."""
+    """Return a checkpoint's task gates, (T, N, H), by layer; empty without them."""
     weights = {key: weight for key, weight in state["model"].items() if key.endswith(GATE)}
     return {
         key.removesuffix(f".{GATE}"): gate.float().numpy()

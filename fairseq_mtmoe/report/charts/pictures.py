@@ -1,4 +1,4 @@
-"""All charts of runs, by name: the pictures of `mtmoe report --png` and the charts of its page."""
+"""All charts of runs, by name: the page and the pictures of `mtmoe report`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ MOST_MOMENTS, MOST_OF_ALL = 100, 500  # of a curve, and of the curves of all run
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart of the runs that have rows of these groups with this metric, or with any."""
+    """A chart of the runs with rows of these groups and this metric, or any metric."""
 
     draw: Callable[[Sequence[Run]], Chart | None]
     groups: tuple[str, ...]
@@ -26,7 +26,7 @@ class Picture:
 def _over_minutes(
     draw: Callable[[Sequence[Run], str], Chart],
 ) -> Callable[[Sequence[Run]], Chart | None]:
-    """Return a chart's form over minutes, for several runs which all log the minutes of validations."""
+    """Return a chart's form over minutes, for several runs that all log minutes."""
 
     def draw_over_minutes(shown: Sequence[Run]) -> Chart | None:
         for run in shown:
@@ -57,8 +57,9 @@ PICTURES = {
 
 
 def pictures_of(shown: Sequence[Run], states: Mapping[str, Mapping[str, Any]]) -> dict[str, Chart]:
-    """Return the charts of runs and of their checkpoints (`states`, by run), where there is
-    data.
+    """Return the charts that have data.
+
+    states: the runs' checkpoints.
     """
     most = max(2, min(MOST_MOMENTS, MOST_OF_ALL // len(shown)))
     thinned = [run.thinned(most) for run in shown]

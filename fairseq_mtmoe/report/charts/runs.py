@@ -209,7 +209,7 @@ def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
 
 
 def _main_metrics(run: Run) -> list[tuple[str, Row]]:
-    """Return each set's row by its main metric, the first, and the averages, with titles."""
+    """Return each set's row of its first metric, and the averages, with titles."""
     main: dict[str, Row] = {}
     for row in run.of("task"):
         main.setdefault(row.task, row)
@@ -300,7 +300,7 @@ def movement(runs: Sequence[Run]) -> Chart:
 
 
 def balance(runs: Sequence[Run]) -> Chart | None:
-    """Draw the entropy of the experts' loads over all tasks, by layer; None without experts."""
+    """Draw the entropy of experts' loads over all tasks; None without experts."""
     points: list[Point] = []
     for run in runs:
         for layer, updates, counts in routed_layers(run):
