@@ -61,24 +61,26 @@ class System:
     def spreads(self) -> dict[str, Spread]:
         """Return the spread of each task and each average over the runs."""
         figures = [self.figures(run) for run in self.runs]
-        return {name: spread([of_run[name] for of_run in figures]) for name in self.names}
+        spreads = {}
+        for name in self.names:
+            spreads[name] = spread([run_figures[name] for run_figures in figures])
+        return spreads
 
     def difference(self, first: System) -> tuple[list[int], dict[str, Spread]]:
         """Return the seeds that pair runs, and this system's differences from the first.
 
         Without common seeds, the spread is that of a difference of independent figures.
         """
-        before, after = (
-            {run.seed: system.figures(run) for run in system.runs} for system in (first, self)
-        )
+        before = {run.seed: first.figures(run) for run in first.runs}
+        after = {run.seed: self.figures(run) for run in self.runs}
         seeds = [seed for seed in before if seed in after and seed is not None]
+        differences = {}
         if seeds:
-            paired = {
-                name: [after[seed][name] - before[seed][name] for seed in seeds]
-                for name in first.names
-            }
-            return seeds, {name: spread(values) for name, values in paired.items()}
-        spreads, differences = self.spreads(), {}
+            for name in first.names:
+                paired = [after[seed][name] - before[seed][name] for seed in seeds]
+                differences[name] = spread(paired)
+            return seeds, differences
+        spreads = self.spreads()
         for name, theirs in first.spreads().items():
             mine = spreads[name]
             deviation = math.hypot(mine.deviation, theirs.deviation)
@@ -114,16 +116,16 @@ def systems_of(runs_by_name: Mapping[str, Sequence[Scores]]) -> list[System]:
 
 
 def _expect_different_folders(runs_by_name: Mapping[str, Sequence[Scores]]) -> None:
-    given = set()
+    paths = set()
     for name, runs in runs_by_name.items():
         for folder in (folder for run in runs for folder in run.folders):
             path = os.path.realpath(folder)
-            if path in given:
+            if path in paths:
                 raise UserError(
                     f"The runs of `{name}` must differ from all other runs, but {folder} is given "
                     "twice."
                 )
-            given.add(path)
+            paths.add(path)
 
 
 def _joined_by_seed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
@@ -177,7 +179,9 @@ def mean_table(systems: Sequence[System]) -> Table:
     majority = systems[0].runs[0].majority
     below = []
     if majority:
-        cells = [f"{majority[name]:.2f}" if name in majority else "" for name in systems[0].names]
+        cells = []
+        for name in systems[0].names:
+            cells.append(f"{majority[name]:.2f}" if name in majority else "")
         below = [[MAJORITY, "", *cells]]
     return Table(["system", "seeds", *_titles(systems[0])], rows, below, texts=2, bold=False)
 
@@ -188,10 +192,10 @@ def difference_table(systems: Sequence[System]) -> Table | None:
     rows = []
     for system in others:
         seeds, differences = system.difference(first)
-        cells = [
-            f"{'+' if difference.mean >= 0 else ''}{difference}"
-            for difference in differences.values()
-        ]
+        cells = []
+        for difference in differences.values():
+            sign = "+" if difference.mean >= 0 else ""
+            cells.append(f"{sign}{difference}")
         paired = _listed(seeds) if seeds else "not paired"
         rows.append([f"{system.name} − {first.name}", paired, *cells])
     return Table(["difference", "seeds", *_titles(first)], rows, texts=2) if rows else None
@@ -244,7 +248,8 @@ def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str
 def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
     """Return settings, systems, majority class and differences in JSON."""
     first = systems[0]
-    written, differences = {}, {}
+    written = {}
+    differences = {}
     for system in systems:
         runs = []
         for run in system.runs:
@@ -268,7 +273,6 @@ def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
 
 
 def _split(system: System, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    return {
-        "scores": {task: values[task] for task in system.runs[0].main},
-        "averages": {name: values[name] for name in system.averages},
-    }
+    scores = {task: values[task] for task in system.runs[0].main}
+    averages = {name: values[name] for name in system.averages}
+    return {"scores": scores, "averages": averages}

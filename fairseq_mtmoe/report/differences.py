@@ -202,7 +202,9 @@ def to_json(
     """
     written: dict[str, Any] = {}
     for compared in differences:
-        first, pairs, averages = compared.first, {}, {}
+        first = compared.first
+        pairs = {}
+        averages = {}
         for pair, comparison in compared.pairs.items():
             score = first.scores.pairs[pair]
             pairs[pair] = {

@@ -55,15 +55,15 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
 
     Raises `UserError` if one holds no evaluation, or evaluations have different test sets.
     """
-    found = [read_scores(folder, WITH_TEXTS) for folder in folders]
-    paths = [Path(scores.folders[0]) for scores in found]
+    all_scores = [read_scores(folder, WITH_TEXTS) for folder in folders]
+    paths = [Path(scores.folders[0]) for scores in all_scores]
     if len({path.resolve() for path in paths}) < len(paths):
         raise UserError(
             f"The compared folders must differ, but of {', '.join(map(str, paths))} two are the "
             "same."
         )
     evaluations = []
-    for name, path, scores in zip(_names(paths), paths, found, strict=True):
+    for name, path, scores in zip(_names(paths), paths, all_scores, strict=True):
         if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
             raise UserError(
                 f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; compare "
@@ -95,7 +95,11 @@ def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
     figures = [
         score.figures for evaluation in evaluations for score in evaluation.scores.pairs.values()
     ]
-    return [name for name in figures[0] if all(name in pair_figures for pair_figures in figures)]
+    names = []
+    for name in figures[0]:
+        if all(name in pair_figures for pair_figures in figures):
+            names.append(name)
+    return names
 
 
 def outputs_of(
@@ -111,11 +115,13 @@ def outputs_of(
     for evaluation in evaluations:
         texts = evaluation.texts[pair]
         if is_by_sentence:
-            output, file = output_of(scorer, texts.figures[metric]), metric.lower()
+            output = output_of(scorer, texts.figures[metric])
+            file = metric.lower()
         else:
             cut = pieces.cut if metric == SPBLEU and pieces is not None else list
             references = [cut(lines) for lines in texts.references]
-            output, file = output_of(scorer, cut(texts.hypotheses), references), "hyp"
+            output = output_of(scorer, cut(texts.hypotheses), references)
+            file = "hyp"
         stored = evaluation.scores.pairs[pair].figures[metric]
         if abs(output.score - stored) > SAME:
             raise UserError(
@@ -140,7 +146,8 @@ def _texts(folder: Path, score: PairScore) -> Texts:
         texts.append(lines)
     hypotheses, first, *others = texts
     references: list[Sequence[str | None]] = [first]
-    references += [[line or None for line in lines] for lines in others]
+    for lines in others:
+        references.append([line or None for line in lines])
     figures = {
         name: _figures(folder / f"{pair}.{name.lower()}", score.sentences) for name in score.metrics
     }
@@ -177,7 +184,8 @@ def _what_differs(first: Evaluation, other: Evaluation) -> str:
     if kind != first_kind:
         return f"{other.folder} is of --references {kind}, and {first.folder} of {first_kind}"
     for pair in first.texts:
-        ours, theirs = _properties(first, pair), _properties(other, pair)
+        ours = _properties(first, pair)
+        theirs = _properties(other, pair)
         for name, value in ours.items():
             their_value = theirs.get(name, value)
             if value != their_value:
@@ -199,7 +207,8 @@ def _what_differs(first: Evaluation, other: Evaluation) -> str:
 
 def _properties(evaluation: Evaluation, pair: str) -> dict[str, object]:
     """Return what evaluations of a pair must share, by text with a place for it."""
-    texts, score = evaluation.texts[pair], evaluation.scores.pairs[pair]
+    texts = evaluation.texts[pair]
+    score = evaluation.scores.pairs[pair]
     properties: dict[str, object] = {
         "has {} sentences": len(texts.hypotheses),
         "has {} references": len(texts.references),

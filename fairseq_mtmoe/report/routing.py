@@ -52,7 +52,8 @@ def unmoved(validations: Sequence[Validation]) -> dict[str, list[str]]:
     """
     layers_by_reason: dict[str, list[str]] = {}
     for layer in validations[-1] if validations else ():
-        moved, blend = _largest(validations, layer, "moved"), _largest(validations, layer, "blend")
+        moved = _largest(validations, layer, "moved")
+        blend = _largest(validations, layer, "blend")
         if moved < LEAST_MOVED:
             reason = f"weights moved by less than {LEAST_MOVED:g} of their first length"
         elif blend < LEAST_BLEND:
@@ -66,7 +67,10 @@ def unmoved(validations: Sequence[Validation]) -> dict[str, list[str]]:
 def _largest(validations: Sequence[Validation], layer: str, name: str) -> float:
     """Return the largest size of a gate's figure; infinity where one is unknown."""
     values = [validation.get(layer, {}).get(name) for validation in validations]
-    return max(math.inf if value is None else abs(value) for value in values)
+    sizes = []
+    for value in values:
+        sizes.append(math.inf if value is None else abs(value))
+    return max(sizes)
 
 
 def fixed_layers(run: Run) -> set[str]:

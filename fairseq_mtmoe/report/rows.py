@@ -25,12 +25,8 @@ Values = NDArray[np.float64]
 TIERS = FROM_LOW
 ALL = "all"
 FALLING = ("loss", "nll_loss", "ppl")
-OF_TEXT = (
-    "ppl",
-    "loss",
-    "bleu",
-    "chrf",
-)  # without `nll_loss`, which is the logarithm of perplexity
+# `nll_loss` is not here, because it is the logarithm of perplexity.
+OF_TEXT = ("ppl", "loss", "bleu", "chrf")
 EVERYBODY = "all tokens"
 """The task of a layer that does not know its tokens' tasks."""
 SEVERAL_RUNS = "it is of several runs; each run needs its own folder."
@@ -88,12 +84,13 @@ class Row:
 
 def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
     """Return the rows of these groups whose other fields have these values."""
-    of_groups = [row for row in rows if row.group in groups]
-    return [
-        row
-        for row in of_groups
-        if all(getattr(row, name) == value for name, value in wanted.items())
-    ]
+    chosen = []
+    for row in rows:
+        if row.group not in groups:
+            continue
+        if all(getattr(row, name) == value for name, value in wanted.items()):
+            chosen.append(row)
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -312,7 +309,8 @@ def _experts(events: Sequence[Event]) -> Iterator[Row]:
 
 def _counts(event: Event, layer: str) -> dict[str, list[float]]:
     """Return the tokens of a layer's experts, by each task that has some."""
-    rows, names = event.get("layers", {}).get(layer, []), event.get("task_names", [])
+    rows = event.get("layers", {}).get(layer, [])
+    names = event.get("task_names", [])
     if len(rows) == 1 != len(names):
         names = [EVERYBODY]
     if len(rows) != len(names):
@@ -332,7 +330,8 @@ def _sources(events: Sequence[Event]) -> Iterator[Row]:
     """Yield the last validation's weights; these rows' subset is the target task."""
     for event in of_first_subset(events, "sources")[-1:]:
         row = _maker([{**event, "subset": event.get("target", "")}])
-        names, layers = event.get("sources", ()), event.get("layers", {})
+        names = event.get("sources", ())
+        layers = event.get("layers", {})
         for layer, weights in layers.items():
             if len(weights) != len(names):
                 rule = f"a weight for each of the {len(names)} sources in {layer}"

@@ -21,19 +21,17 @@ ROOT = Path(__file__).parents[2]
 LARGEST_COUNT = 2**53  # a float holds every whole number up to it
 LARGEST_AMOUNT = 1e30
 TRAINED_AMOUNTS = (
-    *(
-        "lr",
-        "gnorm",
-        "wps",
-        "ups",
-        "wpb",
-        "bsz",
-        "clip",
-        "loss_scale",
-        "gb_free",
-        "padding",
-        "skipped",
-    ),
+    "lr",
+    "gnorm",
+    "wps",
+    "ups",
+    "wpb",
+    "bsz",
+    "clip",
+    "loss_scale",
+    "gb_free",
+    "padding",
+    "skipped",
     "expert_comm_ms",
 )
 """Fields of the event `train` beside losses, as far as fairseq knows them."""
@@ -217,9 +215,13 @@ def read(path: str | Path) -> list[Event]:
 
 def _moment(event: Event) -> tuple[float, float]:
     """Return the key that orders events of a kind; 0 where fields are unknown."""
-    keys: list[Any] = [event.get("update", event.get("epoch")), event.get("part")]
-    moment, part = (float(key) if is_count(key) else 0.0 for key in keys)
-    return moment, part
+    moment: Any = event.get("update", event.get("epoch"))
+    part: Any = event.get("part")
+    if not is_count(moment):
+        moment = 0
+    if not is_count(part):
+        part = 0
+    return float(moment), float(part)
 
 
 def _parse(line: bytes) -> Event | None:

@@ -25,7 +25,9 @@ from fairseq_mtmoe.report import run_log
 from fairseq_mtmoe.report.rows import ALL, TIERS, Moments, Row, chosen_rows, of_kind
 from fairseq_mtmoe.report.scores import Count, PairScore, score_of
 
-JSON_FILE, MARKDOWN_FILE, LATEX_FILE = "scores.json", "scores.md", "scores.tex"
+JSON_FILE = "scores.json"
+MARKDOWN_FILE = "scores.md"
+LATEX_FILE = "scores.tex"
 SCORES = "scores"  # the folder of scores beside a checkpoint
 BEST = "checkpoint_best.pt"
 SMALL = "small"
@@ -130,16 +132,15 @@ class Scores:
         rows = []
         for group, members in self.groups.items():
             if self.tasks:
-                rows.append(
-                    mean_row("group", group, "score", [self.main[task] for task in members])
-                )
+                task_rows = [self.main[task] for task in members]
+                rows.append(mean_row("group", group, "score", task_rows))
                 continue
             kind = ALL if group == ALL else "tier"
             for metric in dict.fromkeys(row.metric for row in chosen_rows(self.rows, "pair")):
-                of_metric = chosen_rows(self.rows, "pair", metric=metric)
-                of_members = [row for row in of_metric if row.task in members]
-                if len(of_members) == len(members):
-                    rows.append(mean_row(kind, group, metric, of_members))
+                metric_rows = chosen_rows(self.rows, "pair", metric=metric)
+                member_rows = [row for row in metric_rows if row.task in members]
+                if len(member_rows) == len(members):
+                    rows.append(mean_row(kind, group, metric, member_rows))
         return rows
 
     @property
@@ -238,7 +239,8 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
     """Return rows of pairs by tier, low first, then by name; without a tier, last."""
     ranks = [*TIERS, ""]
     ordered = sorted(scores, key=lambda score: (ranks.index(score.tier), score.pair))
-    rows, data = [], {}
+    rows = []
+    data = {}
     groups: dict[str, list[str]] = {}
     for score in ordered:
         for metric, value in score.figures.items():

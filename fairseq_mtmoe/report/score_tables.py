@@ -128,7 +128,8 @@ def _averages_of_pairs(scores: Scores) -> dict[str, dict[str, Any]]:
 
 def to_markdown(scores: Scores) -> str:
     """Return the table, notes, settings and signatures in Markdown."""
-    parts, lines = [score_table(scores).in_markdown()], bullets(scores.settings)
+    parts = [score_table(scores).in_markdown()]
+    lines = bullets(scores.settings)
     if scores.tasks:
         parts.append("\n".join(notes(scores)))
     else:

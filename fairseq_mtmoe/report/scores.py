@@ -34,7 +34,11 @@ FIELDS = {
 }
 """Fields with the score and the signature of each of sacreBLEU's metrics."""
 OPTIONAL = (
-    *("more_references", "hypotheses_sha256", "spbleu", "spbleu_signature", "metrics"),
+    "more_references",
+    "hypotheses_sha256",
+    "spbleu",
+    "spbleu_signature",
+    "metrics",
     "metric_signatures",
 )
 """Fields that files leave out where they are empty."""
@@ -139,11 +143,14 @@ class PieceBleu:
 
     def cut(self, lines: Sequence[str | None]) -> list[Any]:
         """Return sentences as pieces joined by spaces; None stays None."""
-        # sacreBLEU removes spaces at a line's end before it cuts.
-        return [
-            line if line is None else " ".join(self._model.encode_as_pieces(line.rstrip()))
-            for line in lines
-        ]
+        cut: list[Any] = []
+        for line in lines:
+            if line is None:
+                cut.append(None)
+            else:
+                # sacreBLEU removes spaces at a line's end before it cuts.
+                cut.append(" ".join(self._model.encode_as_pieces(line.rstrip())))
+        return cut
 
 
 def score_pair(
@@ -168,7 +175,8 @@ def score_pair(
         raise_invalid(f"hypotheses of {pair}", rule, len(hypotheses))
     # sacreBLEU accepts None for a missing reference, although its types do not.
     all_references: list[Any] = [list(references)]
-    all_references += [[line or None for line in lines] for lines in more_references]
+    for lines in more_references:
+        all_references.append([line or None for line in lines])
     fields: dict[str, Any] = {}
     for metric, (score_field, signature_field) in FIELDS.items():
         if metric == SPBLEU and pieces is None:

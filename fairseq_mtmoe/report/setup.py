@@ -11,8 +11,18 @@ from fairseq_mtmoe.report.run_log import Event, is_count, is_plain
 FIRST = ("data", "commit", "hardware", "started", "seed")
 SIZES = {"parameters": "parameters", "multiplications": "multiplications per token"}
 NOT_OPTIONS = {
-    *("event", "sizes", "tiers", "task_names", "task_ids", "options", "versions", "command"),
-    *("folder", "synthetic", *SIZES, *FIRST),
+    "event",
+    "sizes",
+    "tiers",
+    "task_names",
+    "task_ids",
+    "options",
+    "versions",
+    "command",
+    "folder",
+    "synthetic",
+    *SIZES,
+    *FIRST,
 }
 
 
@@ -59,7 +69,8 @@ def compared_settings(
     With one run, all its settings are common. A value that a run does not have is empty.
     """
     settings = [settings_of(run) for run in runs]
-    differing, common = [], []
+    differing = []
+    common = []
     for name in dict.fromkeys(name for values in settings for name in values):
         values = [run_settings.get(name, "") for run_settings in settings]
         if len(set(values)) > 1:
@@ -85,13 +96,12 @@ def progress_of(run: Run) -> dict[str, str]:
     if isinstance(most, int | float) and most > 0:
         state = "finished" if updates >= most else "not finished"
     row = _judged(run)
-    best, best_update = "", ""
+    best = ""
+    best_update = ""
     if row is not None:
         index = row.best_index
-        best, best_update = (
-            f"{row.value[index]:,.2f} {row.metric}",
-            f"{row.moments.update[index]:,.0f}",
-        )
+        best = f"{row.value[index]:,.2f} {row.metric}"
+        best_update = f"{row.moments.update[index]:,.0f}"
     return {
         "best validation": best,
         "at update": best_update,
@@ -107,8 +117,8 @@ def progress_of(run: Run) -> dict[str, str]:
 def _judged(run: Run) -> Row | None:
     """Return the row that judges validations: a benchmark's mean, or perplexity."""
     means = run.of("group", metric="mean")
-    of_all = [row for row in means if row.task == "all"]
-    rows = [*of_all, *means[-1:], *run.of("all", "tier", "pair", "task")]
+    overall = [row for row in means if row.task == "all"]
+    rows = [*overall, *means[-1:], *run.of("all", "tier", "pair", "task")]
     return next(iter(rows), None)
 
 

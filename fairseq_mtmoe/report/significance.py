@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from sacrebleu import significance
 from sacrebleu.metrics.base import Score
 
-SAMPLES, TRIALS = 1000, 10_000
-"""Default number of the bootstrap's resamples and the randomisation's trials: sacreBLEU's."""
+SAMPLES = 1000
+"""Default number of the bootstrap's resamples: sacreBLEU's."""
+TRIALS = 10_000
+"""Default number of the randomisation's trials: sacreBLEU's."""
 LEVEL = 0.05
 """Differences with a p below this level are significant."""
 Values = NDArray[np.float64]
@@ -82,7 +84,8 @@ class _NotingMetric(SentenceMean):
     """A metric for sacreBLEU's tests that has the other's statistics, records scores."""
 
     def __init__(self, metric: Any, statistics: Values) -> None:
-        self._metric, self._statistics = metric, statistics
+        self._metric = metric
+        self._statistics = statistics
         self.noted: list[float] = []
 
     def _extract_corpus_statistics(self, figures: object, references: object) -> Values:
@@ -103,9 +106,8 @@ def output_of(
     """
     statistics = metric._extract_corpus_statistics(hypotheses, references)
     score = float(metric._aggregate_and_compute(statistics).score)
-    return SystemOutput(
-        score, np.asarray(statistics, np.float64)
-    )  # whole numbers are exact in float64
+    # Whole numbers are exact in float64.
+    return SystemOutput(score, np.asarray(statistics, np.float64))
 
 
 def draw(

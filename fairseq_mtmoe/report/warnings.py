@@ -18,9 +18,11 @@ from fairseq_mtmoe.report.rows import EVERYBODY, Row, Run, Values, of_first_subs
 
 LEAST_TOKENS = 20
 """Tokens per expert on average; with fewer, an expert without tokens may be chance."""
-FEW_EFFECTIVE, LEAST_EFFECTIVE = 0.25, 1.5
+FEW_EFFECTIVE = 0.25
+LEAST_EFFECTIVE = 1.5
 """Share and number of experts: with fewer effective experts, routing has collapsed."""
-NOISE_TIMES, LEAST_RISE = 4.0, 0.01
+LEAST_RISE = 0.01
+NOISE_TIMES = 4.0
 """Over many validations, the best is below its neighbours by chance: hence 4 times the noise."""
 MANY_SKIPPED = 0.01
 MOST_NAMES = 8
@@ -33,16 +35,13 @@ def warnings_of(run: Run) -> list[str]:
 
 def loss_not_finite(run: Run) -> Iterator[str]:
     """Warn of a loss of training or validation that is not finite."""
-    validations = of_first_subset(run.events, "valid")
-    losses = {
-        "training": [
-            (event["update"], event.get("loss", 0.0)) for event in of_kind(run.events, "train")
-        ],
-        "validation": [
-            (event["update"], event.get("all", {}).get("loss", 0.0)) for event in validations
-        ],
-    }
-    for kind, logged in losses.items():
+    training = []
+    for event in of_kind(run.events, "train"):
+        training.append((event["update"], event.get("loss", 0.0)))
+    validation = []
+    for event in of_first_subset(run.events, "valid"):
+        validation.append((event["update"], event.get("all", {}).get("loss", 0.0)))
+    for kind, logged in {"training": training, "validation": validation}.items():
         updates = [int(update) for update, loss in logged if loss is None]
         if not updates:
             continue
@@ -182,7 +181,8 @@ def skipped_updates(run: Run) -> Iterator[str]:
     if not skipping:
         return
     skipped = int(max(event["skipped"] for event in skipping))
-    first, updates = int(skipping[0]["update"]), int(events[-1]["update"])
+    first = int(skipping[0]["update"])
+    updates = int(events[-1]["update"])
     yield (
         f"{skipped:,} of {updates:,} updates {'were' if skipped > 1 else 'was'} skipped because "
         f"loss or gradients were not finite, the first before update {first:,} ({MANY_SKIPPED:.0%} "

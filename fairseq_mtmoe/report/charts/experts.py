@@ -10,7 +10,9 @@ from fairseq_mtmoe.report.charts.look import Chart, Point, finished, finite, per
 from fairseq_mtmoe.report.routing import fixed_layers
 from fairseq_mtmoe.report.rows import EVERYBODY, Row, Run, Values, evenly
 
-MOST_TASKS, MOST_LANGUAGES, MOST_LAYERS = 10, 4, 4
+MOST_TASKS = 10
+MOST_LANGUAGES = 4
+MOST_LAYERS = 4
 MOVED_NOTE = (
     "Moved: the least share of these tokens that changed experts between the first and last update "
     "shown (total variation distance)."
@@ -47,9 +49,9 @@ def shown_tasks(run: Run) -> list[str]:
 def shown_layers(run: Run, runs: int) -> list[str]:
     """Return up to four expert layers, evenly spread; with several runs, the last."""
     layers = expert_layers(run)
-    return (
-        layers[-1:] if runs > 1 else [layers[index] for index in evenly(len(layers), MOST_LAYERS)]
-    )
+    if runs > 1:
+        return layers[-1:]
+    return [layers[index] for index in evenly(len(layers), MOST_LAYERS)]
 
 
 def experts(runs: Sequence[Run]) -> Chart | None:
@@ -104,11 +106,9 @@ def _counted(run: Run) -> str:
     """Return a sentence on the tokens that are counted."""
     subset = run.of("experts")[0].subset
     where = f" ({subset})" if subset else ""  # which an event may lack
-    side = (
-        ""
-        if run.unit == "task"
-        else ", of the source in encoder layers and of the target in decoder layers"
-    )
+    side = ", of the source in encoder layers and of the target in decoder layers"
+    if run.unit == "task":
+        side = ""
     counted = f"tokens of the {run.unit}'s validation examples{where} without padding{side}"
     return f"Counted: {counted}. Dashed: equal shares."
 
@@ -118,7 +118,8 @@ def _bars(run: Run, layer: str, task: str, several: bool) -> list[Point]:
     updates = run.of("experts")[0].moments.update
     indices = moments(updates)
     numbers = [f"{updates[index]:,.0f}" for index in indices]
-    column, names = layer, [f"update {number}" for number in numbers]
+    column = layer
+    names = [f"update {number}" for number in numbers]
     if several:
         column = f"{run.name} {layer}, updates {' / '.join(numbers)}"
         names = ["early", "middle", "late"][3 - len(indices) :]

@@ -44,10 +44,10 @@ def task_gates(state: Mapping[str, Any]) -> dict[str, Array]:
 
 def task_embeddings(state: Mapping[str, Any]) -> Array | None:
     """Return a checkpoint's task embeddings, (K, D); None without them."""
-    found = [
+    embeddings = [
         weight.float().numpy() for key, weight in state["model"].items() if key.endswith(EMBEDDINGS)
     ]
-    return found[0] if found else None
+    return embeddings[0] if embeddings else None
 
 
 def task_names(state: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,8 @@ from fairseq_mtmoe.report.charts import experts, models, runs
 from fairseq_mtmoe.report.charts.look import Chart
 from fairseq_mtmoe.report.rows import Run
 
-MOST_MOMENTS, MOST_OF_ALL = 100, 500  # of a curve, and of the curves of all runs
+MOST_MOMENTS = 100  # of a curve
+MOST_OF_ALL = 500  # of the curves of all runs
 
 
 @dataclass(frozen=True)

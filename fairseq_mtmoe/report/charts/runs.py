@@ -82,11 +82,12 @@ def sampling(runs: Sequence[Run]) -> Chart:
     temperatures: list[Point] = []
     for run in runs:
         moments = run.of("sampling")[0].moments
-        x_title, x = "epoch", moments.epoch
-        if (
-            len(set(x.tolist())) < len(x) and not np.isnan(moments.update).any()
-        ):  # an epoch has several values
-            x_title, x = "update", moments.update
+        x_title = "epoch"
+        x = moments.epoch
+        has_repeated_epochs = len(set(x.tolist())) < len(x)
+        if has_repeated_epochs and not np.isnan(moments.update).any():
+            x_title = "update"
+            x = moments.update
         for row in run.of("sampling", metric="probability"):
             probabilities += points_of(row, x, _named(runs, row, row.task, percent), run.name)
         for row in run.of("sampling", metric="temperature"):
@@ -94,7 +95,8 @@ def sampling(runs: Sequence[Run]) -> Chart:
     form = Panel("", width=380, columns=len(runs), sides="shared")
     parts = []
     if probabilities:
-        title, height = "" if temperatures else x_title, _height(probabilities, 220)
+        title = "" if temperatures else x_title
+        height = _height(probabilities, 220)
         shown = replace(form, x=title, y="sampling probability", log=True, axis="~%", height=height)
         parts.append(lines(probabilities, shown))
     if temperatures:
@@ -125,15 +127,16 @@ def _compared(
     points: list[Point] = []
     for run in runs:
         for title, row in titled(run):
-            line, panel = with_last(title, row.value, form), ""
+            line = with_last(title, row.value, form)
+            panel = ""
             if len(runs) > 1:
-                line, panel = run.name, title
-            x, became_sparse = row.moments.update, np.array(run.sparsified[-1:], np.float64)
+                line = run.name
+                panel = title
+            x = row.moments.update
+            became_sparse = np.array(run.sparsified[-1:], np.float64)
             if over == "minutes":
-                x, became_sparse = (
-                    row.moments.minutes,
-                    np.interp(became_sparse, x, row.moments.minutes),
-                )
+                became_sparse = np.interp(became_sparse, x, row.moments.minutes)
+                x = row.moments.minutes
             points += points_of(row, x, line, panel)
             for position in became_sparse:
                 if math.isfinite(position):
