@@ -170,7 +170,8 @@ class ScoreFolder:
         """Return descriptions of the settings that differ from the folder's."""
         differing = []
         for name in {**settings, **self.settings}:
-            before, now = settings.get(name), self.settings.get(name)
+            before = settings.get(name)
+            now = self.settings.get(name)
             if before != now and name not in _PATHS:
                 differing.append(_DIGESTS.get(name, f"{name} {before} (now {now})"))
         return differing
@@ -235,7 +236,8 @@ class Measures:
         by_sentence: dict[str, Sequence[float]] = {}
         signatures: dict[str, str] = {}
         if self.comet is not None:
-            name, all_sources = self.comet.name, sources()
+            name = self.comet.name
+            all_sources = sources()
             chosen = [all_sources[number] for number in text.numbers]
             by_sentence[name] = self.comet(chosen, text.hypotheses, text.references)
             signatures[name] = self.comet.signature
@@ -318,10 +320,12 @@ class NamedTiers:
 
     def __init__(self, name: str) -> None:
         if name.endswith(".json"):
-            path, tiers = Path(name), read_tiers(Path(name))
+            path = Path(name)
+            tiers = read_tiers(path)
         else:
             recipe = load_recipe(name, "--tiers")
-            path, tiers = recipe.path, dict(recipe.tiers)
+            path = recipe.path
+            tiers = dict(recipe.tiers)
         if not any(tiers.values()):
             raise UserError(
                 f"`--tiers` must be a recipe or a file with tiers, but {name} has none."

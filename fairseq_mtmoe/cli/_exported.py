@@ -25,7 +25,9 @@ from fairseq_mtmoe.nlu.t5.model import bare_state
 from fairseq_mtmoe.nlu.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.translation.pretrained.writing import ExportedTranslator, exported_translator
 
-HEADS, ENCODER, DECODER = "heads.", "encoder.", "decoder.embed_tokens.weight"
+HEADS = "heads."
+ENCODER = "encoder."
+DECODER = "decoder.embed_tokens.weight"
 # Special tokens in `transformers`, with BERT's and RoBERTa's spelling.
 TOKENS = {
     "pad_token": ("[PAD]", "<pad>"),
@@ -63,8 +65,8 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     Raises `UserError` if no Hugging Face class computes its model.
     """
     if "cfg" not in content and "args" not in content:
-        of_kind = of_t5 if T5 in content else of_bert
-        return Exported(of_kind.load(path, content))
+        family = of_t5 if T5 in content else of_bert
+        return Exported(family.load(path, content))
     if not isinstance(content.get("model"), dict):
         raise UserError(f"`{path}` must be a checkpoint of a model, but has no parameters.")
     expect_finite(str(path), content["model"].values())
@@ -86,11 +88,9 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
 
 def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Raise `UserError` with advice if Hugging Face's classes lack parts of the model."""
-    advice = (
-        "use `mtmoe predict`"
-        if options.get("t5")
-        else "train `--arch mt_dense` instead, or use `mtmoe predict`"
-    )
+    advice = "train `--arch mt_dense` instead, or use `mtmoe predict`"
+    if options.get("t5"):
+        advice = "use `mtmoe predict`"
     if not (options.get("t5") or options.get("encoder")):
         advice = "train a `--arch base_dense` on its translations"
         if DECODER not in content["model"]:
@@ -130,15 +130,15 @@ def _encoder(
         attention_probs_dropout_prob=options["attention_dropout"],
         has_pooler=False,
     )
-    own = {
+    encoder_state = {
         name.removeprefix(ENCODER): value
         for name, value in state.items()
         if not name.startswith(HEADS)
     }
-    check_tensors(path, of_bert.wanted_tensors(config), own)
+    check_tensors(path, of_bert.wanted_tensors(config), encoder_state)
     head, said = _head(options, config, state)
     files = _tokenizer_files(content["task_state"]["tokenizer"], config)
-    return Exported(PretrainedEncoder(config, files, own), head, said)
+    return Exported(PretrainedEncoder(config, files, encoder_state), head, said)
 
 
 def _head(
@@ -148,25 +148,20 @@ def _head(
     sizes = heads_from_text(options["heads"])
     ((task, size), *others) = sizes.items()
     if others or not size.has_bias or size.num_words or size.per_token or size.per_word:
-        named = (
-            f"the heads of {', '.join(sizes)} (a class has one)"
-            if others
-            else f"the head of {task}"
-        )
+        named = f"the head of {task}"
+        if others:
+            named = f"the heads of {', '.join(sizes)} (a class has one)"
         return None, f"; left out: {named} (read last_hidden_state: the pooler is not trained)"
-    weight, bias = state[f"{HEADS}{task}.weight"], state[f"{HEADS}{task}.bias"]
-    if (tuple(weight.shape), tuple(bias.shape)) != (
-        (size.num_outputs, config.hidden_size),
-        (size.num_outputs,),
-    ):
+    weight = state[f"{HEADS}{task}.weight"]
+    bias = state[f"{HEADS}{task}.bias"]
+    weight_shape = (size.num_outputs, config.hidden_size)
+    if tuple(weight.shape) != weight_shape or tuple(bias.shape) != (size.num_outputs,):
         raise ValueError("of other sizes")
-    # Checkpoints up to 0.2.0 have no labels, and get numbers.
-    numbers = map(str, range(size.num_outputs))
-    labels = (
-        tuple(labels_of("the checkpoint", options).get(task) or numbers)
-        if size.num_outputs > 1
-        else ()
-    )
+    labels: tuple[str, ...] = ()
+    if size.num_outputs > 1:
+        # Checkpoints up to 0.2.0 have no labels, and get numbers.
+        numbers = map(str, range(size.num_outputs))
+        labels = tuple(labels_of("the checkpoint", options).get(task) or numbers)
     return of_bert.classifier(config, weight, bias, labels), f", with the head of {task}"
 
 
@@ -176,19 +171,18 @@ def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:
     BERT's own class could normalize text differently.
     """
     tokenizer = load_tokenizer(serialized)
-    inputs = [
-        "input_ids",
-        *(["token_type_ids"] if config.type_vocab_size > 1 else []),
-        "attention_mask",
-    ]
+    inputs = ["input_ids", "attention_mask"]
+    if config.type_vocab_size > 1:
+        inputs.insert(1, "token_type_ids")
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.max_positions,
         "model_input_names": inputs,
     }
     for kind, names in TOKENS.items():
-        if found := [name for name in names if tokenizer.token_to_id(name) is not None]:
-            settings[kind] = found[0]
+        present = [name for name in names if tokenizer.token_to_id(name) is not None]
+        if present:
+            settings[kind] = present[0]
     return {
         "tokenizer.json": serialized,
         "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",

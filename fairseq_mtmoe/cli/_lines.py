@@ -68,7 +68,8 @@ def _some(file: BinaryIO, count: int, name: str, first: int) -> list[str]:
 
 def survey(path: Path) -> tuple[int, str]:
     """Return a file's number of lines and their digest (UserError: see `read`)."""
-    count, digest = 0, hashlib.sha256()
+    count = 0
+    digest = hashlib.sha256()
     for group in read(path):
         digest.update("".join(f"{line}\n" for line in group.lines).encode())
         count += len(group.lines)
@@ -138,7 +139,9 @@ class Files:
             inputs: files that may not be overwritten, with the names of their options.
         """
         self.lines = 0
-        self._paths, self._inputs, self._overwrite = paths, inputs, overwrite
+        self._paths = paths
+        self._inputs = inputs
+        self._overwrite = overwrite
         self._partial = {
             lang: path.with_name(f".{path.name}.unfinished") for lang, path in paths.items()
         }
@@ -262,7 +265,8 @@ def _whole_lines(file: BinaryIO) -> int:
 
 def group_ends(counts: Sequence[int]) -> list[int]:
     """Return the ends of groups, as numbers of lines, of files with these lengths."""
-    ends, before = [], 0
+    ends = []
+    before = 0
     for count in counts:
         ends += [before + min(end, count) for end in range(GROUP, count + GROUP, GROUP)]
         before += count
@@ -275,5 +279,6 @@ def output_paths(out: Path, targets: Sequence[str], inputs: Sequence[Path]) -> d
     if "{lang}" in str(out):
         return {lang: Path(str(out).replace("{lang}", lang)) for lang in targets}
     if out.is_dir() or len(targets) > 1:
-        return {lang: out / (f"{name}.{lang}" if name else lang) for lang in targets}
+        prefix = f"{name}." if name else ""
+        return {lang: out / f"{prefix}{lang}" for lang in targets}
     return {targets[0]: out}

@@ -70,7 +70,7 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     )
 
 
-of_batches = _together(
+batch_options = _together(
     click.option(
         "--max-tokens",
         type=click.IntRange(1),
@@ -83,14 +83,14 @@ of_batches = _together(
         help="Sentences in a batch; in benchmark tasks 32 without --max-tokens.",
     ),
 )
-of_precision = _together(
+precision_options = _together(
     click.option("--fp16", is_flag=True, help="Half precision."),
     click.option(
         "--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs."
     ),
     click.option("--cpu", is_flag=True, help="Do not use a GPU."),
 )
-of_workers = click.option(
+workers_option = click.option(
     "--workers",
     type=click.IntRange(1, 256),
     default=1,

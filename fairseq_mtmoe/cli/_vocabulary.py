@@ -24,13 +24,13 @@ def vocabulary_in(path: Path, state: Mapping[str, Any]) -> Vocabulary:
     from fairseq_mtmoe.translation.data.vocabulary import Vocabulary
 
     settings = state.get("task_state") or {}
-    found = Vocabulary.of_state(settings)
-    if found is None or not all(settings.get(name) for name in _FORMS):
+    vocabulary = Vocabulary.of_state(settings)
+    if vocabulary is None or not all(settings.get(name) for name in _FORMS):
         raise UserError(
             f"`{path}` must be a translator with a vocabulary, from `mtmoe import-hf` or a run on "
             "data of `mtmoe prepare`, but has none."
         )
-    return with_codes(found, settings)
+    return with_codes(vocabulary, settings)
 
 
 @contextmanager
@@ -49,7 +49,8 @@ def given_by_model(path: Path, codes: Mapping[str, str]) -> Iterator[GivenVocabu
     from fairseq_mtmoe.corpora.vocabulary.pieces import GivenVocabulary
 
     state = load_shared_part(path, mapped=True)
-    vocabulary, settings = vocabulary_in(path, state), state["task_state"]
+    vocabulary = vocabulary_in(path, state)
+    settings = state["task_state"]
     style = Spelling.mbart if settings["lang_tok_style"] == "mbart" else Spelling.plain
     with TemporaryDirectory() as name:
         sides = {("model", "dictionary"): vocabulary.target}

@@ -91,7 +91,8 @@ class Page(BaseHTTPRequestHandler):
 
     server: Server
     timeout = MOST_SECONDS
-    server_version, sys_version = "mtmoe", ""
+    server_version = "mtmoe"
+    sys_version = ""
 
     def do_GET(self) -> None:
         """Show the empty page."""

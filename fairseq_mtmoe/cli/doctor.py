@@ -47,7 +47,8 @@ def command() -> None:
         warnings.simplefilter("ignore")
         for name, look in CHECKS.items():
             try:
-                mark, text = "[green]✓[/]", look()
+                text = look()
+                mark = "[green]✓[/]"
             except (Exception, SystemExit) as error:
                 mark = "[red]✗[/]" if name in NECESSARY else "[yellow]–[/]"
                 is_usable = is_usable and name not in NECESSARY
@@ -82,11 +83,9 @@ def _gpus() -> str:
             )
         return "none that torch can use: runs use the CPU"
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    nccl = (
-        "with NCCL"
-        if distributed.is_nccl_available()
-        else "without NCCL: processes communicate by gloo"
-    )
+    nccl = "without NCCL: processes communicate by gloo"
+    if distributed.is_nccl_available():
+        nccl = "with NCCL"
     return f"{', '.join(names)}; torch is built for CUDA {torch.version.cuda}, {nccl}"
 
 

@@ -14,10 +14,10 @@ from click.core import ParameterSource
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli._shared import (
     PATH,
+    batch_options,
     expect_checkpoints,
     list_option,
-    of_batches,
-    of_precision,
+    precision_options,
     quiet_fairseq,
 )
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
@@ -96,7 +96,7 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
     "fairseq-generate the longest source of the batch counts.",
 )
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
-@of_batches
+@batch_options
 @click.option(
     "--post-process",
     metavar="NAME",
@@ -120,22 +120,14 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
 @click.option(
     "--overwrite", is_flag=True, help="Replace scores of other settings in the output folder."
 )
-@of_precision
+@precision_options
 @quiet_fairseq()
 @click.pass_context
 def command(
-    ctx: click.Context,
-    /,
-    data: str,
-    models: tuple[str, ...],
-    subset: str,
-    outs: tuple[Path, ...],
-    overwrite: bool,
-    tiers: str | None,
-    spm: Path | None,
-    comet: Path | None,
-    **settings: Any,
-) -> None:
+    ctx: click.Context, /, data: str, models: tuple[str, ...], subset: str,
+    outs: tuple[Path, ...], overwrite: bool,
+    tiers: str | None, spm: Path | None, comet: Path | None, **settings: Any,
+) -> None:  # fmt: skip
     """Translate the test set of every language pair of DATA and score it.
 
     Task settings are taken from the checkpoint. Prints a table, and writes scores.json, scores.md,
@@ -174,9 +166,8 @@ def command(
 
     # Loaded first, so that errors come before any translation.
     named = None if tiers is None else evaluating.NamedTiers(tiers)
-    measures = evaluating.Measures(
-        named, None if spm is None else PieceBleu(spm), comet, settings["cpu"]
-    )
+    pieces = None if spm is None else PieceBleu(spm)
+    measures = evaluating.Measures(named, pieces, comet, settings["cpu"])
     folders = _folders(data, models, subset, outs, {**settings, **measures.settings}, overwrite)
     finished = [folder.finished() for folder in folders]
     for model, folder, scores in zip(models, folders, finished, strict=True):

@@ -36,5 +36,5 @@ def command(model: Path, folder: Path) -> None:
     from fairseq_mtmoe.checkpoints.hugging_face import IMPORT_ANEW
     from fairseq_mtmoe.cli._exported import exported
 
-    found = exported(model, file_io.load(str(model), mapped=True, remedy=IMPORT_ANEW))
-    click.echo(f"{folder}: {found.write(folder)}")
+    translation = exported(model, file_io.load(str(model), mapped=True, remedy=IMPORT_ANEW))
+    click.echo(f"{folder}: {translation.write(folder)}")

@@ -58,24 +58,16 @@ if TYPE_CHECKING:
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(
-    model: Path,
-    output: Path,
-    lang: str,
-    text: Path,
-    like: Sequence[str],
-    new_pieces: int,
-    held_text: Sequence[Path],
-    overwrite: bool,
-) -> None:
+    model: Path, output: Path, lang: str, text: Path, like: Sequence[str],
+    new_pieces: int, held_text: Sequence[Path], overwrite: bool,
+) -> None:  # fmt: skip
     """Add a language to the translator MODEL, and write it to OUT.
 
-    OUT has the language's code, its letters and frequent pieces of its words.
-
-    MODEL is a file of `mtmoe import-hf`, or a checkpoint of a run on data of `mtmoe prepare`. New
-    symbols are appended, so that old ones keep their indices; the model reads and writes its old
-    languages without them. A new piece's embedding is the mean of the old pieces that it replaces;
-    a letter's is the mean of all. The optimizer state is left out. For a second language, extend
-    OUT again.
+    OUT has the language's code, its letters and frequent pieces of its words. MODEL is a file of
+    `mtmoe import-hf`, or a checkpoint of a run on data of `mtmoe prepare`. New symbols are
+    appended, so that old ones keep their indices; the model reads and writes its old languages
+    without them. A new piece's embedding is the mean of the old pieces that it replaces; a letter's
+    is the mean of all. The optimizer state is left out. For a second language, extend OUT again.
 
     If MODEL has a gate or an expert for each language, OUT has one for the new language, too.
 
@@ -87,7 +79,8 @@ def command(
     output_file("OUT", output, overwrite, MODEL=model, **{"--text": text})
     for path in held_text:
         output_file("OUT", output, overwrite, **{"--held-text": path})
-    lines, held = _lines("--text", text), {path: _lines("--held-text", path) for path in held_text}
+    lines = _lines("--text", text)
+    held = {path: _lines("--held-text", path) for path in held_text}
     expect_checkpoints(model)
     register()
     from fairseq_mtmoe.checkpoints import rebuild
@@ -236,7 +229,9 @@ def _means(side: "Side", rows: "Rows") -> list[tuple[int, ...]]:
     Letters share the tuple of all pieces.
     """
     index = {symbol: number for number, symbol in enumerate(side.dictionary().symbols)}
-    numbers = {parts: tuple(index[part] for part in parts) for parts in set(rows.values())}
+    numbers = {}
+    for parts in set(rows.values()):
+        numbers[parts] = tuple(index[part] for part in parts)
     return [numbers[parts] for parts in rows.values()]
 
 
@@ -254,19 +249,19 @@ def _say_cuts(
 
     path, lines = text
     for kind in ("source",) if old.source == old.target else ("source", "target"):
-        before, after = getattr(old, kind), getattr(new, kind)
-        of = "" if old.source == old.target else f" as a {kind}"
-        (long, lacking), (short, left) = (
-            figures(side.processor, side.symbols, lines) for side in (before, after)
-        )
+        before = getattr(old, kind)
+        after = getattr(new, kind)
+        role = "" if old.source == old.target else f" as a {kind}"
+        long, lacking = figures(before.processor, before.symbols, lines)
+        short, left = figures(after.processor, after.symbols, lines)
         click.echo(
-            f"{path}{of}: {long:.2f} pieces a word before, {short:.2f} now; {lacking:.2%} <unk>, "
+            f"{path}{role}: {long:.2f} pieces a word before, {short:.2f} now; {lacking:.2%} <unk>, "
             f"{left:.2%} now"
         )
         for other, others in held.items():
             count = changed(before.processor, after.processor, others)
             share = f"{count:,} of {len(others):,} lines ({count / len(others):.2%})"
-            click.echo(f"{other}{of}: {share} are split differently")
+            click.echo(f"{other}{role}: {share} are split differently")
 
 
 def _lines(option: str, path: Path) -> list[str]:

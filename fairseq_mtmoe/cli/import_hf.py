@@ -38,16 +38,15 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
     check_is_whole(folder)
     if not (folder / CONFIG).exists() and (folder / MODEL).exists():
         register()  # to read the options in fairseq's files
-        found = _translator(read_fairseq_folder(folder), output)
+        imported = _translator(read_fairseq_folder(folder), output)
     else:
-        found = _imported(folder, output)
-    millions = (
-        sum({value.data_ptr(): value.numel() for value in found.model.state.values()}.values())
-        / 1e6
-    )
-    rest = f"{len(found.left_out)} other tensor{'s' * (len(found.left_out) != 1)} left out"
+        imported = _imported(folder, output)
+    # Tied parameters count once.
+    sizes = {value.data_ptr(): value.numel() for value in imported.model.state.values()}
+    millions = sum(sizes.values()) / 1e6
+    rest = f"{len(imported.left_out)} other tensor{'s' * (len(imported.left_out) != 1)} left out"
     click.echo(
-        f"{output}: {found.model.config.model_type}, {millions:.1f} million parameters; {rest}"
+        f"{output}: {imported.model.config.model_type}, {millions:.1f} million parameters; {rest}"
     )
 
 
@@ -64,12 +63,12 @@ def _imported(folder: Path, output: Path) -> Any:
     kind = config_values(folder, (BERT, ROBERTA, T5, *FAMILIES))["model_type"]
     if kind in FAMILIES:
         return _translator(read_folder(folder), output)
-    found = (of_t5 if kind == T5 else of_bert).read_folder(folder)
-    found.model.save(output)
-    return found
+    imported = (of_t5 if kind == T5 else of_bert).read_folder(folder)
+    imported.model.save(output)
+    return imported
 
 
-def _translator(found: Any, output: Path) -> Any:
+def _translator(imported: Any, output: Path) -> Any:
     from fairseq.dataclass.configs import FairseqConfig
     from omegaconf import OmegaConf
 
@@ -78,5 +77,5 @@ def _translator(found: Any, output: Path) -> Any:
     whole = OmegaConf.structured(FairseqConfig)  # the task's options interpolate its values
     whole.task = OmegaConf.structured(TranslationHeatedConfig)
     task: Any = OmegaConf.to_container(whole.task, resolve=True)
-    found.model.save(output, {**task, "_name": "translation_heated"})
-    return found
+    imported.model.save(output, {**task, "_name": "translation_heated"})
+    return imported

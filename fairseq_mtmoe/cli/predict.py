@@ -12,9 +12,9 @@ from rich.console import Console
 
 from fairseq_mtmoe.cli._shared import (
     PATH,
+    batch_options,
     expect_checkpoints,
-    of_batches,
-    of_precision,
+    precision_options,
     progress_bar,
     quiet_fairseq,
     say,
@@ -48,9 +48,9 @@ from fairseq_mtmoe.core.tables import Table
 @click.option(
     "--task-table", metavar="FILE[,FILE…]", help="Additional task tables, in place of the run's."
 )
-@of_batches
+@batch_options
 @click.option("--overwrite", is_flag=True, help="Replace the folder if it has only predictions.")
-@of_precision
+@precision_options
 @quiet_fairseq()
 def command(
     data: str,
@@ -82,7 +82,8 @@ def command(
         settings["batch_size"] = 32
     where = out or Path(checkpoint).parent / "predictions" / f"{Path(checkpoint).stem}-{subset}"
     predictor = Predictor(data, checkpoint, Inference(**settings), task_table)
-    choice, rows = predictor.choose(subset), []
+    choice = predictor.choose(subset)
+    rows = []
     with (
         new_folder(where, file_names(predictor.table) if overwrite else ()) as folder,
         progress_bar("examples") as progress,

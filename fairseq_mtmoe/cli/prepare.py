@@ -172,7 +172,10 @@ def _given(
         raise_invalid("--vocabulary-from", "absent with `--vocabulary-of`", str(folder))
     if codes and model is None:
         raise_invalid("--codes", "absent without `--vocabulary-of`", ",".join(codes))
-    chosen = {lang: code for lang, _, code in (entry.partition("=") for entry in codes)}
+    chosen = {}
+    for entry in codes:
+        lang, _, code = entry.partition("=")
+        chosen[lang] = code
     if not all(map(CODE.fullmatch, chosen)) or not all(chosen.values()):
         raise_invalid("--codes", "a list such as en=eng_Latn,sw=swh_Latn", ",".join(codes))
     if model is not None:

@@ -68,7 +68,8 @@ def command(
     *paths, last = runs
     out: Path | None = last
     if last.suffix.lower() not in SUFFIXES or not paths:
-        paths, out = [*runs], None
+        paths = [*runs]
+        out = None
     _check_options(paths, out, png, scores, watch)
     if out is not None:
         output_file("OUT.html", out, overwrite, **{f"RUN `{run}`": run for run in paths})

@@ -14,11 +14,11 @@ import click
 from fairseq_mtmoe.cli._lines import Files, Screen, expect_output, read, survey, writing
 from fairseq_mtmoe.cli._shared import (
     PATH,
+    batch_options,
     expect_checkpoints,
-    of_batches,
-    of_precision,
-    of_workers,
+    precision_options,
     quiet_fairseq,
+    workers_option,
 )
 from fairseq_mtmoe.cli._workers import done_by, load
 from fairseq_mtmoe.core.errors import UserError
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 @click.option(
     "--tsv", is_flag=True, help="Write tab-separated score, number of tokens, source and target."
 )
-@of_batches
-@of_workers
+@batch_options
+@workers_option
 @click.option("--overwrite", is_flag=True, help="Replace the --out file if it exists.")
-@of_precision
+@precision_options
 @quiet_fairseq()
 def command(
     model: str,
@@ -72,7 +72,8 @@ def command(
     mtmoe score model.pt in.en out.sw --from en --to sw --tsv | awk -F'\\t' '$1 / $2 > -1.5'
     """
     expect_checkpoints(model)
-    total, targets_lines = survey(sources)[0], survey(targets)[0]
+    total, _ = survey(sources)
+    targets_lines, _ = survey(targets)
     if targets_lines != total:
         rule = f"as many lines as `{sources}`, {total:,}"
         raise UserError(f"`{targets}` must have {rule}, but has {targets_lines:,} instead.")

@@ -32,7 +32,8 @@ from fairseq_mtmoe.report import run_log
 from fairseq_mtmoe.translation.data.file_names import indexed_sides, joined_dictionary, side_name
 from fairseq_mtmoe.translation.data.recorded_sizes import with_shards
 
-UPDATES, UNTIMED = 30, 6  # of a trial; the first ones allocate memory
+UPDATES = 30  # of a trial
+UNTIMED = 6  # the first updates, which allocate memory
 MINUTES = 3  # of all trials together; the last one ends with its update
 PATIENCE = 3  # validations
 # Greedy, and with a limit of length, as a model of few updates does not end its sentences.
@@ -76,12 +77,12 @@ def command(
     mtmoe suggest DATA --hours 8 > train.sh
     bash train.sh
     """
-    train, held_out = (
-        sizes_of(data, split, lang_pairs or listed_pairs(data)) for split in ("train", "valid")
-    )
+    train = sizes_of(data, "train", lang_pairs or listed_pairs(data))
+    held_out = sizes_of(data, "valid", lang_pairs or listed_pairs(data))
     if not train:
         raise_invalid("DATA", "a data directory with training data", data)
-    pairs, held = sum(train.values()), sum(held_out.values())
+    pairs = sum(train.values())
+    held = sum(held_out.values())
     candidates = SIZES[first_choice(pairs) :: -1]  # the largest first
     if hours is None:
         candidates = candidates[:1]
@@ -125,11 +126,9 @@ def listed_pairs(data: str) -> str | None:
 def languages(data: str, sizes: Mapping[str, int]) -> list[str]:
     """Return the model's languages: those that `mtmoe prepare` lists, or the pairs'."""
     file = list_of_pairs(data).with_name("langs.txt")
-    return (
-        read_text(file).split()
-        if file.is_file()
-        else sorted({lang for pair in sizes for lang in pair.split("-")})
-    )
+    if file.is_file():
+        return read_text(file).split()
+    return sorted({lang for pair in sizes for lang in pair.split("-")})
 
 
 def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
@@ -140,36 +139,35 @@ def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
     Raises:
         UserError: a folder is missing, or has no training data of a selected pair.
     """
-    from fairseq_mtmoe.training.indexed_files import (
-        count_sentences,
-    )  # loads numpy, which --help does without
+    # This module loads numpy, which --help does without.
+    from fairseq_mtmoe.training.indexed_files import count_sentences
 
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     shards = with_shards(data).split(os.pathsep)
     for folder in shards if split == "train" else shards[:1]:  # validation reads the first alone
         if not Path(folder).is_dir():
             raise_invalid("DATA", "a data directory of `mtmoe prepare corpora`", folder)
         for side in indexed_sides(folder):
             if side.split == split and side.lang == side.source:
-                found[side.pair] += (
-                    count_sentences(str(Path(folder, side_name(split, side.pair, side.lang)))) or 0
-                )
+                path = Path(folder, side_name(split, side.pair, side.lang))
+                counts[side.pair] += count_sentences(str(path)) or 0
     if lang_pairs is None:
-        return dict(found)
+        return dict(counts)
     wanted = {
-        pair: found[pair] or found["-".join(reversed(pair.split("-")))]
+        pair: counts[pair] or counts["-".join(reversed(pair.split("-")))]
         for pair in lang_pairs.split(",")
     }
     if split == "train" and (missing := [pair for pair, count in wanted.items() if not count]):
         raise_invalid(
-            "--lang-pairs", f"pairs of DATA, which has {', '.join(found) or 'none'}", missing[0]
+            "--lang-pairs", f"pairs of DATA, which has {', '.join(counts) or 'none'}", missing[0]
         )
     return wanted
 
 
 def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]:
     """Return the model's options: experts where the decoder writes several languages."""
-    targets, langs = {pair.split("-")[1] for pair in sizes}, languages(data, sizes)
+    targets = {pair.split("-")[1] for pair in sizes}
+    langs = languages(data, sizes)
     shape = {
         "layers": size.layers,
         "embed-dim": size.width,
@@ -178,24 +176,22 @@ def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]
     }
     experts: Part = ("One target language: no experts.", ["--arch", "base_dense"])
     if len(targets) > 1:
-        gates, count, what = (
-            "task",
-            NUM_EXPERTS,
-            "experts, and a gate of each language chooses among them",
-        )
+        gates = "task"
+        count = NUM_EXPERTS
+        what = "experts, and a gate of each language chooses among them"
         if len(langs) <= NUM_EXPERTS:
-            gates, count, what = (
-                "fixed",
-                len(langs),
-                "every second feed-forward layer is a language's own",
-            )
+            gates = "fixed"
+            count = len(langs)
+            what = "every second feed-forward layer is a language's own"
         chosen = ["--arch", "base_moe", "--num-experts", str(count), "--expert-gates", gates]
         experts = (f"{len(targets)} target languages: {what}.", chosen)
     normalized = [f"--{side}-normalize-before" for side in ("encoder", "decoder")]
     first, *_ = with_shards(data).split(os.pathsep)
     shared = ["--share-all-embeddings"] * (joined_dictionary(first) is not None)
-    words = [word for side in ("encoder", "decoder") for name, value in shape.items()
-             for word in (f"--{side}-{name}", str(value))]  # fmt: skip
+    words = []
+    for side in ("encoder", "decoder"):
+        for name, value in shape.items():
+            words += [f"--{side}-{name}", str(value)]
     return [
         experts,
         (f"A model for {sum(sizes.values()):,} sentence pairs.", words),
@@ -210,43 +206,34 @@ def data_options(
     """Return the options of the task, loss and batches."""
     file = list_of_pairs(data)
     named = str(file) if lang_pairs is None and file.is_file() else ",".join(sizes)
-    task = [
-        "--task",
-        "translation_heated",
-        "--lang-pairs",
-        named,
-        "--encoder-langtok",
-        "tgt",
-        "--decoder-langtok",
-    ]
+    task = ["--task", "translation_heated", "--lang-pairs", named]
+    task += ["--encoder-langtok", "tgt", "--decoder-langtok"]
     if not file.with_name("langs.txt").is_file():
         task += ["--langs", ",".join(languages(data, sizes))]
     temperature = ["--sampling-method", "temperature", "--sampling-temperature", "1.5"]
-    return [
-        ("Both sides name the target language.", task),
-        *([("Small language pairs are drawn more often: by size^(1/1.5).", temperature)] if len(sizes) > 1 else []),
-        ("The fast loss and Adam.", ["--criterion", "moe_label_smoothed_cross_entropy", "--label-smoothing", "0.1",
-                                     "--optimizer", "fused_adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "1"]),
-        ("Tokens of a batch, padding included. Lower it if memory runs out.", ["--max-tokens", str(size.max_tokens)]),
-        *([("No GPU.", ["--cpu"])] if cpu else []),
-    ]  # fmt: skip
+    loss = ["--criterion", "moe_label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
+    loss += ["--optimizer", "fused_adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "1"]
+    batch = ["--max-tokens", str(size.max_tokens)]
+    parts: list[Part] = [("Both sides name the target language.", task)]
+    if len(sizes) > 1:
+        parts.append(("Small language pairs are drawn more often: by size^(1/1.5).", temperature))
+    parts.append(("The fast loss and Adam.", loss))
+    parts.append(("Tokens of a batch, padding included. Lower it if memory runs out.", batch))
+    if cpu:
+        parts.append(("No GPU.", ["--cpu"]))
+    return parts
 
 
-def length_options(size: Size, found: Plan, save_dir: str) -> list[Part]:
+def length_options(size: Size, schedule: Plan, save_dir: str) -> list[Part]:
     """Return the options of the rate, the length, the validations and the checkpoints."""
-    rate = [
-        "--lr",
-        size.lr,
-        "--lr-scheduler",
-        "inverse_sqrt",
-        "--warmup-updates",
-        str(found.warmup),
-    ]
-    saved = ["--virtual-epoch-size", str(found.epoch), "--validate-interval", str(found.every),
-             "--save-interval", str(found.every), "--keep-last-epochs", "5"]  # fmt: skip
+    rate = ["--lr", size.lr, "--lr-scheduler", "inverse_sqrt"]
+    rate += ["--warmup-updates", str(schedule.warmup)]
+    saved = ["--virtual-epoch-size", str(schedule.epoch)]
+    saved += ["--validate-interval", str(schedule.every)]
+    saved += ["--save-interval", str(schedule.every), "--keep-last-epochs", "5"]
     mean = "`mtmoe average --num-epoch-checkpoints 5` takes the mean of the last 5 checkpoints"
-    best = ["--eval-chrf", "--eval-bleu-args", SEARCH, "--best-checkpoint-metric", "chrf",
-            "--maximize-best-checkpoint-metric", "--eval-bleu-print-samples"]  # fmt: skip
+    best = ["--eval-chrf", "--eval-bleu-args", SEARCH, "--best-checkpoint-metric", "chrf"]
+    best += ["--maximize-best-checkpoint-metric", "--eval-bleu-print-samples"]
     scored = (
         "Validations translate: the best checkpoint has the highest chrF++; a sentence of each "
         "pair is shown."
@@ -254,10 +241,10 @@ def length_options(size: Size, found: Plan, save_dir: str) -> list[Part]:
     early = f"The run ends after {PATIENCE} validations without a better one."
     return [
         (f"The rate is {size.reason}.", rate),
-        (f"{found.passes:.2g} passes over the data.", ["--max-update", str(found.updates)]),
+        (f"{schedule.passes:.2g} passes over the data.", ["--max-update", str(schedule.updates)]),
         (f"About {VALIDATIONS} validations, at ends of epochs. {mean}.", saved),
-        *([(scored, best)] if found.is_scored else []),
-        *([(early, ["--patience", str(PATIENCE)])] if found.passes >= LEAST_PASSES else []),
+        *([(scored, best)] if schedule.is_scored else []),
+        *([(early, ["--patience", str(PATIENCE)])] if schedule.passes >= LEAST_PASSES else []),
         (
             "A second start resumes here.",
             ["--save-dir", save_dir, "--log-format", "rich", "--log-interval", "25"],
@@ -333,24 +320,24 @@ def measured(events: Sequence[run_log.Event], memory: float) -> Trial:
         memory: GiB of the process, which counts without a GPU.
     """
     first = events[min(UNTIMED, len(events) // 2) - 1]
-    last, timed = events[-1], events[events.index(first) + 1 :]
+    last = events[-1]
+    timed = events[events.index(first) + 1 :]
     seconds = 60 * (last["minutes"] - first["minutes"]) / (last["update"] - first["update"])
     sentences = sum(event["bsz"] for event in timed) / len(timed)
     left = [event["gb_free"] for event in timed if event.get("gb_free") is not None]
     return Trial(seconds, sentences, memory, min(left, default=None))
 
 
-def remarks_on(trial: Trial, found: Plan, hours: float | None, enough: float) -> list[str]:
+def remarks_on(trial: Trial, schedule: Plan, hours: float | None, enough: float) -> list[str]:
     """Return lines on time and memory, and on too few hours (`enough` are more)."""
     memory = f"{trial.memory:.1f} GiB of memory"
     if trial.gpu_left is not None:
         memory += f"; it leaves {trial.gpu_left:.1f} GiB of the GPU free"
-    time_needed = (
-        f"{found.updates:,} updates in {found.hours:,.2f} hours, of {trial.seconds:.2f} s each"
-    )
+    time_needed = f"{schedule.updates:,} updates in {schedule.hours:,.2f} hours"
+    time_needed += f", of {trial.seconds:.2f} s each"
     lines = [f"Estimate: {time_needed}; {memory}."]
-    if found.passes < LEAST_PASSES and hours is not None:
-        few = f"{found.passes:.2g} passes over the data are few"
+    if schedule.passes < LEAST_PASSES and hours is not None:
+        few = f"{schedule.passes:.2g} passes over the data are few"
         lines.append(
             f"--hours {hours:g} is short: {few}. --hours {enough:g} is enough for {LEAST_PASSES} "
             "passes."

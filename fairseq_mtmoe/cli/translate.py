@@ -27,12 +27,12 @@ from fairseq_mtmoe.cli._lines import (
 )
 from fairseq_mtmoe.cli._shared import (
     PATH,
+    batch_options,
     expect_checkpoints,
     list_option,
-    of_batches,
-    of_precision,
-    of_workers,
+    precision_options,
     quiet_fairseq,
+    workers_option,
 )
 from fairseq_mtmoe.cli._workers import done_by, load
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
@@ -112,8 +112,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Write fairseq-generate's score and a tab before each translation.",
 )
-@of_batches
-@of_workers
+@batch_options
+@workers_option
 @click.option(
     "--web",
     is_flag=True,
@@ -127,22 +127,13 @@ if TYPE_CHECKING:
     help="Port for --web; 0 takes a free one.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the --out files if they exist.")
-@of_precision
+@precision_options
 @quiet_fairseq()
 def command(
-    models: tuple[str, ...],
-    source: str | None,
-    targets: tuple[str, ...],
-    inputs: tuple[Path, ...],
-    out: Path | None,
-    n_best: int,
-    scores: bool,
-    workers: int,
-    web: bool,
-    port: int,
-    overwrite: bool,
-    **search: Any,
-) -> None:
+    models: tuple[str, ...], source: str | None, targets: tuple[str, ...],
+    inputs: tuple[Path, ...], out: Path | None, n_best: int, scores: bool,
+    workers: int, web: bool, port: int, overwrite: bool, **search: Any,
+) -> None:  # fmt: skip
     """Translate text with MODEL, a checkpoint or a file of mtmoe import-hf.
 
     MODEL can be an ensemble, FILE:FILE. Each line of input gives one line of output; an empty line
@@ -181,26 +172,18 @@ def command(
         sink = Screen(sys.stdout.buffer)
     else:
         checkpoints = models[0].split(":")
-        settings = {
-            "MODEL": [checksum.identity(path) for path in checkpoints],
-            "--input": [digest for _, digest in surveys],
-            "--from": source,
-            "--to": targets,
-            **asdict(decoding),
-            "--n-best": n_best,
-            "--scores": scores,
-            "version": __version__,
-        }
-        kept = [
-            *(("--input", path) for path in inputs),
-            *(("MODEL", Path(path)) for path in checkpoints),
-        ]
-        sink = Files(
-            output_paths(out, targets, inputs), settings if inputs else None, overwrite, kept
-        )
-    with contextlib.redirect_stdout(
-        sys.stderr
-    ):  # keeps libraries' output apart from the translations
+        digests = [digest for _, digest in surveys]
+        identities = [checksum.identity(path) for path in checkpoints]
+        settings: dict[str, Any] = {"MODEL": identities, "--input": digests}
+        settings |= {"--from": source, "--to": targets, **asdict(decoding)}
+        settings |= {"--n-best": n_best, "--scores": scores}
+        settings["version"] = __version__
+        kept = [("--input", path) for path in inputs]
+        kept += [("MODEL", Path(path)) for path in checkpoints]
+        paths = output_paths(out, targets, inputs)
+        sink = Files(paths, settings if inputs else None, overwrite, kept)
+    # Libraries' output stays apart from the translations.
+    with contextlib.redirect_stdout(sys.stderr):
         translator = load(models[0], decoding, workers)
         job = _Job(translator, decoding, source, targets, inputs, n_best, scores)
         job.run(sink, workers, [count for count, _ in surveys])
@@ -248,7 +231,8 @@ class _Job:
         decoder = self.translator.decoder(self.decoding, self.n_best)
         with done_by(workers, decoder.decode) as decode_all:
             self._check_lines()
-            lines, cut = 0, 0
+            lines = 0
+            cut = 0
             ends = [end * self.n_best for end in group_ends(counts)]
             total = sum(counts) * len(self.targets) if self.inputs else None
             with writing(sink, ends, "translating", total) as (progress, bar):

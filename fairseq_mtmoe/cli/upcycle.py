@@ -72,10 +72,10 @@ def command(
     from fairseq_mtmoe.training.sparsify.upcycle import upcycle
 
     checkpoint = file_io.load(str(dense))
-    given = {name: value for name, value in options.items() if value is not None}
+    chosen_options = {name: value for name, value in options.items() if value is not None}
     rebuild.check(dense, checkpoint, ["model"])
     with file_io.readable(str(dense)):
-        result = upcycle(model, checkpoint, given, seed)
+        result = upcycle(model, checkpoint, chosen_options, seed)
     save_whole(result, sparse)
     moments = "with" if "last_optimizer_state" in result else "without"
     click.echo(
