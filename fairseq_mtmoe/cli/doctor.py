@@ -22,11 +22,8 @@ from fairseq_mtmoe.core.errors import first_line
 
 GIB = 2**30
 INSTALL = "`make install` in a clone, or see docs/start/install.md"
-LEFT_OUT = (
-    "torch",
-    "altair",
-    "vl-convert-python",
-)  # a cluster may have its own torch; jobs draw nothing
+# A cluster may have its own torch, and jobs draw nothing.
+LEFT_OUT = ("torch", "altair", "vl-convert-python")
 EXTRAS = ("corpora", "cluster", "identify", "nlu", "serve")  # of setup.py, for users
 
 

@@ -85,9 +85,8 @@ def _show(items: Sequence[Item], raw: Path) -> None:
     for item in items:
         path = raw / item.file
         part = path.with_name(f"{path.name}.part")
-        is_there = os.path.exists(
-            path
-        )  # unlike `Path.exists`, does not raise for names that are too long
+        # Unlike `Path.exists`, this does not raise for names that are too long.
+        is_there = os.path.exists(path)
         size = path.stat().st_size if is_there else item.size
         begun = f"{decimal(part.stat().st_size)} so far" if os.path.exists(part) else "no"
         state = "yes" if is_there else begun

@@ -167,13 +167,11 @@ def _with_codes_of_their_own(
 
     def has_learned(lang: str) -> bool:
         codes = codes_of(lang, settings)
-        sides = zip(EMBEDDINGS, indices, strict=True)
-        return any(
-            bool(weights[name][index[code]].any())
-            for name, index in sides
-            for code in codes
-            if code in index
-        )
+        for name, index in zip(EMBEDDINGS, indices, strict=True):
+            for code in codes:
+                if code in index and weights[name][index[code]].any():
+                    return True
+        return False
 
     for lang in like:
         if not has_learned(lang):

@@ -93,13 +93,9 @@ def _of_full_disk(error: Exception) -> UserError | None:
 
     Python does not name the file.
     """
-    if not isinstance(error, OSError) or error.errno not in (
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-    ):
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if not isinstance(error, OSError) or error.errno not in numbers:
         return None
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-    )  # Python writes the rest when it ends
+    # Python writes the rest when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return UserError(f"The output must fit on its disk, but does not: {error.strerror}.")

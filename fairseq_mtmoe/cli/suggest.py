@@ -239,17 +239,19 @@ def length_options(size: Size, schedule: Plan, save_dir: str) -> list[Part]:
         "pair is shown."
     )
     early = f"The run ends after {PATIENCE} validations without a better one."
-    return [
+    updates = ["--max-update", str(schedule.updates)]
+    resumed = ["--save-dir", save_dir, "--log-format", "rich", "--log-interval", "25"]
+    parts: list[Part] = [
         (f"The rate is {size.reason}.", rate),
-        (f"{schedule.passes:.2g} passes over the data.", ["--max-update", str(schedule.updates)]),
+        (f"{schedule.passes:.2g} passes over the data.", updates),
         (f"About {VALIDATIONS} validations, at ends of epochs. {mean}.", saved),
-        *([(scored, best)] if schedule.is_scored else []),
-        *([(early, ["--patience", str(PATIENCE)])] if schedule.passes >= LEAST_PASSES else []),
-        (
-            "A second start resumes here.",
-            ["--save-dir", save_dir, "--log-format", "rich", "--log-interval", "25"],
-        ),
     ]
+    if schedule.is_scored:
+        parts.append((scored, best))
+    if schedule.passes >= LEAST_PASSES:
+        parts.append((early, ["--patience", str(PATIENCE)]))
+    parts.append(("A second start resumes here.", resumed))
+    return parts
 
 
 def run_trial(data: str, words: Sequence[str], minutes: float) -> Trial | None:

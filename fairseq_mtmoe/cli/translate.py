@@ -250,11 +250,8 @@ class _Job:
                         sink.write(
                             {target: self._written(translated[target]) for target in self.targets}
                         )
-                        cut += sum(
-                            best.is_cut
-                            for target in self.targets
-                            for best, *_ in translated[target]
-                        )
+                        for target in self.targets:
+                            cut += sum(best.is_cut for best, *_ in translated[target])
                     progress.update(bar, completed=lines * len(self.targets))
         if cut:
             click.echo(

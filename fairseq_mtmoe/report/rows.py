@@ -199,9 +199,8 @@ def _maker(events: Sequence[Event], update: str = "update") -> Callable[..., Row
     columns = []
     for name in (update, "minutes", "epoch"):
         columns.append(_column(events, name) if name in logged else np.full(len(events), np.nan))
-    return partial(
-        Row, moments=Moments(*columns), subset=str(events[0].get("subset", "")) if events else ""
-    )
+    subset = str(events[0].get("subset", "")) if events else ""
+    return partial(Row, moments=Moments(*columns), subset=subset)
 
 
 def _column(events: Sequence[Event], *path: str) -> Values:

@@ -187,9 +187,8 @@ class Scores:
     def joined(self, other: Scores) -> Scores:
         """Return the scores of both, which have different tasks."""
         groups: dict[str, list[str]] = {}
-        for name in sorted(
-            {**self.groups, **other.groups}, key=lambda name: name == ALL
-        ):  # it stays last
+        # `all` stays last.
+        for name in sorted({**self.groups, **other.groups}, key=lambda name: name == ALL):
             groups[name] = [*self.groups.get(name, ()), *other.groups.get(name, ())]
         return Scores(
             self.rows + other.rows,

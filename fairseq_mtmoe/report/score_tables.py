@@ -63,9 +63,8 @@ def _task_table(scores: Scores) -> Table:
     for row in scores.rows:
         main_metric = scores.main[row.task].metric
         is_only_set = len(scores.tasks[row.task]["sets"]) == 1
-        if row.run == MAJORITY or (
-            row.group == "set" and (is_only_set or row.metric != main_metric)
-        ):
+        is_left_out = row.group == "set" and (is_only_set or row.metric != main_metric)
+        if row.run == MAJORITY or is_left_out:
             continue
         cells = ["", row.metric, ""]
         if row.group == "set":
