@@ -14,12 +14,12 @@ from fairseq_mtmoe.checkpoints.loading import expect_finite
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.core.errors import UserError
-from fairseq_mtmoe.nlu.bert import pretrained as of_bert
+from fairseq_mtmoe.nlu.bert import pretrained as bert_pretrained
 from fairseq_mtmoe.nlu.bert.config import EncoderConfig
 from fairseq_mtmoe.nlu.bert.heads import heads_from_text
 from fairseq_mtmoe.nlu.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.nlu.data.tokenizer_files import load_tokenizer
-from fairseq_mtmoe.nlu.t5 import pretrained as of_t5
+from fairseq_mtmoe.nlu.t5 import pretrained as t5_pretrained
 from fairseq_mtmoe.nlu.t5.config import T5, T5Config
 from fairseq_mtmoe.nlu.t5.model import bare_state
 from fairseq_mtmoe.nlu.t5.pretrained import PretrainedT5
@@ -53,9 +53,9 @@ class Exported(NamedTuple):
         if isinstance(self.model, ExportedTranslator):
             self.model.write(folder)
         elif isinstance(self.model, PretrainedT5):
-            of_t5.write_folder(self.model, folder)
+            t5_pretrained.write_folder(self.model, folder)
         else:
-            of_bert.write_folder(self.model, folder, self.head)
+            bert_pretrained.write_folder(self.model, folder, self.head)
         return f"{self.model.config.model_type} for transformers{self.said}"
 
 
@@ -65,7 +65,7 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     Raises `UserError` if no Hugging Face class computes its model.
     """
     if "cfg" not in content and "args" not in content:
-        family = of_t5 if T5 in content else of_bert
+        family = t5_pretrained if T5 in content else bert_pretrained
         return Exported(family.load(path, content))
     if not isinstance(content.get("model"), dict):
         raise UserError(f"`{path}` must be a checkpoint of a model, but has no parameters.")
@@ -116,7 +116,7 @@ def _t5(
 ) -> Exported:
     config = replace(T5Config(**json.loads(options["t5"])), dropout_rate=options["dropout"])
     state = bare_state(state, config)
-    check_tensors(path, of_t5.wanted_tensors(config), state)
+    check_tensors(path, t5_pretrained.wanted_tensors(config), state)
     pieces = content["task_state"]["sentencepiece"].numpy().tobytes()
     return Exported(PretrainedT5(config, pieces, state))
 
@@ -135,7 +135,7 @@ def _encoder(
         for name, value in state.items()
         if not name.startswith(HEADS)
     }
-    check_tensors(path, of_bert.wanted_tensors(config), encoder_state)
+    check_tensors(path, bert_pretrained.wanted_tensors(config), encoder_state)
     head, said = _head(options, config, state)
     files = _tokenizer_files(content["task_state"]["tokenizer"], config)
     return Exported(PretrainedEncoder(config, files, encoder_state), head, said)
@@ -162,7 +162,7 @@ def _head(
         # Checkpoints up to 0.2.0 have no labels, and get numbers.
         numbers = map(str, range(size.num_outputs))
         labels = tuple(labels_of("the checkpoint", options).get(task) or numbers)
-    return of_bert.classifier(config, weight, bias, labels), f", with the head of {task}"
+    return bert_pretrained.classifier(config, weight, bias, labels), f", with the head of {task}"
 
 
 def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:

@@ -53,9 +53,9 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
 def _imported(folder: Path, output: Path) -> Any:
     """Write OUT; return its model with the names of tensors left out."""
     from fairseq_mtmoe.checkpoints.hugging_face import config_values
-    from fairseq_mtmoe.nlu.bert import pretrained as of_bert
+    from fairseq_mtmoe.nlu.bert import pretrained as bert_pretrained
     from fairseq_mtmoe.nlu.bert.config import BERT, ROBERTA
-    from fairseq_mtmoe.nlu.t5 import pretrained as of_t5
+    from fairseq_mtmoe.nlu.t5 import pretrained as t5_pretrained
     from fairseq_mtmoe.nlu.t5.config import T5
     from fairseq_mtmoe.translation.pretrained.families import FAMILIES
     from fairseq_mtmoe.translation.pretrained.reading import read_folder
@@ -63,7 +63,7 @@ def _imported(folder: Path, output: Path) -> Any:
     kind = config_values(folder, (BERT, ROBERTA, T5, *FAMILIES))["model_type"]
     if kind in FAMILIES:
         return _translator(read_folder(folder), output)
-    imported = (of_t5 if kind == T5 else of_bert).read_folder(folder)
+    imported = (t5_pretrained if kind == T5 else bert_pretrained).read_folder(folder)
     imported.model.save(output)
     return imported
 
