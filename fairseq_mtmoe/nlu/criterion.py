@@ -25,10 +25,14 @@ class MultitaskCriterion(FairseqCriterion):
     def __init__(self, task: Any) -> None:
         super().__init__(task)
         if not hasattr(task, "task_types"):
-            raise UserError("`--criterion multitask` must be used with `--task glue` or a similar task.")
+            raise UserError(
+                "`--criterion multitask` must be used with `--task glue` or a similar task."
+            )
         self.task_types: Mapping[str, TaskType] = task.task_types
 
-    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
+    def forward(
+        self, model: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
         """Return the loss, always a sum, the number of examples, and the logging output.
 
         Args:
@@ -69,17 +73,27 @@ class MultitaskCriterion(FairseqCriterion):
         """
         return self.task_types[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
 
-    def uncertainties(self, model: Any, sample: dict[str, Any], under_dropout: bool) -> tuple[Tensor, Uncertainty]:
+    def uncertainties(
+        self, model: Any, sample: dict[str, Any], under_dropout: bool
+    ) -> tuple[Tensor, Uncertainty]:
         """Return `id`s (E,) and uncertainties of examples, with or without dropout."""
         outputs = model(**sample["net_input"])
         none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)
         ids, uncertainties = [sample["id"][:0]], [Uncertainty(none, none)]
         for task, ids_E in _ids_by_task(sample).items():
-            numbers, labels, draws = outputs[task], sample["target"][task], self.task_types[task].dropout_draws
+            numbers, labels, draws = (
+                outputs[task],
+                sample["target"][task],
+                self.task_types[task].dropout_draws,
+            )
             if bool(draws) != under_dropout:
                 continue
             if under_dropout:
-                numbers, labels, ids_E = numbers.unflatten(0, (-1, draws)), labels[::draws], ids_E[::draws]
+                numbers, labels, ids_E = (
+                    numbers.unflatten(0, (-1, draws)),
+                    labels[::draws],
+                    ids_E[::draws],
+                )
             ids.append(ids_E)
             uncertainties.append(self.task_types[task].uncertainty(numbers, labels))
         return torch.cat(ids), Uncertainty(*map(torch.cat, zip(*uncertainties, strict=True)))
@@ -87,13 +101,19 @@ class MultitaskCriterion(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Log the mean loss per example, over all tasks and of each."""
-        keys = [key for key in logging_outputs[0] if key.endswith("sample_size")] if logging_outputs else []
+        keys = (
+            [key for key in logging_outputs[0] if key.endswith("sample_size")]
+            if logging_outputs
+            else []
+        )
         for key in keys:
             name = key.removesuffix("sample_size")
             size = sum(utils.item(log.get(key, 0)) for log in logging_outputs)
             if size:
                 loss = sum(utils.item(log.get(f"{name}loss", 0)) for log in logging_outputs)
-                metrics.log_scalar(f"{name}loss", loss / size, size, priority=10 if not name else 1000, round=4)
+                metrics.log_scalar(
+                    f"{name}loss", loss / size, size, priority=10 if not name else 1000, round=4
+                )
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

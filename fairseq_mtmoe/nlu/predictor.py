@@ -61,11 +61,17 @@ class Choice:
 class Predictor:
     """A checkpoint's model and task on data; `task_table` replaces the run's tables."""
 
-    def __init__(self, data: str, checkpoint: str, inference: Inference, task_table: str | None = None) -> None:
+    def __init__(
+        self, data: str, checkpoint: str, inference: Inference, task_table: str | None = None
+    ) -> None:
         self.inference, self.checkpoint, self._root = inference, checkpoint, Path(data)
         state = stored.read(checkpoint)
-        settings = stored.task_settings(state, checkpoint, tuple(_BY_TASK), "language understanding")
-        stored.change(settings, data=data, **({} if task_table is None else {"task_table": task_table}))
+        settings = stored.task_settings(
+            state, checkpoint, tuple(_BY_TASK), "language understanding"
+        )
+        stored.change(
+            settings, data=data, **({} if task_table is None else {"task_table": task_table})
+        )
         self._task: Any = tasks.setup_task(settings)
         self._task.load_state_dict(state["task_state"])
         self.table: Mapping[str, TaskRow] = self._task.table  # all known tasks, by name
@@ -84,9 +90,13 @@ class Predictor:
             keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
             present = [split for split in keys if is_there(self._root, row, split)]
             shape = self._sets.shape_of(row)
-            head = next((task for task in (name, row.head) if task in heads and heads[task] == shape), None)
+            head = next(
+                (task for task in (name, row.head) if task in heads and heads[task] == shape), None
+            )
             if head is not None:
-                choice.sets.extend(PredictedSet(keys[split], name, row, split, head) for split in present)
+                choice.sets.extend(
+                    PredictedSet(keys[split], name, row, split, head) for split in present
+                )
             elif present:
                 choice.headless.append(name)
             if head == name:
@@ -98,7 +108,9 @@ class Predictor:
         for chosen in choice.sets:
             file = chosen.submission.file
             if (other := files.setdefault(file, chosen.key)) != chosen.key:
-                raise_invalid(f"{chosen.key}: submissions: file", f"another one than that of {other}", file)
+                raise_invalid(
+                    f"{chosen.key}: submissions: file", f"another one than that of {other}", file
+                )
         return choice
 
     def read(self, sets: Sequence[PredictedSet]) -> list[Any]:
@@ -111,7 +123,12 @@ class Predictor:
         return examples
 
     @torch.no_grad()
-    def predict(self, chosen: PredictedSet, examples: Any, advance: Callable[[int], None] = lambda count: None) -> str:
+    def predict(
+        self,
+        chosen: PredictedSet,
+        examples: Any,
+        advance: Callable[[int], None] = lambda count: None,
+    ) -> str:
         """Return a set's predictions file; `advance` gets each batch's number of examples."""
         keys = examples.keys_E.tolist()
         expect_different_keys(chosen.key, chosen.submission.form, keys)
@@ -119,7 +136,9 @@ class Predictor:
         for sample in self.batches(chosen, examples):
             predictions = self._sets.predictions(sample, chosen.row, chosen.head)
             if predictions is None:
-                raise UserError(f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not.")
+                raise UserError(
+                    f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not."
+                )
             parts.append(flattened(sample["id"], predictions))
             advance(len(sample["id"]))
         ids, values = (torch.cat(batches).cpu().numpy() for batches in zip(*parts, strict=True))

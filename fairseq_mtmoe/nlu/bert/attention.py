@@ -17,7 +17,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
+from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import (
+    Operand,
+    batched_products,
+    has_batched_products,
+)
 from fairseq_mtmoe.nlu.bert.unpadding import HIDDEN, UnpaddedBatch
 
 
@@ -56,13 +60,21 @@ class SelfAttention(nn.Module):
             bias = bias.reshape((1,) * (4 - bias.dim()) + bias.shape)
             bias = bias.expand(len(lengths), *bias.shape[1:])
         p = self.dropout if self.training else 0.0
-        return packed_attention(query.squeeze(0), key.squeeze(0), value.squeeze(0), packing, p, bias).unsqueeze(0)
+        return packed_attention(
+            query.squeeze(0), key.squeeze(0), value.squeeze(0), packing, p, bias
+        ).unsqueeze(0)
 
-    def _read(self, query: Tensor, key: Tensor, value: Tensor, batch: UnpaddedBatch, bias: Tensor | None) -> Tensor:
+    def _read(
+        self, query: Tensor, key: Tensor, value: Tensor, batch: UnpaddedBatch, bias: Tensor | None
+    ) -> Tensor:
         mask = bias
         if batch.padding_mask is not None:
             hidden = batch.padding_mask[:, None, None]
-            mask = hidden.to(query.dtype) * HIDDEN if bias is None else bias.masked_fill(hidden, HIDDEN)
+            mask = (
+                hidden.to(query.dtype) * HIDDEN
+                if bias is None
+                else bias.masked_fill(hidden, HIDDEN)
+            )
         heads = self._heads(query, batch.output), self._heads(key, batch), self._heads(value, batch)
         read = attend(*heads, mask, self.dropout if self.training else 0.0)
         return batch.output.unpad(read.transpose(1, 2)).flatten(2)
@@ -72,7 +84,9 @@ class SelfAttention(nn.Module):
         return batch.pad(values).view(*batch.shape, self.num_heads, -1).transpose(1, 2)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float
+) -> Tensor:
     """Compute `F.scaled_dot_product_attention`, (B, heads, L, D).
 
     On a CPU it is slow with dropout, and computed in parts.
@@ -101,7 +115,9 @@ class Packing:
     score_P: Tensor  # offset of the first score
     queries_P: Tensor  # number of queries
     keys_P: Tensor  # number of keys
-    runs: list[tuple[int, int]]  # (number of scores, number of keys) of sentences with the same number of keys
+    runs: list[
+        tuple[int, int]
+    ]  # (number of scores, number of keys) of sentences with the same number of keys
     order: Tensor  # sentence indices in the order of the scores
 
     @classmethod
@@ -113,12 +129,24 @@ class Packing:
         head = width // num_heads
         offsets = torch.arange(num_heads) * head
         query_P, key_P = ((start[order, None] * width + offsets).flatten() for start in starts)
-        queries_P, keys_P = (counts[order].repeat_interleave(num_heads) for counts in (queries_S, keys_S))
+        queries_P, keys_P = (
+            counts[order].repeat_interleave(num_heads) for counts in (queries_S, keys_S)
+        )
         scores_P = queries_P * keys_P
         lengths, first = torch.unique_consecutive(keys_P, return_inverse=True)
         sizes = torch.zeros_like(lengths).index_add(0, first, scores_P)
         runs = list(zip(sizes.tolist(), lengths.tolist(), strict=True))
-        return cls(width, head, query_P, key_P, scores_P.cumsum(0) - scores_P, queries_P, keys_P, runs, order)
+        return cls(
+            width,
+            head,
+            query_P,
+            key_P,
+            scores_P.cumsum(0) - scores_P,
+            queries_P,
+            keys_P,
+            runs,
+            order,
+        )
 
     def rows_of(self, scores: Tensor) -> Iterator[Tensor]:
         """Yield views of the scores with rows of equal length, one row per query and head."""
@@ -131,7 +159,9 @@ class Packing:
         """Yield equally long sentences, (R,), with their scores (R, A, queries, keys)."""
         first, num_heads = 0, self.width // self.head
         for rows in self.rows_of(scores):
-            sentences = rows.view(-1, num_heads, int(self.queries_P[first * num_heads]), rows.shape[1])
+            sentences = rows.view(
+                -1, num_heads, int(self.queries_P[first * num_heads]), rows.shape[1]
+            )
             yield self.order[first : first + len(sentences)], sentences
             first += len(sentences)
 
@@ -159,7 +189,12 @@ def can_pack(*operands: Tensor) -> bool:
 
 
 def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, packing: Packing, dropout_p: float, bias: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packing: Packing,
+    dropout_p: float,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Return the attention output of packed sentences, (M, H).
 
@@ -176,12 +211,22 @@ def packed_attention(
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, packing: Packing, dropout_p: float
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        packing: Packing,
+        dropout_p: float,
     ) -> Tensor:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         weights = query.new_empty(sum(size for size, _ in packing.runs))
         sizes = (packing.queries_P, packing.keys_P, packing.heads_P())
-        operands = packing.queries(query), packing.keys(key, transposed=True), packing.scores(weights)
+        operands = (
+            packing.queries(query),
+            packing.keys(key, transposed=True),
+            packing.scores(weights),
+        )
         batched_products(*operands, *sizes, packing.head**-0.5)
         if bias is not None:
             for sentences, scores in packing.sentences_of(weights):
@@ -192,7 +237,9 @@ class _PackedAttention(torch.autograd.Function):
         dropped = weights if scales is None else weights * scales
         read = torch.zeros_like(query)  # sentences without tokens keep 0
         sizes = (packing.queries_P, packing.heads_P(), packing.keys_P)
-        batched_products(packing.scores(dropped), packing.keys(value), packing.queries(read), *sizes)
+        batched_products(
+            packing.scores(dropped), packing.keys(value), packing.queries(read), *sizes
+        )
         ctx.save_for_backward(query, key, value, weights, scales)
         ctx.packing, ctx.bias_shape = packing, None if bias is None else bias.shape
         return read
@@ -205,23 +252,34 @@ class _PackedAttention(torch.autograd.Function):
         grad, scale, heads_P = grad.contiguous(), pack.head**-0.5, pack.heads_P()
         dropped = weights if scales is None else weights * scales
         grad_query, grad_key, grad_value = (torch.zeros_like(of) for of in (query, key, value))
-        by_key, by_query = (pack.keys_P, heads_P, pack.queries_P), (pack.queries_P, heads_P, pack.keys_P)
-        batched_products(pack.scores(dropped, True), pack.queries(grad), pack.keys(grad_value), *by_key)
+        by_key, by_query = (
+            (pack.keys_P, heads_P, pack.queries_P),
+            (pack.queries_P, heads_P, pack.keys_P),
+        )
+        batched_products(
+            pack.scores(dropped, True), pack.queries(grad), pack.keys(grad_value), *by_key
+        )
         grad_scores = torch.empty_like(weights)
         operands = pack.queries(grad), pack.keys(value, transposed=True), pack.scores(grad_scores)
         batched_products(*operands, pack.queries_P, pack.keys_P, heads_P)
         if scales is not None:
             grad_scores.mul_(scales)
         for grad_rows, rows in zip(pack.rows_of(grad_scores), pack.rows_of(weights), strict=True):
-            torch.ops.aten._softmax_backward_data.out(grad_rows, rows, -1, rows.dtype, grad_input=grad_rows)
+            torch.ops.aten._softmax_backward_data.out(
+                grad_rows, rows, -1, rows.dtype, grad_input=grad_rows
+            )
         grad_bias = None
         if ctx.needs_input_grad[3]:
             grad_bias = grad_scores.new_zeros(ctx.bias_shape)
             for sentences, grads in pack.sentences_of(grad_scores):
                 per_head = grads if len(grad_bias[0]) > 1 else grads.sum(1, keepdim=True)
                 _corner(grad_bias, grads)[sentences] = per_head
-        batched_products(pack.scores(grad_scores), pack.keys(key), pack.queries(grad_query), *by_query, scale)
-        batched_products(pack.scores(grad_scores, True), pack.queries(query), pack.keys(grad_key), *by_key, scale)
+        batched_products(
+            pack.scores(grad_scores), pack.keys(key), pack.queries(grad_query), *by_query, scale
+        )
+        batched_products(
+            pack.scores(grad_scores, True), pack.queries(query), pack.keys(grad_key), *by_key, scale
+        )
         return grad_query, grad_key, grad_value, grad_bias, None, None
 
 

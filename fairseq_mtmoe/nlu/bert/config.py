@@ -8,7 +8,15 @@ from typing import Annotated, Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.checkpoints.hugging_face import Blocks, Dropout, Share, Size, TokenId, check_fields, config_of
+from fairseq_mtmoe.checkpoints.hugging_face import (
+    Blocks,
+    Dropout,
+    Share,
+    Size,
+    TokenId,
+    check_fields,
+    config_of,
+)
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.core.typed import one_of
 
@@ -17,7 +25,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 
 PADDING = {BERT: 0, ROBERTA: 1}
 # Fields that other kinds of encoders set -> the only value that we compute
-UNSUPPORTED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+UNSUPPORTED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
 
 
 @dataclass(frozen=True)
@@ -42,15 +54,21 @@ class EncoderConfig:
     attention_probs_dropout_prob: Dropout = 0.1
     layer_norm_eps: Share = 1e-12
     initializer_range: Share = 0.02
-    has_pooler: bool = True  # a linear map of the first token's state, which some published encoders lack
+    has_pooler: bool = (
+        True  # a linear map of the first token's state, which some published encoders lack
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
         heads = self.num_attention_heads
         if self.hidden_size % heads:
-            raise_invalid("hidden_size", f"a multiple of `num_attention_heads` {heads}", self.hidden_size)
+            raise_invalid(
+                "hidden_size", f"a multiple of `num_attention_heads` {heads}", self.hidden_size
+            )
         if self.pad_token_id >= self.vocab_size:
-            raise_invalid("pad_token_id", f"below `vocab_size` {self.vocab_size}", self.pad_token_id)
+            raise_invalid(
+                "pad_token_id", f"below `vocab_size` {self.vocab_size}", self.pad_token_id
+            )
         if self.max_positions < 1:
             rule = f"above `pad_token_id` + 1 = {self.first_position}, where positions start"
             raise_invalid("max_position_embeddings", rule, self.max_position_embeddings)
@@ -89,4 +107,6 @@ def read_config(values: Mapping[str, Any], has_pooler: bool) -> EncoderConfig:
 # The encoders of MT-TaG, §3.
 MINILM = EncoderConfig(hidden_size=384, num_hidden_layers=6, intermediate_size=1536)
 BERT_BASE = EncoderConfig()
-BERT_LARGE = EncoderConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+BERT_LARGE = EncoderConfig(
+    hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+)

@@ -31,8 +31,12 @@ class Encoded(NamedTuple):
     """The output of an encoder."""
 
     hidden: Tensor  # the last block's states, 0 at padding, (B, L, H); or of the first tokens only, (B, 1, H)
-    pooled: Tensor | None  # tanh of a linear map of the first token's state, (B, H); None without a pooler
-    mixture: GateInput | None = None  # input and weights of the adapters' gates in this pass; None without gates
+    pooled: (
+        Tensor | None
+    )  # tanh of a linear map of the first token's state, (B, H); None without a pooler
+    mixture: GateInput | None = (
+        None  # input and weights of the adapters' gates in this pass; None without gates
+    )
 
 
 class BertBlock(Block):
@@ -43,7 +47,9 @@ class BertBlock(Block):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         H, F, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
-        self.self_attn = SelfAttention(H, config.num_attention_heads, config.attention_probs_dropout_prob)
+        self.self_attn = SelfAttention(
+            H, config.num_attention_heads, config.attention_probs_dropout_prob
+        )
         self.self_attn_layer_norm = nn.LayerNorm(H, eps)
         self.fc1, self.fc2 = nn.Linear(H, F), nn.Linear(F, H)
         self.final_layer_norm = nn.LayerNorm(H, eps)
@@ -60,7 +66,9 @@ class BertBlock(Block):
         """
         return self.feed_forward(self.attend(x, context, batch), batch.output_context(context))
 
-    def attend(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, bias: Tensor | None = None) -> Tensor:
+    def attend(
+        self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, bias: Tensor | None = None
+    ) -> Tensor:
         """Compute the block's first half, self-attention.
 
         bias: added to the scores, (L, L) or (B, 1, L, L); only for blocks without a conditional bias.
@@ -124,7 +132,9 @@ class BertEncoder(Stack):
         if not conditions.is_large:
             blocks[-1].bottleneck = conditions.bottleneck(H, self.config.layer_norm_eps)
         elif BOTTLENECK in conditions.parts:
-            self.side_chain = nn.ModuleList(ConditionalBottleneck(H, H, begins_at_zero=False) for _ in blocks)
+            self.side_chain = nn.ModuleList(
+                ConditionalBottleneck(H, H, begins_at_zero=False) for _ in blocks
+            )
 
     def build_encoder_layer(self, config: EncoderConfig) -> BertBlock:
         """Return a new block; called once per block, in order."""
@@ -152,14 +162,22 @@ class BertEncoder(Stack):
             raise_invalid("the length of a sentence", f"at most the encoder's {most}", length)
         mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask
         x, context, batch = self.enter(tokens, token_type_ids, mask, task_ids)
-        last = replace(batch, firsts_only=True) if firsts_only and computes_alone(self.layers[-1]) else batch
+        last = (
+            replace(batch, firsts_only=True)
+            if firsts_only and computes_alone(self.layers[-1])
+            else batch
+        )
         hidden = last.output.pad(self.run_blocks(x, context, batch, last))[:, :length]
         hidden = hidden.masked_fill(mask[:, : hidden.shape[1]].unsqueeze(-1), 0)
         pooled = None if self.pooler is None else torch.tanh(self.pooler(hidden[:, 0]))
         return Encoded(hidden, pooled, context.mixture)
 
     def enter(
-        self, tokens: LongTensor, token_type_ids: LongTensor | None, padding_mask: Tensor, task_ids: LongTensor | None
+        self,
+        tokens: LongTensor,
+        token_type_ids: LongTensor | None,
+        padding_mask: Tensor,
+        task_ids: LongTensor | None,
     ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
         """Return the stream before the first block, its context, and the unpadded batch.
 
@@ -174,16 +192,26 @@ class BertEncoder(Stack):
         return batch.context(self.tasks_of(batch.task_ids))
 
     def embed(
-        self, tokens: LongTensor, token_type_ids: LongTensor | None, context: BatchContext, batch: UnpaddedBatch
+        self,
+        tokens: LongTensor,
+        token_type_ids: LongTensor | None,
+        context: BatchContext,
+        batch: UnpaddedBatch,
     ) -> Tensor:
         """Return the stream before the first block."""
-        ids = [tokens, self._positions(tokens), *([] if token_type_ids is None else [token_type_ids])]
+        ids = [
+            tokens,
+            self._positions(tokens),
+            *([] if token_type_ids is None else [token_type_ids]),
+        ]
         own, positions, *types = batch.unpad(torch.stack(ids, dim=-1)).unbind(-1)
         x = self.embed_tokens(own) + self.embed_positions(positions)
         segments = self.embed_segments(types[0]) if types else self.embed_segments.weight[0]
         return self.aligned(self.dropout_module(self.layernorm_embedding(x + segments)), context)
 
-    def run_blocks(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, last: UnpaddedBatch) -> Tensor:
+    def run_blocks(
+        self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, last: UnpaddedBatch
+    ) -> Tensor:
         """Run all blocks; return the last stream, or the large form's last bottleneck.
 
         last: the last block's batch.
@@ -195,7 +223,10 @@ class BertEncoder(Stack):
             if self.side_chain is not None:
                 narrowed = x if chain is None else x + batch.output_of(chain)
                 chain = self.run(
-                    self.side_chain[index], narrowed, context.tasks, batch.output_context(context).task_ids
+                    self.side_chain[index],
+                    narrowed,
+                    context.tasks,
+                    batch.output_context(context).task_ids,
                 )
         return x if chain is None else chain
 

@@ -25,7 +25,10 @@ logger = logging.getLogger(__name__)
 HEADS = "heads."  # prefix of their parameters' names
 HEAD_STD = 0.02
 UNREAD = -1e4  # logit of tokens outside the spans: 0 after softmax, and finite in every dtype
-NO_TOKEN, NO_WORD = -1, -2  # index of the first token of a word without tokens, and of a missing word
+NO_TOKEN, NO_WORD = (
+    -1,
+    -2,
+)  # index of the first token of a word without tokens, and of a missing word
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,19 @@ class TaskHead(nn.Linear):
         """
         features = [hidden[:, 0][rows.clamp(min=0).flatten()]]
         if self.size.num_words:
-            weights = _within(spans, hidden.shape[1]).to(hidden.dtype) / (spans[..., 1:] - spans[..., :1])
-            features.append((weights.to(hidden.dtype) @ hidden[rows.squeeze(1)]).flatten(1))  # mean state of each word
+            weights = _within(spans, hidden.shape[1]).to(hidden.dtype) / (
+                spans[..., 1:] - spans[..., :1]
+            )
+            features.append(
+                (weights.to(hidden.dtype) @ hidden[rows.squeeze(1)]).flatten(1)
+            )  # mean state of each word
         outputs: Tensor = super().forward(torch.cat(features, dim=1))
         outputs = outputs.view(len(rows), rows.shape[1] * self.out_features)
-        return outputs if rows.shape[1] < 2 else outputs.masked_fill(rows < 0, torch.finfo(outputs.dtype).min)
+        return (
+            outputs
+            if rows.shape[1] < 2
+            else outputs.masked_fill(rows < 0, torch.finfo(outputs.dtype).min)
+        )
 
 
 class TokenHead(TaskHead):
@@ -133,7 +144,9 @@ class TaskHeads(nn.ModuleDict):
             kind = WordHead if size.per_word else TokenHead if size.per_token else TaskHead
             self[task] = kind(hidden_size, size)
 
-    def forward(self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def forward(
+        self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """Return each task's outputs by name.
 
         A task without examples has outputs of shape (0, …), which keep its head in the autograd graph.
@@ -147,7 +160,9 @@ class TaskHeads(nn.ModuleDict):
         return outputs
 
 
-def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | None = None) -> dict[str, Tensor]:
+def transferred(
+    model: nn.Module, state: dict[str, Tensor], reuse_gate: str | None = None
+) -> dict[str, Tensor]:
     """Return a checkpoint's state for a model that may have other tasks.
 
     Heads of tasks that the model lacks are dropped. Parameters of tasks that the checkpoint lacks keep their values.
@@ -158,22 +173,41 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
     tasks, known = _tasks(own), _tasks(state)
     if tasks == known or not known:
         return state
-    moved = {key: value for key, value in state.items() if not key.startswith(HEADS) or _task(key) in tasks}
-    moved |= {key: value for key, value in own.items() if key.startswith(HEADS) and _task(key) not in known}
-    gates, embeddings = [*_weights(model, TaskGate), *_fixed_experts(model)], _weights(model, TaskEmbeddings)
+    moved = {
+        key: value
+        for key, value in state.items()
+        if not key.startswith(HEADS) or _task(key) in tasks
+    }
+    moved |= {
+        key: value
+        for key, value in own.items()
+        if key.startswith(HEADS) and _task(key) not in known
+    }
+    gates, embeddings = (
+        [*_weights(model, TaskGate), *_fixed_experts(model)],
+        _weights(model, TaskEmbeddings),
+    )
     if gates and reuse_gate:
-        logger.info(f"initialized the gates of {', '.join(tasks)} from the checkpoint's {reuse_gate} (--reuse-gate)")
+        logger.info(
+            f"initialized the gates of {', '.join(tasks)} from the checkpoint's {reuse_gate} (--reuse-gate)"
+        )
     elif reuse_gate:
         logger.warning("--reuse-gate changes nothing: the model's gates are those of all tasks")
     for key in (*gates, *embeddings):
-        if key not in state or len(state[key]) < len(known):  # loading refuses experts of other gates
+        if key not in state or len(state[key]) < len(
+            known
+        ):  # loading refuses experts of other gates
             continue
         if state[key].dim() == own[key].dim():  # otherwise a single gate serves all tasks
-            moved[key] = _rows(own[key], tasks, state[key], known, reuse_gate if key in gates else None)
+            moved[key] = _rows(
+                own[key], tasks, state[key], known, reuse_gate if key in gates else None
+            )
     return moved
 
 
-def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None) -> Tensor:
+def _rows(
+    own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None
+) -> Tensor:
     """Return a tensor with a row per task, such as gates (T, N, H), and possibly more.
 
     Tasks in the checkpoint get its rows.
@@ -182,9 +216,14 @@ def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str]
         names = reuse.split(",")
         for name in names:
             if name not in known:
-                raise_invalid("--reuse-gate", f"among the checkpoint's tasks {shortened(known, name)}", name)
+                raise_invalid(
+                    "--reuse-gate", f"among the checkpoint's tasks {shortened(known, name)}", name
+                )
         return saved[[known.index(name) for name in names]].mean(0).expand_as(own).clone()
-    rows = [saved[known.index(task)] if task in known else row for task, row in zip(tasks, own, strict=False)]
+    rows = [
+        saved[known.index(task)] if task in known else row
+        for task, row in zip(tasks, own, strict=False)
+    ]
     return torch.stack([row.to(own) for row in [*rows, *own[len(tasks) :]]])
 
 

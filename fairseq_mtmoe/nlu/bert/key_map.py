@@ -26,6 +26,10 @@ MODULES = {
 # Hugging Face's name -> ours; until 2019 norms had `gamma` and `beta`
 PARAMETERS = {"gamma": "weight", "beta": "bias", "weight": "weight", "bias": "bias"}
 # Heads and buffers of older versions, which are not part of the encoder
-IGNORED = re.compile(r"(cls|lm_head|classifier|qa_outputs)\..*|embeddings\.(position_ids|token_type_ids)")
+IGNORED = re.compile(
+    r"(cls|lm_head|classifier|qa_outputs)\..*|embeddings\.(position_ids|token_type_ids)"
+)
 
-KEYS = KeyMap(MODULES, PARAMETERS, IGNORED, prefixes=("bert.", "roberta."))  # of the encoder in a model with heads
+KEYS = KeyMap(
+    MODULES, PARAMETERS, IGNORED, prefixes=("bert.", "roberta.")
+)  # of the encoder in a model with heads

@@ -31,7 +31,8 @@ SIZES = {
 HALF = "half"  # of the blocks
 # 22M, 110M and 345M parameters; RoBERTa has the sizes of BERT base and large
 MINILM, BASE, LARGE = (
-    architecture_of(each, SIZES) for each in (published.MINILM, published.BERT_BASE, published.BERT_LARGE)
+    architecture_of(each, SIZES)
+    for each in (published.MINILM, published.BERT_BASE, published.BERT_LARGE)
 )
 
 
@@ -39,7 +40,9 @@ class EncoderModel(TrainingModel, BaseFairseqModel):
     """An encoder that all tasks share, and a head per task in order of task ids."""
 
     accepts_task_ids = True
-    reuse_gate: str | None = None  # tasks of a checkpoint whose mean gate all tasks start from; see `transferred`
+    reuse_gate: str | None = (
+        None  # tasks of a checkpoint whose mean gate all tasks start from; see `transferred`
+    )
 
     def __init__(self, encoder: BertEncoder, heads: Mapping[str, HeadSize]) -> None:
         super().__init__()
@@ -67,13 +70,20 @@ class EncoderModel(TrainingModel, BaseFairseqModel):
         kinds = self.encoder.config.type_vocab_size
         without_words = all(words.shape[1] == 0 for words in spans.values())
         encoded: Encoded = self.encoder(
-            src_tokens, segments if kinds > 1 else None, task_ids=task_ids, firsts_only=without_words
+            src_tokens,
+            segments if kinds > 1 else None,
+            task_ids=task_ids,
+            firsts_only=without_words,
         )
         outputs: dict[str, Tensor] = self.heads(encoded.hidden, rows, spans)
         return {**outputs, **self.extra(encoded)}
 
     def load_state_dict(  # fairseq's
-        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+        self,
+        state_dict: dict[str, Tensor],
+        strict: bool = True,
+        model_cfg: Any = None,
+        args: Any = None,
     ) -> Any:
         """Load as fairseq does, after `transferred`.
 
@@ -93,7 +103,11 @@ def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) 
     Raises `UserError`: the architecture has no heads.
     """
     if not isinstance(getattr(cfg, "heads", None), str):
-        raise_invalid("--arch", "a model with a head for each task, such as mt_tag_minilm", getattr(cfg, "_name", None))
+        raise_invalid(
+            "--arch",
+            "a model with a head for each task, such as mt_tag_minilm",
+            getattr(cfg, "_name", None),
+        )
     cfg.encoder, cfg.heads = json.dumps(asdict(encoder)), heads_to_text(heads)
 
 
@@ -144,7 +158,11 @@ def freeze(encoder: BertEncoder, num_blocks: int) -> None:
     """
     if not num_blocks:
         return
-    frozen = ("embed_", "layernorm_embedding.", *(f"layers.{index}." for index in range(num_blocks)))
+    frozen = (
+        "embed_",
+        "layernorm_embedding.",
+        *(f"layers.{index}." for index in range(num_blocks)),
+    )
     adapts = set(conditional_names(encoder))
     for name, parameter in encoder.named_parameters():
         if name.startswith(frozen) and name not in adapts:
@@ -160,5 +178,9 @@ def frozen_blocks(cfg: Any, num_blocks: int) -> int:
     if given == HALF:
         return num_blocks // 2
     if not given.isdecimal() or int(given) > num_blocks:
-        raise_invalid("--freeze-layers", f"{HALF}, or a number of blocks up to the encoder's {num_blocks}", given)
+        raise_invalid(
+            "--freeze-layers",
+            f"{HALF}, or a number of blocks up to the encoder's {num_blocks}",
+            given,
+        )
     return int(given)

@@ -33,13 +33,17 @@ class PretrainedEncoder:
     """A pretrained encoder with its tokenizer."""
 
     config: EncoderConfig
-    tokenizer: dict[str, str]  # text of the tokenizer's files, by their names in Hugging Face's folder
+    tokenizer: dict[
+        str, str
+    ]  # text of the tokenizer's files, by their names in Hugging Face's folder
     state: dict[str, Tensor]  # of a dense `BertEncoder`, in float32
 
     def save(self, path: str | Path) -> None:
         """Write the file, completely or not at all."""
         sizes = dataclasses.asdict(self.config)
-        file_io.save({"encoder": sizes, "tokenizer": self.tokenizer, "model": self.state}, str(path))
+        file_io.save(
+            {"encoder": sizes, "tokenizer": self.tokenizer, "model": self.state}, str(path)
+        )
 
 
 def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedEncoder:
@@ -47,11 +51,17 @@ def load(path: str | Path, content: Mapping[str, Any] | None = None) -> Pretrain
 
     Raises `UserError`: it is damaged or another kind of file.
     """
-    config, content = hugging_face.read_imported(path, content, "encoder", EncoderConfig, wanted_tensors)
+    config, content = hugging_face.read_imported(
+        path, content, "encoder", EncoderConfig, wanted_tensors
+    )
     tokenizer: Any = content.get("tokenizer")
-    is_text = isinstance(tokenizer, dict) and all(isinstance(text, str) for text in tokenizer.values())
+    is_text = isinstance(tokenizer, dict) and all(
+        isinstance(text, str) for text in tokenizer.values()
+    )
     if not is_text or not set(tokenizer) <= set(TOKENIZER_FILES):
-        raise UserError(f"`{path}` must hold the text of a tokenizer's files, but holds something else.")
+        raise UserError(
+            f"`{path}` must hold the text of a tokenizer's files, but holds something else."
+        )
     return PretrainedEncoder(config, tokenizer, content["model"])
 
 
@@ -71,17 +81,25 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedEncoder]:
     config = read_config(sizes, has_pooler="pooler.weight" in state)
     hugging_face.check_tensors(folder, wanted_tensors(config), state, KEYS.hugging_face_key)
     hugging_face.check_finite(folder, state, KEYS.hugging_face_key)
-    tokenizer = {name: read_text(folder / name) for name in TOKENIZER_FILES if (folder / name).exists()}
+    tokenizer = {
+        name: read_text(folder / name) for name in TOKENIZER_FILES if (folder / name).exists()
+    }
     if not any(name in tokenizer for name in VOCABULARIES):
-        raise UserError(f"`{folder}` must have a tokenizer ({' or '.join(VOCABULARIES)}), but has none.")
+        raise UserError(
+            f"`{folder}` must have a tokenizer ({' or '.join(VOCABULARIES)}), but has none."
+        )
     return hugging_face.Imported(PretrainedEncoder(config, tokenizer, state), left_out)
 
 
-def write_folder(encoder: PretrainedEncoder, folder: Path, head: hugging_face.Additions | None = None) -> None:
+def write_folder(
+    encoder: PretrainedEncoder, folder: Path, head: hugging_face.Additions | None = None
+) -> None:
     """Write a folder that `transformers` loads; see `write_model`."""
     values = encoder.config.for_hugging_face()
     base = "" if head is None else f"{encoder.config.model_type}."
-    tensors = {f"{base}{KEYS.hugging_face_key(name)}": value for name, value in encoder.state.items()}
+    tensors = {
+        f"{base}{KEYS.hugging_face_key(name)}": value for name, value in encoder.state.items()
+    }
     if head is not None:
         values = {**values, **head.values}
         tensors |= head.tensors
@@ -89,7 +107,9 @@ def write_folder(encoder: PretrainedEncoder, folder: Path, head: hugging_face.Ad
     hugging_face.write_model(folder, values, files, tensors)
 
 
-def classifier(config: EncoderConfig, weight: Tensor, bias: Tensor, labels: Sequence[str]) -> hugging_face.Additions:
+def classifier(
+    config: EncoderConfig, weight: Tensor, bias: Tensor, labels: Sequence[str]
+) -> hugging_face.Additions:
     """Return the additions of `…ForSequenceClassification` for a task's head.
 
     The head reads [CLS]'s own state.

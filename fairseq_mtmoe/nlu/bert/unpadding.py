@@ -30,8 +30,12 @@ class UnpaddedBatch:
     padding_mask: Tensor | None  # True at padding, (B, L); None without padding
     task_ids: LongTensor | None = None  # of the sentences, (B,); None if the model needs none
     packed: bool = False  # the stream is (1, T, H)
-    indices_T: Tensor | None = None  # index of each token among the B·L positions; None without padding
-    inverse_P: Tensor | None = None  # index of the token at each position, arbitrary at padding, (B·L,)
+    indices_T: Tensor | None = (
+        None  # index of each token among the B·L positions; None without padding
+    )
+    inverse_P: Tensor | None = (
+        None  # index of the token at each position, arbitrary at padding, (B·L,)
+    )
     firsts_only: bool = False  # the block outputs only each sentence's first token
 
     def unpad(self, values: Tensor) -> Tensor:
@@ -39,7 +43,9 @@ class UnpaddedBatch:
         if not self.packed:
             return values.transpose(0, 1)
         values = values.flatten(0, 1)
-        return (values if self.indices_T is None else values.index_select(0, self.indices_T)).unsqueeze(0)
+        return (
+            values if self.indices_T is None else values.index_select(0, self.indices_T)
+        ).unsqueeze(0)
 
     def pad(self, values: Tensor) -> Tensor:
         """Convert the stream to values by position, (B, L, …), arbitrary at padding."""

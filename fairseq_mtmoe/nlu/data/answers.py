@@ -54,19 +54,25 @@ def submission_of(name: str, row: TaskRow, split: str) -> Submission:
 
 def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
     """Return the names of all files of predictions for these tasks."""
-    return {submission_of(name, row, split).file for name, row in rows.items() for split in row.splits}
+    return {
+        submission_of(name, row, split).file for name, row in rows.items() for split in row.splits
+    }
 
 
 def expect_different_keys(name: str, form: Form, keys: Sequence[str]) -> None:
     """Check the keys of a set's predictions (UserError: several examples have the same one)."""
     if form is not Form.conll and len(set(keys)) < len(keys):  # CoNLL's form has no keys
         rule = f"`{name}: key` must be a field with a different value in each example"
-        raise UserError(f"{rule}, but several have {Counter(keys).most_common(1)[0][0]!r:.80} instead.")
+        raise UserError(
+            f"{rule}, but several have {Counter(keys).most_common(1)[0][0]!r:.80} instead."
+        )
 
 
 def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | int | float]) -> str:
     """Return the content of a file of predictions."""
-    return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True))))
+    return "".join(
+        f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True)))
+    )
 
 
 def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
@@ -74,7 +80,12 @@ def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
     numbered = [([int(part) for part in key.split("/")], label) for key, label in answers]
     for passage, passage_answers in groupby(numbered, lambda answer: answer[0][0]):
         questions: list[dict[str, Any]] = [
-            {"idx": question, "answers": [{"idx": numbers[2], "label": label} for numbers, label in question_answers]}
+            {
+                "idx": question,
+                "answers": [
+                    {"idx": numbers[2], "label": label} for numbers, label in question_answers
+                ],
+            }
             for question, question_answers in groupby(passage_answers, lambda answer: answer[0][1])
         ]
         yield json.dumps({"idx": passage, "passage": {"questions": questions}})
@@ -83,7 +94,8 @@ def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
 _FORMS: Mapping[Form, Callable[[Sequence[Answer]], Iterable[str]]] = {
     Form.tsv: lambda answers: ["index\tprediction", *(f"{key}\t{label}" for key, label in answers)],
     Form.jsonl: lambda answers: (  # a key that was a number in the file becomes one again
-        json.dumps({"idx": int(key) if NUMBER.fullmatch(key) else key, "label": label}) for key, label in answers
+        json.dumps({"idx": int(key) if NUMBER.fullmatch(key) else key, "label": label})
+        for key, label in answers
     ),
     Form.multirc: _multirc,
     Form.squad: lambda answers: [json.dumps(dict(answers))],

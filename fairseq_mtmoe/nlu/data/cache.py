@@ -25,12 +25,20 @@ from fairseq_mtmoe.nlu.data.windows import Passages, longest_question, tokenize_
 logger = logging.getLogger(__name__)
 
 FORM = 4  # version of the files; it changes when reading or tokenizing changes
-ARRAYS = tuple(field.name for field in fields(TokenizedSplit) if field.name not in ("names", "passages"))
+ARRAYS = tuple(
+    field.name for field in fields(TokenizedSplit) if field.name not in ("names", "passages")
+)
 NAMES = ("names_bytes", "names_starts")
 
 
 def tokenized_split(
-    root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
+    root: Path,
+    name: str,
+    row: TaskRow,
+    split: str,
+    tokenizer: TextTokenizer,
+    cache: Path,
+    labelled: bool = True,
 ) -> TokenizedSplit:
     """Return a split's tokens from the cache; if they are missing, tokenize the split and store them.
 
@@ -40,9 +48,17 @@ def tokenized_split(
 
     def make() -> dict[str, Any]:
         if row.stride is not None and row.stride > tokenizer.max_length:
-            raise_invalid(f"{name}: stride", f"at most the {tokenizer.max_length} tokens of a window", row.stride)
+            raise_invalid(
+                f"{name}: stride",
+                f"at most the {tokenizer.max_length} tokens of a window",
+                row.stride,
+            )
         is_span = row.kind is Kind.span
-        made = tokenize_windows(tokenizer, read(), row.stride) if is_span else tokenizer.tokenize(read())
+        made = (
+            tokenize_windows(tokenizer, read(), row.stride)
+            if is_span
+            else tokenizer.tokenize(read())
+        )
         arrays = {name: getattr(made, name) for name in ARRAYS}
         return arrays | dict(zip(NAMES, (made.names.tokens_T, made.names.starts_N), strict=True))
 
@@ -51,7 +67,9 @@ def tokenized_split(
     values: dict[str, Any] = {field: arrays[field] for field in ARRAYS}
     values |= {field: int(values[field]) for field in ("num_truncated", "num_lost")}
     passages = Passages(read, tokenizer) if row.kind is Kind.span else None
-    tokens = TokenizedSplit(**values, names=Strings(*(arrays[field] for field in NAMES)), passages=passages)
+    tokens = TokenizedSplit(
+        **values, names=Strings(*(arrays[field] for field in NAMES)), passages=passages
+    )
     for sentence in _losses(row, tokenizer, tokens):
         logger.warning(f"{name}, {split}: {sentence}")
     return tokens
@@ -62,7 +80,9 @@ def _losses(row: TaskRow, tokenizer: TextTokenizer, split: TokenizedSplit) -> It
         lost = f"the answers of {split.num_lost} of {len(split)} questions fit into no window"
         yield f"{lost}: these questions are trained without an answer"
     if split.num_truncated:
-        is_span = row.kind is Kind.span  # its sequences are windows, and only questions are truncated
+        is_span = (
+            row.kind is Kind.span
+        )  # its sequences are windows, and only questions are truncated
         what, count = ("questions", len(split)) if is_span else ("texts", len(split.starts_S) - 1)
         most = longest_question(tokenizer) if is_span else tokenizer.max_length
         yield f"{split.num_truncated} {what} ({split.num_truncated / count:.1%}) are truncated to {most} tokens"
@@ -76,7 +96,10 @@ def stored_arrays(
 ) -> Mapping[str, NDArray[Any]]:  # fmt: skip
     """Return a split's arrays from the cache; remake them if file sizes or times, row, `form` or `parts` change."""
     files = source_files(root, row, split)
-    states = [(os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    states = [
+        (os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns)
+        for file in files
+    ]
     key = digest_of(json.dumps([states, [form, asdict(row), split, *parts]], default=str))
     path = cache / f"{name}.{split.replace('/', '.')}.{kind}{key[:16]}.npz"
     stored = _load(path, arrays)

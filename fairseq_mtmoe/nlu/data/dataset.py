@@ -25,7 +25,9 @@ class TaskDataset(FairseqDataset):
     def __init__(self, split: TokenizedSplit) -> None:
         super().__init__()
         self.split = split
-        self._row_offsets_E = np.arange(split.num_rows + 1) if split.has_windows else split.row_offsets_E
+        self._row_offsets_E = (
+            np.arange(split.num_rows + 1) if split.has_windows else split.row_offsets_E
+        )
         longest_E = np.maximum.reduceat(np.diff(split.starts_S), self._row_offsets_E[:-1])
         self.sizes: NDArray[np.int64] = (longest_E * np.diff(self._row_offsets_E)).reshape(-1, 1)
 
@@ -50,7 +52,9 @@ class TaskDataset(FairseqDataset):
             label = np.where(first_W >= 0, split.tags_W[words], np.nan)
             spans = np.stack([first_W, np.where(first_W < 0, first_W, first_W + 1)], axis=1)
         else:
-            label = split.is_correct_S[sequences] if len(split.is_correct_S) else split.labels_E[index]
+            label = (
+                split.is_correct_S[sequences] if len(split.is_correct_S) else split.labels_E[index]
+            )
             spans = split.spans_EW[index]
         starts = split.starts_S[sequences.start : sequences.stop + 1]
         return {
@@ -79,7 +83,9 @@ class TaskCollate:
         `candidates` (E,) is each example's number of rows.
         """
         examples = [example for _, example in items]
-        tokens = [torch.from_numpy(sequence) for example in examples for sequence in example["tokens"]]
+        tokens = [
+            torch.from_numpy(sequence) for example in examples for sequence in example["tokens"]
+        ]
         lengths = [len(sequence) for sequence in tokens]
         width = max(lengths)
         src_tokens = torch.full((len(tokens), width), self.padding, dtype=torch.long)
@@ -87,7 +93,9 @@ class TaskCollate:
             row[: len(sequence)] = sequence
         candidates = torch.tensor([len(example["tokens"]) for example in examples])
         rows, spans, target = self._by_task(items, candidates)
-        seconds = torch.tensor([second for example in examples for second in example["seconds"]]).unsqueeze(1)
+        seconds = torch.tensor(
+            [second for example in examples for second in example["seconds"]]
+        ).unsqueeze(1)
         position = torch.arange(width)
         # 1 from the second text to the end
         segments = (position >= seconds) & (position < torch.tensor(lengths).unsqueeze(1))
@@ -114,7 +122,9 @@ class TaskCollate:
             of_task.setdefault(self.tasks[number], []).append((start, example))
         rows, spans, target = {}, {}, {}
         for task, examples in of_task.items():
-            numbers = [np.arange(start, start + len(example["tokens"])) for start, example in examples]
+            numbers = [
+                np.arange(start, start + len(example["tokens"])) for start, example in examples
+            ]
             rows[task] = _filled_up(numbers, NO_CANDIDATE).long()
             spans[task] = _filled_up([example["spans"] for _, example in examples], NO_WORD).long()
             # float64, as fairseq rounds float32 to half precision with `--bf16` or `--fp16`, targets included.
@@ -126,7 +136,9 @@ def _filled_up(values: Sequence[NDArray[np.generic]], filling: float) -> Tensor:
     """Stack the examples' values, (E, …) float64, filling rows up to the longest."""
     if all(np.ndim(value) == 0 for value in values):
         return torch.from_numpy(np.array(values, dtype=np.float64))
-    filled = np.full((len(values), max(map(len, values)), *np.shape(values[0])[1:]), filling, dtype=np.float64)
+    filled = np.full(
+        (len(values), max(map(len, values)), *np.shape(values[0])[1:]), filling, dtype=np.float64
+    )
     for row, value in zip(filled, values, strict=True):
         row[: len(value)] = value
     return torch.from_numpy(filled)

@@ -23,7 +23,9 @@ from fairseq_mtmoe.nlu.data.table import Format, Source
 DOCUMENT = "-DOCSTART-"
 COMMENT = "# "  # begins a comment, or a word
 PLACEHOLDER = "@placeholder"  # for an entity in ReCoRD's queries
-HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")  # in ReCoRD's passages, with or without the end of a sentence
+HIGHLIGHT = re.compile(
+    r"([.?!\"'])?\n@highlight\n"
+)  # in ReCoRD's passages, with or without the end of a sentence
 WORD_LABEL = re.compile(r"O|[BI]-\S+")
 LABEL_FIELD = "label"
 
@@ -60,9 +62,13 @@ class Lines:
             with open_text(path, "rt", encoding=encoding, newline="\n") as file:
                 yield from file
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise UserError(f"`{path}` must be a whole gzip file, but {first_line(error)}.") from error
+            raise UserError(
+                f"`{path}` must be a whole gzip file, but {first_line(error)}."
+            ) from error
         except LookupError as error:
-            raise UserError(f"The encoding of `{path}` must be one of texts that Python knows, but is not.") from error
+            raise UserError(
+                f"The encoding of `{path}` must be one of texts that Python knows, but is not."
+            ) from error
         except UnicodeDecodeError as error:
             wrong_byte = error.object[error.start]
             raise UserError(
@@ -101,7 +107,9 @@ class Record:
         values = self.fields.get(name)
         if not isinstance(values, list) or not all(type(item) is kind for item in values):
             says = f"{values!r:.80}" if name in self.fields else self.names
-            raise self.wrong(f"must have a list of {kind.__name__} in the field {name}, but has {says}")
+            raise self.wrong(
+                f"must have a list of {kind.__name__} in the field {name}, but has {says}"
+            )
         return values
 
 
@@ -116,9 +124,13 @@ def records(lines: Lines) -> Iterator[Record]:
 def _from_csv(lines: Lines) -> Numbered:
     reader = csv.reader(lines.whole(), strict=True)
     try:
-        yield from _with_columns(lines, lines.source.columns, ((reader.line_num, row) for row in reader))
+        yield from _with_columns(
+            lines, lines.source.columns, ((reader.line_num, row) for row in reader)
+        )
     except csv.Error as error:
-        raise lines.wrong(reader.line_num, f"must be comma-separated values, but {error}") from error
+        raise lines.wrong(
+            reader.line_num, f"must be comma-separated values, but {error}"
+        ) from error
 
 
 def _from_tsv(lines: Lines) -> Numbered:
@@ -126,13 +138,17 @@ def _from_tsv(lines: Lines) -> Numbered:
     return _with_columns(lines, lines.source.columns, rows)
 
 
-def _with_columns(lines: Lines, columns: list[str], rows: Iterator[tuple[int, list[str]]]) -> Numbered:
+def _with_columns(
+    lines: Lines, columns: list[str], rows: Iterator[tuple[int, list[str]]]
+) -> Numbered:
     """Yield the records of rows, of which those of empty lines are empty; without `columns` the first is the header."""
     if not columns:
         columns = next((row for _, row in rows if row), [])
     named_columns = list(filter(None, columns))
     if len(set(named_columns)) < len(named_columns):
-        raise lines.wrong(1, f"must have different names of columns, but has {', '.join(named_columns):.80}")
+        raise lines.wrong(
+            1, f"must have different names of columns, but has {', '.join(named_columns):.80}"
+        )
     for number, row in rows:
         if not row:
             if len(columns) == 1:  # an example without text; elsewhere the line is no example
@@ -152,7 +168,9 @@ def _from_jsonl(lines: Lines) -> Numbered:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise lines.wrong(number, f"must be an object in JSON, but {first_line(error)}") from error
+            raise lines.wrong(
+                number, f"must be an object in JSON, but {first_line(error)}"
+            ) from error
         if not isinstance(record, dict):
             raise lines.wrong(number, f"must be an object in JSON, but is {type(record).__name__}")
         yield number, record
@@ -163,7 +181,9 @@ def _from_objects(what: str, parts_of: Callable[[Any], Iterator[Fields]], lines:
         yield from _parts(lines, number, record, what, parts_of)
 
 
-def _parts(lines: Lines, number: int, record: Any, what: str, parts_of: Callable[[Any], Iterator[Fields]]) -> Numbered:
+def _parts(
+    lines: Lines, number: int, record: Any, what: str, parts_of: Callable[[Any], Iterator[Fields]]
+) -> Numbered:
     try:
         for part in parts_of(record):
             yield number, part
@@ -183,7 +203,9 @@ def _multirc(record: Any) -> Iterator[Fields]:
                 "passage": text,
                 "question": question["question"],
                 "answer": answer["text"],
-                "paragraph": text.replace("<br>", " ").replace("<b>", "").replace("</b>", ""),  # as T5 reads it
+                "paragraph": text.replace("<br>", " ")
+                .replace("<b>", "")
+                .replace("</b>", ""),  # as T5 reads it
                 "key": f"{record['idx']}/{question['idx']}/{answer['idx']}",  # an answer's id in submissions
             }
 
@@ -213,7 +235,10 @@ def _wsc(record: Any) -> Iterator[Fields]:
     spans = [_words_at(text, target[f"span{n}_index"], target[f"span{n}_text"]) for n in (1, 2)]
     (start1, end1), (start2, end2) = spans
     # As T5 reads and writes it: the pronoun between asterisks, and the noun.
-    asked = {"marked": f"{text[:start2]}*{text[start2:end2]}*{text[end2:]}", "noun": text[start1:end1]}
+    asked = {
+        "marked": f"{text[:start2]}*{text[start2:end2]}*{text[end2:]}",
+        "noun": text[start1:end1],
+    }
     yield {**record, "start1": start1, "end1": end1, "start2": start2, "end2": end2, **asked}
 
 
@@ -233,7 +258,9 @@ def _from_squad(lines: Lines) -> Numbered:
     try:
         questions = list(_questions(json.loads(content)["data"]))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise UserError(f"`{lines.path}` must be in SQuAD's format, articles of paragraphs, but is not.") from error
+        raise UserError(
+            f"`{lines.path}` must be in SQuAD's format, articles of paragraphs, but is not."
+        ) from error
     for number, question in enumerate(questions, 1):
         yield from _parts(lines, number, question, "a question with its answers", _squad)
 
@@ -259,7 +286,11 @@ def _mrqa(record: Any) -> Iterator[Fields]:
     if "header" in record and "qas" not in record:
         return
     for question in record["qas"]:
-        fields = {"context": record["context"], "question": question["question"], "id": question["qid"]}
+        fields = {
+            "context": record["context"],
+            "question": question["question"],
+            "id": question["qid"],
+        }
         answers = question.get("answers")
         spans = [
             (answer["text"], start, last + 1)  # the file has the last character, not the end
@@ -282,7 +313,10 @@ def _from_conll(lines: Lines) -> Numbered:
         fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         if not line.strip() or fields[0] == DOCUMENT:
             if sentence:
-                yield first, dict(zip(columns, map(list, zip(*sentence, strict=True)), strict=False))
+                yield (
+                    first,
+                    dict(zip(columns, map(list, zip(*sentence, strict=True)), strict=False)),
+                )
             sentence = []
             continue
         if not sentence:
@@ -292,7 +326,9 @@ def _from_conll(lines: Lines) -> Numbered:
             first = number
         width = width or len(fields)
         if len(fields) != width or width not in (len(columns), len(columns) - 1):
-            raise lines.wrong(number, f"must have the fields {', '.join(columns)}, but has {len(fields)} fields")
+            raise lines.wrong(
+                number, f"must have the fields {', '.join(columns)}, but has {len(fields)} fields"
+            )
         sentence.append(fields)
 
 
@@ -305,7 +341,9 @@ def _from_whole_file(lines: Lines) -> Numbered:
 
 
 def _from_texts(lines: Lines) -> Numbered:
-    return _with_columns(lines, ["text"], ((number, [line] if line else []) for number, line in lines.numbered()))
+    return _with_columns(
+        lines, ["text"], ((number, [line] if line else []) for number, line in lines.numbered())
+    )
 
 
 _READERS: Mapping[Format, Callable[[Lines], Numbered]] = {

@@ -19,7 +19,11 @@ from fairseq_mtmoe.nlu.data.tokenizing import TokenizedSplit
 
 logger = logging.getLogger(__name__)
 
-OF_WINDOWS = ("passages_S2", "offsets_S", "answers_S2")  # a span split's fields with a row per sequence
+OF_WINDOWS = (
+    "passages_S2",
+    "offsets_S",
+    "answers_S2",
+)  # a span split's fields with a row per sequence
 GROUPS = 10  # strata of a regression's values
 
 Split = TypeVar("Split", bound=TokenizedSplit | TextSplit)
@@ -73,7 +77,9 @@ def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
     return {name: found.get(name, common) for name in tasks}
 
 
-def drawn_examples(labels_E: NDArray[np.float64], count: int, seed: int, is_regression: bool) -> NDArray[np.int64]:
+def drawn_examples(
+    labels_E: NDArray[np.float64], count: int, seed: int, is_regression: bool
+) -> NDArray[np.int64]:
     """Return the numbers of `count` examples, drawn as by `few_of` (UserError: fewer than labels)."""
     strata_E = _strata(labels_E, is_regression, min(GROUPS, count))
     num_strata = len(np.unique(strata_E))
@@ -99,7 +105,9 @@ def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) 
     """
     kept_E = np.zeros(len(split), dtype=bool)
     kept_E[stratified_share(_strata(split.labels_E, is_regression, GROUPS), share, seed)] = True
-    candidates_E, lengths_S, counts_E = map(np.diff, (split.row_offsets_E, split.starts_S, split.word_starts_E))
+    candidates_E, lengths_S, counts_E = map(
+        np.diff, (split.row_offsets_E, split.starts_S, split.word_starts_E)
+    )
     kept_S = np.repeat(kept_E, candidates_E)
     has_words = len(counts_E) > 0
     kept_W = np.repeat(kept_E, counts_E) if has_words else np.empty(0, dtype=bool)
@@ -112,7 +120,9 @@ def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) 
         row_offsets_E=ends(candidates_E[kept_E]),
         labels_E=split.labels_E[kept_E],
         is_correct_S=split.is_correct_S[kept_S] if len(split.is_correct_S) else split.is_correct_S,
-        names=split.names.chosen(np.flatnonzero(kept_W if has_words else kept_S)) if len(split.names) else split.names,
+        names=split.names.chosen(np.flatnonzero(kept_W if has_words else kept_S))
+        if len(split.names)
+        else split.names,
         words_W=split.words_W[kept_W],
         tags_W=split.tags_W[kept_W],
         word_starts_E=ends(counts_E[kept_E]) if has_words else split.word_starts_E,

@@ -14,12 +14,25 @@ from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.files import regular_file
 from fairseq_mtmoe.nlu.data.answers import normalized
 from fairseq_mtmoe.nlu.data.formats import Lines, Record, records
-from fairseq_mtmoe.nlu.data.table import BY_LABEL, FORM_FIELD, Format, Kind, Source, TaskRow, TextForm
+from fairseq_mtmoe.nlu.data.table import (
+    BY_LABEL,
+    FORM_FIELD,
+    Format,
+    Kind,
+    Source,
+    TaskRow,
+    TextForm,
+)
 from fairseq_mtmoe.nlu.data.token_runs import whole_characters
 
 logger = logging.getLogger(__name__)
 
-FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # folders of unpacked benchmarks below the data directory
+FOLDERS = (
+    "",
+    "GLUE",
+    "SuperGLUE",
+    "glue_data",
+)  # folders of unpacked benchmarks below the data directory
 FIELD = re.compile(r"\{(\w+)\}")
 WITHOUT_LABELS = "`mtmoe predict` writes predictions for data without labels"
 NO_LABEL = ("", "?", "-1")  # in some copies of a benchmark, in place of unknown labels
@@ -39,9 +52,13 @@ class Example:
     """An example of a task before tokenization; test data has no label, `right`, `answers` and `tags`."""
 
     candidates: tuple[tuple[str, ...], ...]  # one or two texts; in a ranking for each choice
-    label: int | float | None  # class, from 0; first right choice; regression's value; whether a word has a label
+    label: (
+        int | float | None
+    )  # class, from 0; first right choice; regression's value; whether a word has a label
     key: str  # id in a benchmark's submission
-    spans: tuple[Span, ...] = ()  # in `candidates[0]`: the words that the example is about, or the answers
+    spans: tuple[
+        Span, ...
+    ] = ()  # in `candidates[0]`: the words that the example is about, or the answers
     right: tuple[int, ...] = ()  # ranking: all right choices
     names: tuple[str, ...] = ()  # open ranking: each candidate's name in a submission
     answers: tuple[str, ...] = ()  # question about a passage: right answers
@@ -53,7 +70,9 @@ class Example:
 
 def expect_files(root: Path, rows: Iterable[TaskRow], split: str) -> None:
     """Check that all sets of a split exist (UserError: some are missing; it names the files of all tasks)."""
-    missing = [(row, key) for row in rows for key in row.sets(split) if not is_there(root, row, key)]
+    missing = [
+        (row, key) for row in rows for key in row.sets(split) if not is_there(root, row, key)
+    ]
     if missing:
         raise _missing(root, missing)
 
@@ -64,17 +83,24 @@ def is_there(root: Path, row: TaskRow, split: str) -> bool:
 
 
 def _missing(root: Path, sets: Sequence[tuple[TaskRow, str]]) -> UserError:
-    files = [" or ".join(source.file for source in row.splits.get(key, [])) or "nothing" for row, key in sets]
+    files = [
+        " or ".join(source.file for source in row.splits.get(key, [])) or "nothing"
+        for row, key in sets
+    ]
     titles = ", ".join(dict.fromkeys(row.title for row, _ in sets))
     splits = " and ".join(dict.fromkeys(key.partition("/")[0] for _, key in sets))
     are = "is" if len(files) == 1 else "are"
-    return UserError(f"`{root}` must have the {splits} data of {titles}, but {', '.join(files)} {are} missing.")
+    return UserError(
+        f"`{root}` must have the {splits} data of {titles}, but {', '.join(files)} {are} missing."
+    )
 
 
 def _find(root: Path, row: TaskRow, split: str) -> tuple[Path, Source] | None:
     """Return the folder and source of a split that exists; the first of several."""
     places = ((root / folder, source) for source in row.splits.get(split, []) for folder in FOLDERS)
-    return next(((folder, source) for folder, source in places if _files(folder, source, row.labels)), None)
+    return next(
+        ((folder, source) for folder, source in places if _files(folder, source, row.labels)), None
+    )
 
 
 def _source(root: Path, row: TaskRow, split: str) -> tuple[Path, Source]:
@@ -91,12 +117,16 @@ def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
     return [path for path, _ in _files(folder, source, row.labels)] + ids
 
 
-def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_text: bool = False) -> list[Example]:
+def read_split(
+    root: Path, row: TaskRow, split: str, labelled: bool = True, as_text: bool = False
+) -> list[Example]:
     """Return the examples of a split, in the order of its file."""
     folder, source = _source(root, row, split)
     label_examples: dict[str | None, list[Example]] = {}  # a label may have many files
     for path, label in _files(folder, source, row.labels):
-        lines = Lines(path, source, label, row.skip_ragged, skip_unfound=split.partition("/")[0] == "train")
+        lines = Lines(
+            path, source, label, row.skip_ragged, skip_unfound=split.partition("/")[0] == "train"
+        )
         file_examples = [
             _with_text(record, row.text_form, example) if as_text and row.text_form else example
             for record in _chosen(folder, source, records(lines))
@@ -107,10 +137,16 @@ def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_t
             logger.warning(f"{path}: {count} examples are left out: {why}")
     read = [example for examples in label_examples.values() for example in _part(examples, source)]
     if not read:
-        raise UserError(f"`{folder / source.file}` must have examples of {row.title}, but has none.")
+        raise UserError(
+            f"`{folder / source.file}` must have examples of {row.title}, but has none."
+        )
     if source.count and len(read) != source.count:
-        logger.warning(f"{folder / source.file} has {len(read)} examples, but the authors' file has {source.count}")
-    return [example if example.key else replace(example, key=str(n)) for n, example in enumerate(read)]
+        logger.warning(
+            f"{folder / source.file} has {len(read)} examples, but the authors' file has {source.count}"
+        )
+    return [
+        example if example.key else replace(example, key=str(n)) for n, example in enumerate(read)
+    ]
 
 
 def _files(folder: Path, source: Source, labels: list[str]) -> list[tuple[Path, str | None]]:
@@ -187,22 +223,30 @@ def _open_ranking(record: Record, row: TaskRow, labelled: bool, asked: Example) 
     choices = record.items(row.choices[0], str)
     names = record.items(row.names, str) if row.names else choices
     if not choices or len(names) != len(choices):
-        raise record.wrong(f"must have candidates, and a name for each, but has {len(choices)} and {len(names)}")
+        raise record.wrong(
+            f"must have candidates, and a name for each, but has {len(choices)} and {len(names)}"
+        )
     right: list[int] = []
     if labelled:
         _expect_label(record, row)
         right = sorted(set(record.items(row.label, int)))
         if not right or not 0 <= right[0] <= right[-1] < len(choices):
-            raise record.wrong(f"must list the right ones of {len(choices)} candidates, from 0, but has {right}")
+            raise record.wrong(
+                f"must list the right ones of {len(choices)} candidates, from 0, but has {right}"
+            )
     candidates = tuple((*asked.candidates[0], choice) for choice in choices)
-    return Example(candidates, right[0] if right else None, asked.key, right=tuple(right), names=tuple(names))
+    return Example(
+        candidates, right[0] if right else None, asked.key, right=tuple(right), names=tuple(names)
+    )
 
 
 def _question(record: Record, asked: Example) -> Example | None:
     """Return a question about a passage with its answers; None if it is left out, as there is nothing to learn."""
     answers = record.fields["answers"]
     if answers is None:
-        raise record.wrong(f"must have answers to be trained or scored on, but has none; {WITHOUT_LABELS}")
+        raise record.wrong(
+            f"must have answers to be trained or scored on, but has none; {WITHOUT_LABELS}"
+        )
     if not answers:
         record.lines.left_out["the question has no answer"] += 1
         return None
@@ -224,7 +268,9 @@ def _answer_spans(record: Record, passage: str) -> tuple[Span, ...]:
         if text == answer or _letters(text) == _letters(answer):
             spans.append(Span(1, start, end))
         elif record.lines.source.format is Format.squad:
-            raise record.wrong(f"an answer must be {text!r:.80} at its place, but is {answer!r:.80} instead")
+            raise record.wrong(
+                f"an answer must be {text!r:.80} at its place, but is {answer!r:.80} instead"
+            )
     return tuple(spans)
 
 
@@ -243,7 +289,9 @@ def _labelled_words(record: Record, row: TaskRow, labelled: bool, key: str) -> E
     _expect_label(record, row)
     labels = record.items(row.label, str)
     if len(labels) != len(words):
-        raise record.wrong(f"must have a label for each of {len(words)} words, but has {len(labels)}")
+        raise record.wrong(
+            f"must have a label for each of {len(words)} words, but has {len(labels)}"
+        )
     for n, label in enumerate(labels):
         if label not in row.labels:
             number = record.number + n * (record.lines.source.format is Format.conll)
@@ -298,7 +346,11 @@ def _spans(record: Record, row: TaskRow, texts: Sequence[str]) -> tuple[Span, ..
     spans = []
     for words in row.words:
         start, end = record.text(words.start), record.text(words.end)
-        if not (start.isdecimal() and end.isdecimal() and int(start) < int(end) <= len(texts[words.text])):
+        if not (
+            start.isdecimal()
+            and end.isdecimal()
+            and int(start) < int(end) <= len(texts[words.text])
+        ):
             raise record.wrong(f"must give a word's place in the text, but gives {start} to {end}")
         spans.append(Span(words.text, int(start), int(end)))
     return tuple(spans)

@@ -24,7 +24,10 @@ NAME = re.compile(r"[A-Za-z0-9_-]+")
 FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have field names of several words
 ENTITY_LABEL = re.compile(r"[BI]-.+")
 SPLITS = ("train", "valid", "test")
-_CHECKED = {"extra": "forbid", "coerce_numbers_to_str": True}  # pydantic's configuration: labels may be numbers
+_CHECKED = {
+    "extra": "forbid",
+    "coerce_numbers_to_str": True,
+}  # pydantic's configuration: labels may be numbers
 
 # Whether the rule holds, the field, the rule's text, and the wrong value if it is not the field's.
 Rule = tuple[bool, str, str] | tuple[bool, str, str, object]
@@ -107,10 +110,18 @@ class Source:
         has_columns = bool(self.columns) or not is_conll
         yield has_columns, "columns", "the fields of a line, including the word's and the label's"
         is_named = ("{label}" in self.file) == (self.format in BY_LABEL)
-        yield is_named, "file", "a name with {label} if there is a file for each label, and only then"
+        yield (
+            is_named,
+            "file",
+            "a name with {label} if there is a file for each label, and only then",
+        )
         is_asked = (self.format in QUESTIONS) == (row.kind is Kind.span)
         yield is_asked, "format", "squad or mrqa for a span task, and only there"
-        yield not is_conll or row.kind is Kind.word_labels, "format", "another one if words have no labels"
+        yield (
+            not is_conll or row.kind is Kind.word_labels,
+            "format",
+            "another one if words have no labels",
+        )
 
 
 @dataclass
@@ -127,12 +138,22 @@ class Submission:
         """Yield the rules for the fields."""
         count, form = len(row.labels), self.form
         yield Path(self.file).name == self.file, "file", "a file name without folders"
-        yield not self.labels or len(self.labels) == count, "labels", f"as many as the task's, {count}"
+        yield (
+            not self.labels or len(self.labels) == count,
+            "labels",
+            f"as many as the task's, {count}",
+        )
         is_labelled = (form is Form.conll) == (row.kind is Kind.word_labels)
         yield is_labelled, "form", "conll if words have labels, and only then"
-        has_keys = form is not Form.multirc or all(one.format is Format.multirc for one in row.splits[split])
+        has_keys = form is not Form.multirc or all(
+            one.format is Format.multirc for one in row.splits[split]
+        )
         yield has_keys, "form", "a form with one key per example, as the files are not MultiRC's"
-        yield (form is Form.squad) == (row.kind is Kind.span), "form", "squad for a span task, and only there"
+        yield (
+            (form is Form.squad) == (row.kind is Kind.span),
+            "form",
+            "squad for a span task, and only there",
+        )
 
 
 @dataclass
@@ -203,8 +224,17 @@ class TaskRow:
 
     def rules(self) -> Iterator[Rule]:
         """Yield the rules for the fields."""
-        wrong = [name for name, sources in self.splits.items() if name.partition("/")[0] not in SPLITS or not sources]
-        yield not wrong, "splits", f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files", wrong
+        wrong = [
+            name
+            for name, sources in self.splits.items()
+            if name.partition("/")[0] not in SPLITS or not sources
+        ]
+        yield (
+            not wrong,
+            "splits",
+            f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files",
+            wrong,
+        )
         sets, others = self.sets("test"), self.submissions.keys() - self.sets("test")
         rule = f"for sets of the test data ({', '.join(sets) or 'there are none'})"
         yield not others, "submissions", rule, sorted(others)
@@ -214,11 +244,20 @@ class TaskRow:
         yield is_ranking == bool(self.choices), "choices", "given in a ranking, and only there"
         count = 1 if self.is_open else len(self.labels)
         fits = not is_ranking or len(self.choices) == count
-        yield fits, "choices", "a field for each label, or one that lists the candidates if there are no labels"
+        yield (
+            fits,
+            "choices",
+            "a field for each label, or one that lists the candidates if there are no labels",
+        )
         indices = [word.text for word in self.words]
         are_there = all(0 <= index < num_texts for index in indices)
         is_pair = len(indices) == (2 if self.kind is Kind.word_pair else 0)
-        yield is_pair and are_there, "words", "two in the texts of a word pair, and none elsewhere", indices
+        yield (
+            is_pair and are_there,
+            "words",
+            "two in the texts of a word pair, and none elsewhere",
+            indices,
+        )
 
     def _rules_of_kind(self) -> Iterator[Rule]:
         texts, labels, bounds = self.texts, self.labels, self.bounds
@@ -227,8 +266,16 @@ class TaskRow:
             yield is_range, "bounds", "the smallest and the largest value of a regression"
         elif self.kind is Kind.span:
             are_two = len(texts) == 2 and not labels
-            yield are_two, "texts", "the question and the passage of a span task, which has no labels"
-            yield self.stride is None or self.stride >= 1, "stride", "a number of tokens, at least 1"
+            yield (
+                are_two,
+                "texts",
+                "the question and the passage of a span task, which has no labels",
+            )
+            yield (
+                self.stride is None or self.stride >= 1,
+                "stride",
+                "a number of tokens, at least 1",
+            )
         else:
             are_different = len(set(labels)) == len(labels) and (self.is_open or len(labels) >= 2)
             yield are_different, "labels", "at least two different labels"
@@ -236,7 +283,12 @@ class TaskRow:
             yield len(texts) == 1, "texts", "the field with the words, as each word has a label"
             wrong = [label for label in labels[1:] if not ENTITY_LABEL.fullmatch(label)]
             is_bio = labels[0] == "O" and not wrong
-            yield is_bio, "labels", "O, followed by B- and I- with entity types", (wrong or labels)[0]
+            yield (
+                is_bio,
+                "labels",
+                "O, followed by B- and I- with entity types",
+                (wrong or labels)[0],
+            )
 
 
 def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
@@ -273,7 +325,9 @@ def _own_rows() -> dict[str, TaskRow]:
 
 def _rows_of(path: Path, before: Mapping[str, TaskRow]) -> dict[str, TaskRow]:
     rows: dict[str, TaskRow] = {}
-    for name, fields in read_mapping(path, "a table of tasks", "names, and their fields below them").items():
+    for name, fields in read_mapping(
+        path, "a table of tasks", "names, and their fields below them"
+    ).items():
         rows[name] = _row(path, name, fields, {**before, **rows})
     for name, row in rows.items():
         _expect(f"{path}: {name}", row, _rules_of_head(row, {**before, **rows}))
@@ -335,7 +389,11 @@ def _reorder(fields: Mapping[str, Any], labels: Sequence[str]) -> None:
         return
     order = [fields["labels"].index(label) for label in labels]
     form, submissions = fields["text_form"] or {"writes": []}, fields["submissions"].values()
-    for entries in (form["writes"], fields["choices"], *(submission["labels"] for submission in submissions)):
+    for entries in (
+        form["writes"],
+        fields["choices"],
+        *(submission["labels"] for submission in submissions),
+    ):
         if len(entries) == len(order):
             entries[:] = [entries[number] for number in order]
 
@@ -345,7 +403,11 @@ def _expect(where: str, part: object, rules: Iterable[Rule]) -> None:
     for holds, name, rule, *wrong in rules:
         if not holds:
             value = wrong[0] if wrong else getattr(part, name)
-            raise_invalid(f"{where}: {name}" if name else where, rule, value.name if isinstance(value, Enum) else value)
+            raise_invalid(
+                f"{where}: {name}" if name else where,
+                rule,
+                value.name if isinstance(value, Enum) else value,
+            )
 
 
 def _rules_of_head(row: TaskRow, rows: Mapping[str, TaskRow]) -> Iterator[Rule]:

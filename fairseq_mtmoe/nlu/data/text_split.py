@@ -27,7 +27,15 @@ from fairseq_mtmoe.nlu.data.token_runs import TokenRuns, whole_characters
 logger = logging.getLogger(__name__)
 
 FORM = 2  # version of the files in the cache
-ARRAYS = ("sources_T", "source_starts_E", "targets_T", "target_starts_E", "labels_E", "keys_E", "num_truncated")
+ARRAYS = (
+    "sources_T",
+    "source_starts_E",
+    "targets_T",
+    "target_starts_E",
+    "labels_E",
+    "keys_E",
+    "num_truncated",
+)
 TRUE = 1  # the label of a referent
 PADDING, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # T5's pieces 0, 1 and 2
 
@@ -42,7 +50,9 @@ class Pieces:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
             list(self)  # raises for a damaged piece
         except Exception as error:  # the library raises nothing more precise
-            raise UserError(f"`spiece.model` must be a SentencePiece model, but {first_line(error)}.") from error
+            raise UserError(
+                f"`spiece.model` must be a SentencePiece model, but {first_line(error)}."
+            ) from error
         special_ids = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())
         if special_ids != (self.padding, self.end, self.unknown):
             raise UserError(
@@ -143,7 +153,11 @@ def answer_texts_of(row: TaskRow, example: Example) -> list[str]:
         return [example.names[number] for number in example.right]
     if example.label is None:
         return []
-    return [stepped(example.label, form.step) if row.kind is Kind.regression else label_texts(row)[int(example.label)]]
+    return [
+        stepped(example.label, form.step)
+        if row.kind is Kind.regression
+        else label_texts(row)[int(example.label)]
+    ]
 
 
 def stepped(value: float, step: float) -> str:
@@ -158,7 +172,9 @@ def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
     if form_of(row).referent:
         return [example for example in examples if example.label == TRUE]
     if row.is_open:
-        return [replace(example, right=(number,)) for example in examples for number in example.right]
+        return [
+            replace(example, right=(number,)) for example in examples for number in example.right
+        ]
     return list(examples)
 
 
@@ -178,9 +194,13 @@ def text_split(
     def make() -> dict[str, NDArray[np.generic]]:
         examples = read()
         right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
-        sources, cut_sources = tokenizer.pieces.runs([example.reads for example in examples], tokenizer.max_source)
+        sources, cut_sources = tokenizer.pieces.runs(
+            [example.reads for example in examples], tokenizer.max_source
+        )
         targets, cut_targets = tokenizer.pieces.runs(right, tokenizer.max_target)
-        if form_of(row).referent:  # a noun that the pronoun does not refer to gets no target, and no loss
+        if form_of(
+            row
+        ).referent:  # a noun that the pronoun does not refer to gets no target, and no loss
             sizes_E = targets.lengths_N * np.array([example.label == TRUE for example in examples])
             targets = targets.chosen(np.arange(len(examples)), sizes_E)
         return {
@@ -188,7 +208,9 @@ def text_split(
             "source_starts_E": sources.starts_N,
             "targets_T": targets.tokens_T,
             "target_starts_E": targets.starts_N,
-            "labels_E": np.array([np.nan if example.label is None else example.label for example in examples]),
+            "labels_E": np.array(
+                [np.nan if example.label is None else example.label for example in examples]
+            ),
             "keys_E": np.array([example.key for example in examples]),
             "num_truncated": np.array(cut_sources + cut_targets),
         }
@@ -196,13 +218,25 @@ def text_split(
     is_training_set = labelled and split.partition("/")[0] == "train"
     is_taught = is_training_set and not evaluates
     scored = ("evaluates",) if is_training_set and evaluates else ()
-    parts = (tokenizer.pieces.fingerprint, tokenizer.max_source, tokenizer.max_target, labelled, *scored)
+    parts = (
+        tokenizer.pieces.fingerprint,
+        tokenizer.max_source,
+        tokenizer.max_target,
+        labelled,
+        *scored,
+    )
     arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
-    sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (arrays[name] for name in ARRAYS)
+    sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (
+        arrays[name] for name in ARRAYS
+    )
     if num_truncated:  # whether tokenized now or before
         cut = f"{num_truncated} texts and answers of {len(labels_E)} examples are truncated"
-        logger.warning(f"{name}, {split}: {cut}, to {tokenizer.max_source} and {tokenizer.max_target} tokens")
-    return TextSplit(TokenRuns(sources, source_starts), TokenRuns(targets, target_starts), labels_E, keys_E, read)
+        logger.warning(
+            f"{name}, {split}: {cut}, to {tokenizer.max_source} and {tokenizer.max_target} tokens"
+        )
+    return TextSplit(
+        TokenRuns(sources, source_starts), TokenRuns(targets, target_starts), labels_E, keys_E, read
+    )
 
 
 class TextDataset(FairseqDataset):
@@ -211,13 +245,17 @@ class TextDataset(FairseqDataset):
     def __init__(self, split: TextSplit) -> None:
         super().__init__()
         self.sources, self.targets = split.sources, split.targets
-        self.sizes: NDArray[np.int64] = np.stack([split.sources.lengths_N, split.targets.lengths_N], axis=1)
+        self.sizes: NDArray[np.int64] = np.stack(
+            [split.sources.lengths_N, split.targets.lengths_N], axis=1
+        )
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        source, target = (torch.from_numpy(runs[index]).long() for runs in (self.sources, self.targets))
+        source, target = (
+            torch.from_numpy(runs[index]).long() for runs in (self.sources, self.targets)
+        )
         return {"id": index, "source": source, "target": target}
 
 
@@ -233,7 +271,9 @@ class TextCollate:
 
         def padded(side: str) -> Tensor:
             values = [example[side] for example in examples]
-            tokens: Tensor = collate_tokens(values, self.padding, pad_to_length=1)  # targets may be empty
+            tokens: Tensor = collate_tokens(
+                values, self.padding, pad_to_length=1
+            )  # targets may be empty
             return tokens
 
         source, target = padded("source"), padded("target")

@@ -20,7 +20,9 @@ class TokenRuns:
     def of(cls, runs: Sequence[Sequence[int]]) -> Self:
         """Return the runs of these sequences."""
         starts_N = ends(lengths_of(runs))
-        return cls(np.fromiter(chain.from_iterable(runs), dtype=np.int32, count=starts_N[-1]), starts_N)
+        return cls(
+            np.fromiter(chain.from_iterable(runs), dtype=np.int32, count=starts_N[-1]), starts_N
+        )
 
     @property
     def lengths_N(self) -> NDArray[np.int64]:

@@ -14,7 +14,10 @@ from fairseq_mtmoe.core.isolated import Lost, isolated
 
 Tokenizer = Any  # of `tokenizers`, which translation does not need
 
-_MEMORY, _SECONDS = 4 << 30, 30  # of a trial; a vocabulary of 250,000 pieces takes 300 MB and 2 seconds
+_MEMORY, _SECONDS = (
+    4 << 30,
+    30,
+)  # of a trial; a vocabulary of 250,000 pieces takes 300 MB and 2 seconds
 
 
 @contextmanager
@@ -40,7 +43,9 @@ def load_tokenizer(serialized: str) -> Tokenizer:
         tokenizer.no_padding()
         tokenizer.no_truncation()  # its rule differs from BERT's
         if not {0, 1} <= set(tokenizer.encode("a", "a").sequence_ids):
-            raise UserError("`tokenizer.json` must give tokens for any text, but gives none for `a`.")
+            raise UserError(
+                "`tokenizer.json` must give tokens for any text, but gives none for `a`."
+            )
     return tokenizer
 
 
@@ -66,7 +71,9 @@ def serialized_tokenizer(files: Mapping[str, str]) -> str:
         try:
             isolated(_try, files["tokenizer.json"], memory=_MEMORY, seconds=_SECONDS)
         except Lost as error:
-            raise UserError(f"`tokenizer.json` must be a file of `tokenizers`, but {error}.") from error
+            raise UserError(
+                f"`tokenizer.json` must be a file of `tokenizers`, but {error}."
+            ) from error
         return files["tokenizer.json"]
     with guarded("The tokenizer's files must be BERT's or RoBERTa's"):
         settings = json.loads(files.get("tokenizer_config.json", "{}"))
@@ -74,7 +81,9 @@ def serialized_tokenizer(files: Mapping[str, str]) -> str:
             return str(_word_piece(files["vocab.txt"], settings).to_str())
         if {"vocab.json", "merges.txt"} <= set(files):
             return str(_byte_level(files["vocab.json"], files["merges.txt"], settings).to_str())
-    raise UserError(f"The tokenizer's files must be BERT's or RoBERTa's, but are {', '.join(files) or 'none'}.")
+    raise UserError(
+        f"The tokenizer's files must be BERT's or RoBERTa's, but are {', '.join(files) or 'none'}."
+    )
 
 
 def _word_piece(vocabulary: str, settings: Mapping[str, Any]) -> Tokenizer:
@@ -93,7 +102,11 @@ def _byte_level(vocabulary: str, merges: str, settings: Mapping[str, Any]) -> To
     from tokenizers.processors import RobertaProcessing
 
     pieces, prefix = json.loads(vocabulary), bool(settings.get("add_prefix_space", False))
-    lines = [line.partition(" ") for line in merges.split("\n") if line and not line.startswith("#version")]
+    lines = [
+        line.partition(" ")
+        for line in merges.split("\n")
+        if line and not line.startswith("#version")
+    ]
     pairs = [(first, second) for first, _, second in lines]
     tokenizer = ByteLevelBPETokenizer(pieces, pairs, add_prefix_space=prefix)._tokenizer
     end, start = (("</s>", pieces["</s>"]), ("<s>", pieces["<s>"]))

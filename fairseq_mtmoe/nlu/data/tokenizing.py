@@ -29,12 +29,18 @@ class TokenizedSplit:
 
     tokens_T: NDArray[np.int32]  # of all sequences, concatenated
     starts_S: NDArray[np.int64]  # start of each sequence, and the end, (S+1,)
-    segment_start_S: NDArray[np.int32]  # first token of type 1 (BERT's second text); the length without one
+    segment_start_S: NDArray[
+        np.int32
+    ]  # first token of type 1 (BERT's second text); the length without one
     row_offsets_E: NDArray[np.int64]  # first sequence of each example, and the end, (E+1,)
     labels_E: NDArray[np.float64]  # as in `Example`; NaN without a label
-    is_correct_S: NDArray[np.float32]  # ranking: 1 for right candidates, 0 for others, NaN if unknown; else (0,)
+    is_correct_S: NDArray[
+        np.float32
+    ]  # ranking: 1 for right candidates, 0 for others, NaN if unknown; else (0,)
     names: Strings  # open ranking: name of each candidate, (S,); labels of words: all W words
-    spans_EW: NDArray[np.int32]  # tokens of the W words that an example is about: first, one after last, (E, W, 2)
+    spans_EW: NDArray[
+        np.int32
+    ]  # tokens of the W words that an example is about: first, one after last, (E, W, 2)
     keys_E: NDArray[np.str_]  # as in `Example`
     num_truncated: int  # truncated sequences
     # Span task, whose sequences are windows: the passage's tokens in each window, first and one after last; number of
@@ -82,13 +88,21 @@ class TextTokenizer:
 
     def __init__(self, serialized: str, max_length: int) -> None:
         if max_length < 8:
-            raise_invalid("--max-positions", "at least 8, room for words between the special tokens", max_length)
+            raise_invalid(
+                "--max-positions",
+                "at least 8, room for words between the special tokens",
+                max_length,
+            )
         self._tokenizer = load_tokenizer(serialized)
         self._marks = [Marks.of(self._tokenizer.encode("a", pair)) for pair in (None, "a")]
         self.pair_marks = self._marks[1]  # around two texts
-        padding_ids = [token for name in PADDING if (token := self._tokenizer.token_to_id(name)) is not None]
+        padding_ids = [
+            token for name in PADDING if (token := self._tokenizer.token_to_id(name)) is not None
+        ]
         if not padding_ids:
-            raise UserError(f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has none.")
+            raise UserError(
+                f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has none."
+            )
         self.padding = padding_ids[0]
         self.max_length = max_length
         self.fingerprint = digest_of(serialized)
@@ -104,22 +118,31 @@ class TextTokenizer:
         different_texts = list(dict.fromkeys(texts))
         for start in range(0, len(different_texts), OFFSETS_CHUNK):
             chunk = different_texts[start : start + OFFSETS_CHUNK]
-            for text, encoding in zip(chunk, self._encoded(self._tokenizer.encode_batch, chunk), strict=True):
+            for text, encoding in zip(
+                chunk, self._encoded(self._tokenizer.encode_batch, chunk), strict=True
+            ):
                 char_offsets_N2 = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
                 tokens[text] = OffsetTokens(np.array(encoding.ids, dtype=np.int32), char_offsets_N2)
         return tokens
 
     def _runs(self, texts: Sequence[str]) -> TokenRuns:
         """Return each text's tokens without special tokens."""
-        return TokenRuns.of([encoding.ids for encoding in self._encoded(self._tokenizer.encode_batch_fast, texts)])
+        return TokenRuns.of(
+            [encoding.ids for encoding in self._encoded(self._tokenizer.encode_batch_fast, texts)]
+        )
 
     def _encoded(self, encode_batch: Callable[..., Any], texts: Sequence[str]) -> Any:
         with guarded("`tokenizer.json` must give tokens for any text"):
-            return encode_batch([whole_characters(text) for text in texts], add_special_tokens=False)
+            return encode_batch(
+                [whole_characters(text) for text in texts], add_special_tokens=False
+            )
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
         """Tokenize examples, which must all have the same number of `spans`."""
-        chunks = [self._sequences(examples[start : start + CHUNK]) for start in range(0, len(examples), CHUNK)]
+        chunks = [
+            self._sequences(examples[start : start + CHUNK])
+            for start in range(0, len(examples), CHUNK)
+        ]
         made = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
         tags = (example.tags or (np.nan,) * len(example.words) for example in examples)
         words = lengths_of([example.words for example in examples])
@@ -128,9 +151,13 @@ class TextTokenizer:
             starts_S=ends(made["lengths"]),
             segment_start_S=made["second"].astype(np.int32),
             row_offsets_E=ends(lengths_of([example.candidates for example in examples])),
-            labels_E=np.array([np.nan if example.label is None else example.label for example in examples]),
+            labels_E=np.array(
+                [np.nan if example.label is None else example.label for example in examples]
+            ),
             is_correct_S=_is_correct(examples),
-            names=Strings.of_texts(list(chain.from_iterable(example.words or example.names for example in examples))),
+            names=Strings.of_texts(
+                list(chain.from_iterable(example.words or example.names for example in examples))
+            ),
             words_W=made["words"],
             tags_W=np.fromiter(chain.from_iterable(tags), dtype=np.float32),
             word_starts_E=ends(words) if examples[0].words else np.empty(0, dtype=np.int64),
@@ -144,16 +171,22 @@ class TextTokenizer:
         sequences = list(chain.from_iterable(example.candidates for example in examples))
         number = {text: n for n, text in enumerate(dict.fromkeys(chain.from_iterable(sequences)))}
         runs = self._runs(list(number))
-        pair_S = np.fromiter((len(texts) == 2 for texts in sequences), dtype=bool, count=len(sequences))
+        pair_S = np.fromiter(
+            (len(texts) == 2 for texts in sequences), dtype=bool, count=len(sequences)
+        )
         texts_S2 = np.array([(number[texts[0]], number[texts[-1]]) for texts in sequences])
         lengths_S2 = runs.lengths_N[texts_S2]
         lengths_S2[~pair_S, 1] = 0
         marks, kind_S = self._marks, pair_S.astype(int)
-        kept_S2 = kept_lengths(lengths_S2, self.max_length - np.array([mark.size for mark in marks])[kind_S])
+        kept_S2 = kept_lengths(
+            lengths_S2, self.max_length - np.array([mark.size for mark in marks])[kind_S]
+        )
         # Special tokens and texts alternate; a single text has two runs of special tokens, and nothing after them.
         pool = runs.joined(TokenRuns.of([run.tolist() for mark in marks for run in mark.runs]))
         marks_S3 = len(runs) + np.array([[0, 1, 1], [2, 3, 4]])[kind_S]
-        parts_S5 = np.stack([marks_S3[:, 0], texts_S2[:, 0], marks_S3[:, 1], texts_S2[:, 1], marks_S3[:, 2]], axis=1)
+        parts_S5 = np.stack(
+            [marks_S3[:, 0], texts_S2[:, 0], marks_S3[:, 1], texts_S2[:, 1], marks_S3[:, 2]], axis=1
+        )
         sizes_S5 = pool.lengths_N[parts_S5]
         sizes_S5[:, 1::2] = kept_S2
         sizes_S5[~pair_S, 3:] = 0
@@ -168,10 +201,14 @@ class TextTokenizer:
             "words": np.array(self._words(examples, sizes_S5), dtype=np.int32),
         }
 
-    def _spans(self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]) -> list[tuple[int, int]]:
+    def _spans(
+        self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]
+    ) -> list[tuple[int, int]]:
         if not examples[0].spans:
             return []
-        tokens = self.with_offsets(chain.from_iterable(example.candidates[0] for example in examples))
+        tokens = self.with_offsets(
+            chain.from_iterable(example.candidates[0] for example in examples)
+        )
         spans = []
         for example, sizes in zip(examples, sizes_S5.tolist(), strict=True):
             firsts, lengths = (sizes[0], sum(sizes[:3])), sizes[1::2]
@@ -201,7 +238,10 @@ def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
     if all(len(example.candidates) == 1 and not example.names for example in examples):
         return np.empty(0, dtype=np.float32)
     is_right = (
-        [float(n in example.right) if example.right else np.nan for n in range(len(example.candidates))]
+        [
+            float(n in example.right) if example.right else np.nan
+            for n in range(len(example.candidates))
+        ]
         for example in examples
     )
     return np.fromiter(chain.from_iterable(is_right), dtype=np.float32)
@@ -210,7 +250,9 @@ def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
 def _in_sequence(word_tokens: tuple[int, int] | None, first: int, length: int) -> tuple[int, int]:
     """Return a word's first token and one after its last; `length` of its text's tokens begin at `first`."""
     if word_tokens is None or word_tokens[0] >= length:
-        logger.warning("a word that an example is about is in the truncated part of its text: [CLS] is used instead")
+        logger.warning(
+            "a word that an example is about is in the truncated part of its text: [CLS] is used instead"
+        )
         return WHOLE_TEXT
     return first + word_tokens[0], first + min(word_tokens[1], length - 1) + 1
 
@@ -226,11 +268,21 @@ class Marks:
     def of(cls, encoding: Any) -> Self:
         """Return the special tokens of an encoding."""
         pairs = list(zip(encoding.sequence_ids, encoding.ids, strict=True))
-        groups = [(text, [token for _, token in group]) for text, group in groupby(pairs, lambda pair: pair[0])]
-        runs = {n: np.array(tokens, dtype=np.int32) for n, (text, tokens) in enumerate(groups) if text is None}
+        groups = [
+            (text, [token for _, token in group])
+            for text, group in groupby(pairs, lambda pair: pair[0])
+        ]
+        runs = {
+            n: np.array(tokens, dtype=np.int32)
+            for n, (text, tokens) in enumerate(groups)
+            if text is None
+        }
         texts = [n for n, (text, _) in enumerate(groups) if text is not None]
         none = np.empty(0, dtype=np.int32)
-        return cls([runs.get(n, none) for n in (texts[0] - 1, *(n + 1 for n in texts))], 1 in encoding.type_ids)
+        return cls(
+            [runs.get(n, none) for n in (texts[0] - 1, *(n + 1 for n in texts))],
+            1 in encoding.type_ids,
+        )
 
     @property
     def size(self) -> int:

@@ -26,7 +26,9 @@ def longest_question(tokenizer: TextTokenizer) -> int:
     return min(LONGEST_QUESTION, (tokenizer.max_length - tokenizer.pair_marks.size) // 2)
 
 
-def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stride: int | None) -> TokenizedSplit:
+def tokenize_windows(
+    tokenizer: TextTokenizer, examples: Sequence[Example], stride: int | None
+) -> TokenizedSplit:
     """Tokenize questions with the windows of their passages; None is the default `stride`."""
     marks, longest = tokenizer.pair_marks, longest_question(tokenizer)
     before, between, after = marks.runs
@@ -35,7 +37,9 @@ def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stri
     num_truncated = num_lost = 0
     for chunk in range(0, len(examples), OFFSETS_CHUNK):
         asked = examples[chunk : chunk + OFFSETS_CHUNK]
-        tokens = tokenizer.with_offsets(chain.from_iterable(example.candidates[0] for example in asked))
+        tokens = tokenizer.with_offsets(
+            chain.from_iterable(example.candidates[0] for example in asked)
+        )
         for example in asked:
             question, passage = (tokens[text] for text in example.candidates[0])
             kept = question.ids[:longest]
@@ -47,7 +51,9 @@ def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stri
             spans = [span for span in found if span is not None]
             for start in starts:
                 part = passage.ids[start : start + room]
-                held = ((a - start, b - start) for a, b in spans if a >= start and b < start + len(part))
+                held = (
+                    (a - start, b - start) for a, b in spans if a >= start and b < start + len(part)
+                )
                 answers.append(next(((first + a, first + b) for a, b in held), AT_FIRST))
                 runs.append(np.concatenate([before, kept, between, part, after]))
                 passages.append((first, first + len(part)))
@@ -87,7 +93,9 @@ class Passages:
     @cached_property
     def _offsets(self) -> dict[str, NDArray[np.int32]]:
         """Return the tokens' offsets of each passage."""
-        tokens = self._tokenizer.with_offsets(example.candidates[0][1] for example in self._examples)
+        tokens = self._tokenizer.with_offsets(
+            example.candidates[0][1] for example in self._examples
+        )
         return {text: text_tokens.char_offsets_N2 for text, text_tokens in tokens.items()}
 
     @property
@@ -95,7 +103,9 @@ class Passages:
         """Return the right answers of each question."""
         return [example.answers for example in self._examples]
 
-    def found(self, split: TokenizedSplit, windows_N: NDArray[np.int64], spans_N3: NDArray[np.float64]) -> list[str]:
+    def found(
+        self, split: TokenizedSplit, windows_N: NDArray[np.int64], spans_N3: NDArray[np.float64]
+    ) -> list[str]:
         """Return each question's answer: the best span over its windows, the first of equal ones, or "".
 
         `spans_N3` has each window's best span: score, first and last token, [CLS] for no answer.
@@ -108,7 +118,9 @@ class Passages:
             window, tokens = windows_N[index], spans_N3[index, 1:].astype(np.int64)
             start, end = split.passages_S2[window].tolist()
             if start <= tokens[0] <= tokens[1] < end:
-                texts[question] = self._text(question, *(tokens - start + split.offsets_S[window]).tolist())
+                texts[question] = self._text(
+                    question, *(tokens - start + split.offsets_S[window]).tolist()
+                )
         return texts
 
     def _text(self, question: int, first: int, last: int) -> str:

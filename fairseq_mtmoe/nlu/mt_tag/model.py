@@ -16,7 +16,14 @@ from fairseq_mtmoe.core.options import option
 from fairseq_mtmoe.core.sizes import register_sizes
 from fairseq_mtmoe.core.transformer_options import EncoderOptions
 from fairseq_mtmoe.nlu.bert.heads import heads_from_text
-from fairseq_mtmoe.nlu.bert.model import BASE, LARGE, MINILM, EncoderModel, build_encoder, encoder_config
+from fairseq_mtmoe.nlu.bert.model import (
+    BASE,
+    LARGE,
+    MINILM,
+    EncoderModel,
+    build_encoder,
+    encoder_config,
+)
 from fairseq_mtmoe.slots.options import EXPERT_GATES, ExpertOptions, RunOptions
 from fairseq_mtmoe.slots.plan import check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
@@ -28,13 +35,17 @@ class MTDenseConfig(RunOptions, EncoderOptions, FairseqDataclass):
 
 
 @dataclass
-class MTTaGConfig(EncoderConditionalOptions, ExpertOptions, RunOptions, EncoderOptions, FairseqDataclass):
+class MTTaGConfig(
+    EncoderConditionalOptions, ExpertOptions, RunOptions, EncoderOptions, FairseqDataclass
+):
     """Options of MT-TaG.
 
     By default every block has four experts and a gate for each task.
     """
 
-    num_experts: int = option(4, "number of experts per expert layer, which start as copies of the feed-forward layer")
+    num_experts: int = option(
+        4, "number of experts per expert layer, which start as copies of the feed-forward layer"
+    )
     expert_gates: str = option("task", EXPERT_GATES)
     expert_interval: int = option(1, "put experts into every Nth block")
     reuse_gate: Optional[str] = option(  # noqa: UP045  # fairseq reads it
@@ -88,7 +99,9 @@ class MTTaGModel(SparseModel, EncoderModel):
                 "none."
             )
         plans = plan_experts(cfg, num_blocks)
-        plans = {index: replace(plan, starts_dense=True) for index, plan in plans.items()}  # `sparsify` copies them
+        plans = {
+            index: replace(plan, starts_dense=True) for index, plan in plans.items()
+        }  # `sparsify` copies them
         model = cls(build_encoder(cfg, task, plans), heads_from_text(cfg.heads))
         model.remember_options(cfg)
         model.reuse_gate = cfg.reuse_gate

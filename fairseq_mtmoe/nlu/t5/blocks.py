@@ -35,7 +35,11 @@ def buckets_of(distances: Tensor, num_buckets: int, max_distance: int, looks_ahe
         apart = (-distances).clamp(min=0)
     exact = num_buckets // 2
     # Clamp to 1, so that the logarithm is finite at distance 0, whose bucket is exact anyway
-    ranges = torch.log(apart.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (num_buckets - exact)
+    ranges = (
+        torch.log(apart.clamp(min=1).float() / exact)
+        / math.log(max_distance / exact)
+        * (num_buckets - exact)
+    )
     far = (exact + ranges.long()).clamp(max=num_buckets - 1)
     return first + torch.where(apart < exact, apart, far)
 
@@ -45,7 +49,9 @@ class RelativePositions(nn.Module):
 
     def __init__(self, config: T5Config, looks_ahead: bool) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.relative_attention_num_buckets, config.num_heads))
+        self.weight = nn.Parameter(
+            torch.empty(config.relative_attention_num_buckets, config.num_heads)
+        )
         nn.init.normal_(self.weight, std=config.initializer_factor * config.d_model**-0.5)
         self.max_distance = config.relative_attention_max_distance
         self.looks_ahead = looks_ahead
@@ -92,7 +98,9 @@ class T5Attention(nn.Module):
         """Split into heads: (L, B, A·D) to (B, A, L, D)."""
         return values.view(*values.shape[:2], self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
-    def read_word(self, x: Tensor, keys: Tensor, values: Tensor, state: BeamState, mask: Tensor | None) -> Tensor:
+    def read_word(
+        self, x: Tensor, keys: Tensor, values: Tensor, state: BeamState, mask: Tensor | None
+    ) -> Tensor:
         """Attend from each row's new word, x (1, R, H), to cached keys and values."""
         query = split_heads(self.q_proj(x), state.num_sentences, self.num_heads)
         found = attend(query, keys, values, mask, 0.0)
@@ -100,7 +108,9 @@ class T5Attention(nn.Module):
         return output
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout_p: float) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout_p: float
+) -> Tensor:
     """Compute unscaled attention of (…, L, D) to (…, J, D), with softmax in float32."""
     if query.device.type != "cpu" and not dropout_p:
         return F.scaled_dot_product_attention(query, key, value, bias, scale=1.0)
@@ -132,7 +142,12 @@ class T5Block(Block):
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
-        H, F, eps, std = config.d_model, config.d_ff, config.layer_norm_epsilon, config.initializer_factor
+        H, F, eps, std = (
+            config.d_model,
+            config.d_ff,
+            config.layer_norm_epsilon,
+            config.initializer_factor,
+        )
         self.self_attn = T5Attention(config)
         self.self_attn_layer_norm = RMSNorm(H, eps)
         self.fc1, self.fc2 = nn.Linear(H, F, bias=False), nn.Linear(F, H, bias=False)
@@ -206,11 +221,20 @@ class DecoderBlock(T5Block):
             return self.join(attention(normed, normed, bias), x)
         state: BeamState = incremental_state[STATE]
         keys, values = state.append(attention, attention.k_proj(normed), attention.v_proj(normed))
-        by_position = bias.repeat_interleave(state.beam, dim=2)  # hypotheses' words at a position are neighbours
-        return self.join(attention.read_word(normed, keys, values, state, state.own_mask(normed) + by_position), x)
+        by_position = bias.repeat_interleave(
+            state.beam, dim=2
+        )  # hypotheses' words at a position are neighbours
+        return self.join(
+            attention.read_word(normed, keys, values, state, state.own_mask(normed) + by_position),
+            x,
+        )
 
     def attend_to_source(
-        self, h: Tensor, source: Tensor, source_padding: Tensor, incremental_state: dict[str, Any] | None
+        self,
+        h: Tensor,
+        source: Tensor,
+        source_padding: Tensor,
+        incremental_state: dict[str, Any] | None,
     ) -> Tensor:
         """Compute the block's middle part, attention to the source."""
         normed = self.encoder_attn_layer_norm(h)
@@ -219,9 +243,13 @@ class DecoderBlock(T5Block):
             return self.join(self.encoder_attn(normed, source, hidden), h)
         state: BeamState = incremental_state[STATE]
         keys, values = state.read_source(self.encoder_attn, source, source_padding)
-        return self.join(self.encoder_attn.read_word(normed, keys, values, state, state.source_mask), h)
+        return self.join(
+            self.encoder_attn.read_word(normed, keys, values, state, state.source_mask), h
+        )
 
 
 def hidden_at(padding_mask: Tensor, like: Tensor) -> Tensor:
     """Return an additive mask: the lowest number at padding, else 0."""
-    return like.new_zeros(padding_mask.shape).masked_fill_(padding_mask, torch.finfo(like.dtype).min)
+    return like.new_zeros(padding_mask.shape).masked_fill_(
+        padding_mask, torch.finfo(like.dtype).min
+    )

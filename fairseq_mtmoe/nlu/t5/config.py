@@ -10,13 +10,25 @@ from typing import Annotated, Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.checkpoints.hugging_face import MOST, Blocks, Dropout, Share, Size, TokenId, check_fields, config_of
+from fairseq_mtmoe.checkpoints.hugging_face import (
+    MOST,
+    Blocks,
+    Dropout,
+    Share,
+    Size,
+    TokenId,
+    check_fields,
+    config_of,
+)
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.core.typed import between, one_of
 
 T5 = "t5"
 RELU, GATED_GELU = "relu", "gated-gelu"  # of T5 1.0 and T5 1.1
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {RELU: F.relu, GATED_GELU: partial(F.gelu, approximate="tanh")}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    RELU: F.relu,
+    GATED_GELU: partial(F.gelu, approximate="tanh"),
+}
 
 
 @dataclass(frozen=True)
@@ -41,11 +53,15 @@ class T5Config:
     layer_norm_epsilon: Share = 1e-6
     initializer_factor: Annotated[float, between(0, MOST)] = 1.0
     feed_forward_proj: Annotated[str, one_of(ACTIVATIONS)] = RELU  # or `gated-gelu` as in T5 1.1
-    tie_word_embeddings: bool = True  # the output layer is the embeddings; T5 1.1 has a separate one
+    tie_word_embeddings: bool = (
+        True  # the output layer is the embeddings; T5 1.1 has a separate one
+    )
     pad_token_id: TokenId = 0
     eos_token_id: TokenId = 1
     decoder_start_token_id: TokenId = 0  # the decoder's first input
-    scale_decoder_outputs: bool | None = None  # scale states by H^-0.5 before the output layer; None: if tied
+    scale_decoder_outputs: bool | None = (
+        None  # scale states by H^-0.5 before the output layer; None: if tied
+    )
 
     def __post_init__(self) -> None:
         if self.scale_decoder_outputs is None:
@@ -53,9 +69,14 @@ class T5Config:
         check_fields(self)
         if self.num_heads * self.d_kv > MOST:
             raise_invalid("d_kv", f"at most {MOST} / num_heads", self.d_kv)
-        buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        buckets, distance = (
+            self.relative_attention_num_buckets,
+            self.relative_attention_max_distance,
+        )
         if buckets % 4 or distance <= buckets // 2:
-            rule = f"a multiple of 4 and less than twice `relative_attention_max_distance` {distance}"
+            rule = (
+                f"a multiple of 4 and less than twice `relative_attention_max_distance` {distance}"
+            )
             raise_invalid("relative_attention_num_buckets", rule, buckets)
         for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
             if getattr(self, name) >= self.vocab_size:
@@ -89,7 +110,9 @@ def read_config(values: Mapping[str, Any]) -> T5Config:
     """Return the sizes in a `config.json`, which may omit some."""
     optional = {field.name: field.default for field in dataclasses.fields(T5Config)[7:]}
     given = {name: value for name, value in values.items() if value is not None}
-    return config_of(T5Config, {**optional, "num_decoder_layers": values.get("num_layers"), **given})
+    return config_of(
+        T5Config, {**optional, "num_decoder_layers": values.get("num_layers"), **given}
+    )
 
 
 # Published sizes of version 1.0

@@ -19,7 +19,12 @@ TO_SOURCE = _attention("layer.1.EncDecAttention", "layer.1.layer_norm", "encoder
 NORM = {"layer_norm": "final_layer_norm"}
 FEED_FORWARD = {
     False: {"DenseReluDense.wi": "fc1", "DenseReluDense.wo": "fc2", **NORM},  # of T5 1.0
-    True: {"DenseReluDense.wi_0": "fc1", "DenseReluDense.wi_1": "fc1_gate", "DenseReluDense.wo": "fc2", **NORM},  # 1.1
+    True: {
+        "DenseReluDense.wi_0": "fc1",
+        "DenseReluDense.wi_1": "fc1_gate",
+        "DenseReluDense.wo": "fc2",
+        **NORM,
+    },  # 1.1
 }
 # Copies of the embeddings, and an unused bias in old files
 IGNORED = re.compile(
@@ -32,10 +37,16 @@ def _key_map(is_gated: bool) -> KeyMap:
     for stack, last in (("encoder", 1), ("decoder", 2)):
         parts = {**SELF_ATTENTION, **(TO_SOURCE if stack == "decoder" else {})}
         parts |= {f"layer.{last}.{theirs}": ours for theirs, ours in FEED_FORWARD[is_gated].items()}
-        modules |= {f"{stack}.block.{{}}.{theirs}": f"{stack}.layers.{{}}.{ours}" for theirs, ours in parts.items()}
+        modules |= {
+            f"{stack}.block.{{}}.{theirs}": f"{stack}.layers.{{}}.{ours}"
+            for theirs, ours in parts.items()
+        }
         # The first block holds what all of them share
         shared = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
-        modules |= {shared: f"{stack}.relative_positions", f"{stack}.final_layer_norm": f"{stack}.layer_norm"}
+        modules |= {
+            shared: f"{stack}.relative_positions",
+            f"{stack}.final_layer_norm": f"{stack}.layer_norm",
+        }
     return KeyMap(modules, {"weight": "weight"}, IGNORED)
 
 

@@ -27,7 +27,8 @@ SIZES = {
 }
 # 60M, 220M and 770M parameters
 PUBLISHED = {
-    name: architecture_of(t5, SIZES) for name, t5 in {"small": T5_SMALL, "base": T5_BASE, "large": T5_LARGE}.items()
+    name: architecture_of(t5, SIZES)
+    for name, t5 in {"small": T5_SMALL, "base": T5_BASE, "large": T5_LARGE}.items()
 }
 
 
@@ -42,7 +43,9 @@ class T5Model(TrainingModel, FairseqEncoderDecoderModel):
     encoder_class: ClassVar[type[T5Encoder]] = T5Encoder
     decoder_class: ClassVar[type[T5Decoder]] = T5Decoder
 
-    def __init__(self, config: T5Config, dictionary: Dictionary, slot_plans: SlotPlans | None = None) -> None:
+    def __init__(
+        self, config: T5Config, dictionary: Dictionary, slot_plans: SlotPlans | None = None
+    ) -> None:
         embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(embed_tokens.weight, std=config.initializer_factor)
         super().__init__(
@@ -109,7 +112,9 @@ def t5_config(cfg: Any) -> T5Config:
 
     Raises `UserError`: the task gives no T5, or a size differs from the T5's.
     """
-    return replace(T5Config(**noted_sizes(cfg, "t5", SIZES, "T5", "text_to_text")), dropout_rate=cfg.dropout)
+    return replace(
+        T5Config(**noted_sizes(cfg, "t5", SIZES, "T5", "text_to_text")), dropout_rate=cfg.dropout
+    )
 
 
 def begin(model: T5Model, task: Any) -> None:

@@ -48,7 +48,9 @@ class PretrainedT5:
     def save(self, path: str | Path) -> None:
         """Write the file, completely or not at all."""
         pieces = torch.from_numpy(np.frombuffer(self.sentencepiece, dtype=np.uint8).copy())
-        file_io.save({T5: asdict(self.config), "sentencepiece": pieces, "model": self.state}, str(path))
+        file_io.save(
+            {T5: asdict(self.config), "sentencepiece": pieces, "model": self.state}, str(path)
+        )
 
 
 def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedT5:
@@ -82,7 +84,9 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
     if output is not None and embeddings is not None:
         # Version 5 marks every T5 as tied, but ties only if the two tensors are equal or one is missing
         of_version_5 = config.tie_word_embeddings or "scale_decoder_outputs" in values
-        config = replace(config, tie_word_embeddings=of_version_5 and torch.equal(output, embeddings))
+        config = replace(
+            config, tie_word_embeddings=of_version_5 and torch.equal(output, embeddings)
+        )
     elif embeddings is not None and not config.tie_word_embeddings:
         state[OUTPUT] = embeddings.clone()
     state = bare_state(state, config)
@@ -94,10 +98,14 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
 def write_folder(model: PretrainedT5, folder: Path) -> None:
     """Write a folder that `transformers` loads; see `write_model`."""
     state, keys = dict(model.state), KEYS[model.config.is_gated]
-    if not (model.config.tie_word_embeddings and model.config.scale_decoder_outputs):  # `transformers` needs a copy
+    if not (
+        model.config.tie_word_embeddings and model.config.scale_decoder_outputs
+    ):  # `transformers` needs a copy
         state.setdefault(OUTPUT, state[EMBEDDINGS[0]].clone())
     tensors = {keys.hugging_face_key(name): value for name, value in state.items()}
-    hugging_face.write_model(folder, model.config.for_hugging_face(), {PIECES: model.sentencepiece}, tensors)
+    hugging_face.write_model(
+        folder, model.config.for_hugging_face(), {PIECES: model.sentencepiece}, tensors
+    )
 
 
 def _read_pieces(folder: Path) -> bytes:
@@ -120,7 +128,9 @@ def spiece_of(tokenizer: Any) -> bytes:
     """
     try:
         vocabulary = tokenizer["model"]["vocab"]
-        if tokenizer["model"]["type"] != "Unigram" or tokenizer["model"]["unk_id"] != SPECIAL.index("<unk>"):
+        if tokenizer["model"]["type"] != "Unigram" or tokenizer["model"]["unk_id"] != SPECIAL.index(
+            "<unk>"
+        ):
             raise ValueError("it is not a unigram model")
         table = character_table(tokenizer["normalizer"])
         check_pre_tokenizer(tokenizer["pre_tokenizer"])
@@ -132,7 +142,15 @@ def spiece_of(tokenizer: Any) -> bytes:
         kinds |= dict.fromkeys(SPECIAL, CONTROL) | {"<unk>": UNKNOWN}
         pieces = [(piece, float(score), kinds.get(piece, NORMAL)) for piece, score in vocabulary]
         return serialized(pieces, table, {"unk": 2, "bos": -1, "eos": 1, "pad": 0})
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        struct.error,
+    ) as error:
         raise UserError(
             "`tokenizer.json` must be a T5's if there is no `spiece.model` beside it, but is not: copy the "
             "`spiece.model` of the T5 from which this one was trained."

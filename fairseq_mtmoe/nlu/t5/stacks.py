@@ -6,7 +6,14 @@ import torch
 from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import LongTensor, Tensor, nn
 
-from fairseq_mtmoe.nlu.t5.blocks import DecoderBlock, EncoderBlock, RelativePositions, RMSNorm, T5Block, hidden_at
+from fairseq_mtmoe.nlu.t5.blocks import (
+    DecoderBlock,
+    EncoderBlock,
+    RelativePositions,
+    RMSNorm,
+    T5Block,
+    hidden_at,
+)
 from fairseq_mtmoe.nlu.t5.config import T5Config
 from fairseq_mtmoe.slots import BatchContext
 from fairseq_mtmoe.slots.blocks import SlotPlans, Stack
@@ -21,7 +28,9 @@ class T5Stack(Stack):
 
     block: ClassVar[type[T5Block]]
 
-    def __init__(self, config: T5Config, dictionary: Any, embed_tokens: nn.Embedding, slot_plans: SlotPlans) -> None:
+    def __init__(
+        self, config: T5Config, dictionary: Any, embed_tokens: nn.Embedding, slot_plans: SlotPlans
+    ) -> None:
         super().__init__(dictionary)
         is_encoder = self.block is EncoderBlock
         self.config, self.embed_tokens, self.slot_plans = config, embed_tokens, slot_plans
@@ -43,7 +52,10 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
     block = EncoderBlock
 
     def forward(
-        self, src_tokens: LongTensor, src_lengths: Tensor | None = None, task_ids: LongTensor | None = None
+        self,
+        src_tokens: LongTensor,
+        src_lengths: Tensor | None = None,
+        task_ids: LongTensor | None = None,
     ) -> dict[str, list[Any]]:
         """Encode padded texts (B, L).
 
@@ -52,12 +64,17 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
         x, context = self.embed(src_tokens, task_ids)
         assert context.padding_mask is not None
         positions = torch.arange(len(x), device=x.device)
-        bias = self.relative_positions(positions, len(x)) + hidden_at(context.padding_mask, x)[:, None, None]
+        bias = (
+            self.relative_positions(positions, len(x))
+            + hidden_at(context.padding_mask, x)[:, None, None]
+        )
         for block in self.layers:
             x = block(x, context, bias)
         return self.encoded(self.dropout_module(self.layer_norm(x)), context)
 
-    def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
+    def embed(
+        self, src_tokens: LongTensor, task_ids: LongTensor | None
+    ) -> tuple[Tensor, BatchContext]:
         """Return the stream before the first block, (L, B, H), and its context.
 
         A subclass may add to the stream.
@@ -76,7 +93,10 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """Return the output of these texts, in this order."""
         dims = {"encoder_out": 1, "encoder_padding_mask": 0, "task_ids": 0}  # of the texts
-        return {name: [x.index_select(dim, sentences) for x in encoder_out[name]] for name, dim in dims.items()}
+        return {
+            name: [x.index_select(dim, sentences) for x in encoder_out[name]]
+            for name, dim in dims.items()
+        }
 
 
 class T5Decoder(T5Stack, FairseqIncrementalDecoder):
@@ -101,16 +121,24 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return logits (B, L, V), in a search only the last word's, and extra output."""
         (beam,) = encoder_out.get("beam", [1])
-        (source,), (source_padding,) = encoder_out["encoder_out"], encoder_out["encoder_padding_mask"]
+        (source,), (source_padding,) = (
+            encoder_out["encoder_out"],
+            encoder_out["encoder_padding_mask"],
+        )
         words: Tensor = prev_output_tokens
         length = words.shape[1]
         positions = torch.arange(length, device=words.device)
         if incremental_state is not None:
             words, positions = words[:, -1:], positions[-1:]
             # T5's first word is padding, which it reads like any other word
-            BeamState.of(incremental_state, len(words), beam).read_word(torch.ones_like(words[:, 0], dtype=torch.bool))
+            BeamState.of(incremental_state, len(words), beam).read_word(
+                torch.ones_like(words[:, 0], dtype=torch.bool)
+            )
         elif beam > 1:  # in an ensemble with a model that keeps no state
-            source, source_padding = source.repeat_interleave(beam, 1), source_padding.repeat_interleave(beam, 0)
+            source, source_padding = (
+                source.repeat_interleave(beam, 1),
+                source_padding.repeat_interleave(beam, 0),
+            )
         context = self.context_of(words, encoder_out)
         x = self.dropout_module(self.embed_tokens(words.t()))
         bias = self.relative_positions(positions, length).to(x.dtype)
@@ -133,6 +161,8 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
         """Return extra output after a pass with this context."""
         return {"attn": [None]}
 
-    def reorder_incremental_state_scripting(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
+    def reorder_incremental_state_scripting(
+        self, incremental_state: dict[str, Any], new_order: Tensor
+    ) -> None:
         """Reorder as fairseq does: each row continues the row that `new_order` names."""
         incremental_state[STATE].reorder(new_order)

@@ -25,7 +25,9 @@ class BenchmarkConfig(MultitaskConfig):
         None,
         "comma-separated task tables, files that add or replace tasks; see docs/reference/task_table.md",
     )
-    token_cache: Optional[str] = option(None, "folder for tokenized data (default: mtmoe-cache in the data directory)")
+    token_cache: Optional[str] = option(
+        None, "folder for tokenized data (default: mtmoe-cache in the data directory)"
+    )
 
 
 @dataclass
@@ -36,7 +38,9 @@ class GlueConfig(BenchmarkConfig, SamplingConfig):
         "all",
         "comma-separated tasks of the table, or groups of tasks: all (GLUE without WNLI), glue, superglue, mrqa, mtl24",
     )
-    init_encoder: Optional[str] = option(None, "pretrained encoder: a file written by `mtmoe import-hf`")
+    init_encoder: Optional[str] = option(
+        None, "pretrained encoder: a file written by `mtmoe import-hf`"
+    )
     max_positions: int = option(
         128,
         "maximum number of tokens in a sequence (a ranking has one sequence per candidate); longer ones are truncated "
@@ -48,7 +52,8 @@ class GlueConfig(BenchmarkConfig, SamplingConfig):
         "as 0.1,qqp=0.01 (default: all); validation uses all examples",
     )
     train_share_seed: int = option(
-        1, "seed of --train-share, independent of --seed; a smaller share is a subset of a larger one"
+        1,
+        "seed of --train-share, independent of --seed; a smaller share is a subset of a larger one",
     )
 
 
@@ -56,10 +61,15 @@ class GlueConfig(BenchmarkConfig, SamplingConfig):
 class TextToTextConfig(BenchmarkConfig):
     """Options of a text-to-text task."""
 
-    source_task: Optional[str] = option(None, "task of the table to train as a source for later tasks")
-    target_task: Optional[str] = option(None, "task of the table to train; it may borrow from source tasks")
+    source_task: Optional[str] = option(
+        None, "task of the table to train as a source for later tasks"
+    )
+    target_task: Optional[str] = option(
+        None, "task of the table to train; it may borrow from source tasks"
+    )
     init_model: Optional[str] = option(
-        None, "pretrained T5: a file written by `mtmoe import-hf`; --arch t5 and pemt_t5 take its sizes"
+        None,
+        "pretrained T5: a file written by `mtmoe import-hf`; --arch t5 and pemt_t5 take its sizes",
     )
     max_source_positions: int = option(
         512, "maximum number of input tokens; longer texts are truncated at their end", _TOKENS
@@ -72,5 +82,6 @@ class TextToTextConfig(BenchmarkConfig):
         at_least(1),
     )
     train_examples_seed: int = option(
-        1, "seed of --train-examples, independent of --seed; a smaller number is a subset of a larger one"
+        1,
+        "seed of --train-examples, independent of --seed; a smaller number is a subset of a larger one",
     )

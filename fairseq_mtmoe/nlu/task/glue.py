@@ -42,19 +42,29 @@ class GlueTask(BenchmarkTask):
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)
         rows = chosen_rows(self.table, args.glue_tasks.split(","))
-        self.task_types: dict[str, TaskType] = {name: task_type_of(row) for name, row in rows.items()}
+        self.task_types: dict[str, TaskType] = {
+            name: task_type_of(row) for name, row in rows.items()
+        }
         self.head_labels = {name: labels_of_outputs(row) for name, row in rows.items()}
         self.shares = shares_of(args.train_share, self.table)
-        self.set_up_rows(rows, {name: task_type.metrics for name, task_type in self.task_types.items()})
+        self.set_up_rows(
+            rows, {name: task_type.metrics for name, task_type in self.task_types.items()}
+        )
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        task_lengths = {name: row.max_positions for name, row in self.rows.items() if row.max_positions is not None}
+        task_lengths = {
+            name: row.max_positions
+            for name, row in self.rows.items()
+            if row.max_positions is not None
+        }
         lengths = {"max_positions_of_tasks": task_lengths} if task_lengths else {}
         return {**about_encoder(cfg), "max_positions": self.args.max_positions, **lengths}
 
     def load_backbone(self, path: str) -> PretrainedEncoder:
         encoder = load(path)
-        return PretrainedEncoder(encoder.config, {SERIALIZED: serialized_tokenizer(encoder.tokenizer)}, encoder.state)
+        return PretrainedEncoder(
+            encoder.config, {SERIALIZED: serialized_tokenizer(encoder.tokenizer)}, encoder.state
+        )
 
     def backbone_of(self, state: Mapping[str, Any]) -> PretrainedEncoder:
         config = EncoderConfig(**json.loads(state["cfg"]["model"]["encoder"]))
@@ -68,9 +78,15 @@ class GlueTask(BenchmarkTask):
             lengths = {"--max-positions": self.args.max_positions, **lengths}
         for name, length in lengths.items():
             if length is not None and length > encoder.config.max_positions:
-                raise_invalid(name if name.startswith("--") else f"{name}: max_positions", rule, length)
+                raise_invalid(
+                    name if name.startswith("--") else f"{name}: max_positions", rule, length
+                )
         self.state.merge_state_dict({TOKENIZER: encoder.tokenizer[SERIALIZED]})
-        note_sizes(cfg, encoder.config, {name: task_type.head for name, task_type in self.task_types.items()})
+        note_sizes(
+            cfg,
+            encoder.config,
+            {name: task_type.head for name, task_type in self.task_types.items()},
+        )
         cfg.head_labels = labels_to_text(self.head_labels)
 
     def build_criterion(self, cfg: Any) -> MultitaskCriterion:
@@ -86,14 +102,18 @@ class GlueTask(BenchmarkTask):
         return TextTokenizer(getattr(self.state, TOKENIZER), self.args.max_positions)
 
     def tokenizer_of(self, row: TaskRow) -> TextTokenizer:
-        return TextTokenizer(getattr(self.state, TOKENIZER), row.max_positions or self.args.max_positions)
+        return TextTokenizer(
+            getattr(self.state, TOKENIZER), row.max_positions or self.args.max_positions
+        )
 
     def numbers(self, text: str) -> list[int]:
         return self.tokenizer.numbers(text)
 
     def few_of(self, name: str, split: TokenizedSplit) -> TokenizedSplit:
         share, is_regression = self.shares[name], self.rows[name].kind is Kind.regression
-        return few_of(split, share, self.args.train_share_seed, is_regression) if share < 1 else split
+        return (
+            few_of(split, share, self.args.train_share_seed, is_regression) if share < 1 else split
+        )
 
     def collate_of(self, tasks: Sequence[str]) -> TaskCollate:
         return TaskCollate(self.tokenizer.padding, tasks)
@@ -110,7 +130,11 @@ class GlueTask(BenchmarkTask):
     def about_the_run(self) -> dict[str, Any]:
         """Return the event's fields, with the fraction of each task's examples."""
         shares = {name: self.shares[name] for name in self.rows if self.shares[name] < 1}
-        drawn = {"train_shares": shares, "train_share_seed": self.args.train_share_seed} if shares else {}
+        drawn = (
+            {"train_shares": shares, "train_share_seed": self.args.train_share_seed}
+            if shares
+            else {}
+        )
         return {**super().about_the_run(), **drawn}
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
@@ -124,7 +148,9 @@ class GlueTask(BenchmarkTask):
     def scored(self, name: str) -> TaskType:
         return self.task_types[name]
 
-    def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
+    def predictions(
+        self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]
+    ) -> Tensor:
         found: Tensor = logging_output.pop("predictions")
         return found
 

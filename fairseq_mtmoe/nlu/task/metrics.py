@@ -24,7 +24,11 @@ def _sklearn(name: str, **options: Any) -> Callable[..., float]:
     """Return a metric of `sklearn.metrics` as a function of labels and predictions."""
 
     def metric(labels: Values, predictions: Values) -> float:
-        return float(getattr(importlib.import_module("sklearn.metrics"), name)(labels, predictions, **options))
+        return float(
+            getattr(importlib.import_module("sklearn.metrics"), name)(
+                labels, predictions, **options
+            )
+        )
 
     return metric
 
@@ -46,7 +50,9 @@ def macro_f1(labels: Values, predictions: Values) -> float:
     Predictions below 0 belong to no class.
     """
     classes = np.union1d(labels, predictions[predictions >= 0])
-    return _sklearn("f1_score", labels=classes, average="macro", zero_division=0)(labels, predictions)
+    return _sklearn("f1_score", labels=classes, average="macro", zero_division=0)(
+        labels, predictions
+    )
 
 
 def entity_f1(found: Values, predicted: Values, there: Values) -> float:
@@ -62,7 +68,9 @@ METRICS: Mapping[str, Callable[..., float]] = {
     "matthews": _sklearn("matthews_corrcoef"),
     "spearman": partial(correlation, of_ranks=True),
     "pearson": partial(correlation, of_ranks=False),
-    "f1": _sklearn("f1_score", zero_division=0),  # of class 1; in MultiRC, F1a over all answers of all questions
+    "f1": _sklearn(
+        "f1_score", zero_division=0
+    ),  # of class 1; in MultiRC, F1a over all answers of all questions
     "macro-f1": macro_f1,
     "entity-f1": entity_f1,
 }
@@ -76,7 +84,11 @@ def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) 
     if metric not in known:
         raise_invalid(f"the metric of {task}", f"one of {', '.join(known)}", metric)
     if metric == "f1" and num_labels not in (0, 2):  # without labels, f1 compares texts
-        raise_invalid(f"the metric of {task}", "another than f1, which needs two labels", f"f1 of {num_labels}")
+        raise_invalid(
+            f"the metric of {task}",
+            "another than f1, which needs two labels",
+            f"f1 of {num_labels}",
+        )
     if metric == "entity-f1":
         check_installed("seqeval", "seqeval.metrics")
 

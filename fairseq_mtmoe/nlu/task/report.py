@@ -31,11 +31,15 @@ class FoundSet:
 
     examples: int  # number of predicted examples
     columns: Mapping[str, tuple[Values, ...]]  # each metric's arguments; see `TaskType.columns`
-    majority: Mapping[str, float] = field(default_factory=dict)  # by metric, the best score of a constant label
+    majority: Mapping[str, float] = field(
+        default_factory=dict
+    )  # by metric, the best score of a constant label
     constant: str = ""  # the answer, if all examples got the same one
 
 
-def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, predictions: Predictions) -> dict[str, float]:
+def majority_scores(
+    metrics: Sequence[str], row: TaskRow, split: Any, predictions: Predictions
+) -> dict[str, float]:
     """Return, by metric, the best score of one constant label.
 
     Empty for tasks whose examples have no labels in common.
@@ -51,7 +55,9 @@ def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, prediction
     ]
     task_type = Classification(len(row.labels))
     return {
-        name: max(score(name, *task_type.columns(name, split, predicted)) for predicted in constants)
+        name: max(
+            score(name, *task_type.columns(name, split, predicted)) for predicted in constants
+        )
         for name in metrics
         if name in task_type.metrics
     }
@@ -61,7 +67,10 @@ class ValidationReport:
     """The scores of the checkpoint `args.path`; `about` describes its model."""
 
     def __init__(
-        self, args: Namespace, rows: Mapping[str, TaskRow], about: Callable[[Mapping[str, Any]], dict[str, Any]]
+        self,
+        args: Namespace,
+        rows: Mapping[str, TaskRow],
+        about: Callable[[Mapping[str, Any]], dict[str, Any]],
     ) -> None:
         self._args, self._rows, self._about = args, rows, about
         self._subsets: list[str] = []
@@ -79,8 +88,12 @@ class ValidationReport:
             except ValueError:  # a file of this name with other content
                 before = {}
             checkpoint = str(before.get("checkpoint"))
-            if before.get("subset") != subset or os.path.realpath(checkpoint) != os.path.realpath(self._args.path):
-                described = f"{checkpoint} on {before.get('subset')}" if before else "something else"
+            if before.get("subset") != subset or os.path.realpath(checkpoint) != os.path.realpath(
+                self._args.path
+            ):
+                described = (
+                    f"{checkpoint} on {before.get('subset')}" if before else "something else"
+                )
                 raise UserError(
                     f"`{folder}` must be a folder without other scores, but has scores of {described}; "
                     "give another folder, or remove them."
@@ -97,7 +110,12 @@ class ValidationReport:
                 if key.partition("/")[0] == task
             }
             if sets:
-                of = {"title": row.title, "metric": row.metric, "small": row.small, "group": row.group}
+                of = {
+                    "title": row.title,
+                    "metric": row.metric,
+                    "small": row.small,
+                    "group": row.group,
+                }
                 records[task] = {**of, "sets": sets}
         scores = scores_of_tasks(records, self._settings())
         console = Console()
@@ -105,18 +123,30 @@ class ValidationReport:
         for note in notes(scores):
             console.print(note, highlight=False, markup=False)
         folder = self._folder()
-        lacking = [key for one in records.values() for key, of in one["sets"].items() if math.isnan(of["score"])]
+        lacking = [
+            key
+            for one in records.values()
+            for key, of in one["sets"].items()
+            if math.isnan(of["score"])
+        ]
         if folder is not None and lacking:
-            raise UserError(f"`{self._args.path}` must have a score of every set, but has none of {lacking[0]}.")
+            raise UserError(
+                f"`{self._args.path}` must have a score of every set, but has none of {lacking[0]}."
+            )
         if folder is not None:
             made_by = {"checkpoint_sha256": checksum.identity(self._args.path), **provenance()}
             write_scores(folder, replace(scores, settings={**scores.settings, **made_by}))
             console.print(str(folder / JSON_FILE), soft_wrap=True, highlight=False, markup=False)
 
     def _set_record(self, row: TaskRow, task: str, key: str, found: FoundSet) -> dict[str, Any]:
-        also = {name: (score(name, *made), standard_error(name, *made)) for name, made in found.columns.items()}
+        also = {
+            name: (score(name, *made), standard_error(name, *made))
+            for name, made in found.columns.items()
+        }
         digest = hashlib.sha256()  # identifies the data by content, not by path
-        for path in source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1)):
+        for path in source_files(
+            Path(self._args.data), row, key.replace(task, self._subsets[-1], 1)
+        ):
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         set_score, error = also.pop(row.metric)

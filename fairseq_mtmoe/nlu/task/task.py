@@ -44,7 +44,10 @@ logger = logging.getLogger(__name__)
 
 CACHE = "mtmoe-cache"
 OF_ALL = ("loss", "small", "all")  # names of figures over several tasks
-GATHERED = ("examples", "predictions")  # in validation: predicted values (V,) and the example of each
+GATHERED = (
+    "examples",
+    "predictions",
+)  # in validation: predicted values (V,) and the example of each
 
 
 class BenchmarkTask(Multitask):
@@ -73,19 +76,30 @@ class BenchmarkTask(Multitask):
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)
         self.args = args
-        self.table = load_tables([Path(path) for path in (args.task_table or "").split(",") if path])
+        self.table = load_tables(
+            [Path(path) for path in (args.task_table or "").split(",") if path]
+        )
         self.pretrained: Any = None
         self.begins_with_checkpoint = False
         self._sets: dict[str, dict[str, Any]] = {}  # by evaluated split, its sets by name
-        self._found_sets: dict[str, tuple[Tensor, FoundSet]] = {}  # the last predictions, and their columns
+        self._found_sets: dict[
+            str, tuple[Tensor, FoundSet]
+        ] = {}  # the last predictions, and their columns
 
-    def set_up_rows(self, rows: Mapping[str, TaskRow], metrics: Mapping[str, Sequence[str]]) -> None:
+    def set_up_rows(
+        self, rows: Mapping[str, TaskRow], metrics: Mapping[str, Sequence[str]]
+    ) -> None:
         """Set the task's rows; called by constructors (UserError: a wrong metric or name)."""
         self.rows = dict(rows)
         for name, row in rows.items():
-            for described, group_name in (("the name of a task", name), (f"the group of {name}", row.group)):
+            for described, group_name in (
+                ("the name of a task", name),
+                (f"the group of {name}", row.group),
+            ):
                 if group_name in OF_ALL:
-                    raise_invalid(described, f"none of {', '.join(OF_ALL)}, the names of averages", group_name)
+                    raise_invalid(
+                        described, f"none of {', '.join(OF_ALL)}, the names of averages", group_name
+                    )
             row_metrics = [row.metric, *row.also]
             if len(set(row_metrics)) < len(row_metrics):
                 raise_invalid(f"the metrics of {name}", "all different", ", ".join(row_metrics))
@@ -93,7 +107,11 @@ class BenchmarkTask(Multitask):
                 check_metric(name, metric, metrics[name], len(row.labels))
         self.set_up_tasks(list(rows))
         # training has no `--path`
-        self.report = ValidationReport(self.args, self.rows, self.about_checkpoint) if self.args.path else None
+        self.report = (
+            ValidationReport(self.args, self.rows, self.about_checkpoint)
+            if self.args.path
+            else None
+        )
 
     # ---- what a task supplies ----
 
@@ -138,7 +156,9 @@ class BenchmarkTask(Multitask):
         return [0] * len(tasks)
 
     @abstractmethod
-    def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
+    def predictions(
+        self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]
+    ) -> Tensor:
         """Return the predictions of a validation batch, (E, …), padded with NaN."""
 
     # ---- options and model ----
@@ -152,8 +172,12 @@ class BenchmarkTask(Multitask):
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Self:
         """Build the task; called by fairseq (UserError: no data, no scikit-learn)."""
         check_installed("scikit-learn", "sklearn.metrics")
-        values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
-        args = Namespace(**{"sampling_temperature": 1.0, **values})  # the default without sampling options
+        values: Any = (
+            OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
+        )
+        args = Namespace(
+            **{"sampling_temperature": 1.0, **values}
+        )  # the default without sampling options
         if not args.data or not Path(args.data).is_dir():
             raise_invalid("data", "an existing directory", args.data)
         return cls(args)
@@ -161,7 +185,11 @@ class BenchmarkTask(Multitask):
     def described(self) -> TaskDescription:
         """Return the description of the task's single row (UserError: several rows)."""
         if len(self.rows) != 1:
-            raise_invalid(self.named_by, "a single task for a model that borrows from others", ",".join(self.rows))
+            raise_invalid(
+                self.named_by,
+                "a single task for a model that borrows from others",
+                ",".join(self.rows),
+            )
         ((name, row),) = self.rows.items()
         text = row.prompt or row.description
         return TaskDescription(name, text, self.numbers(text), self.is_source)
@@ -205,7 +233,10 @@ class BenchmarkTask(Multitask):
         if not goes_on:
             return
         try:
-            before, options = self.about_checkpoint(state["cfg"])["trained_tasks"], state["cfg"]["task"]
+            before, options = (
+                self.about_checkpoint(state["cfg"])["trained_tasks"],
+                state["cfg"]["task"],
+            )
         except (KeyError, TypeError, ValueError, AttributeError):
             return  # another kind of model: loading its parameters fails with a sentence
         if before != list(self.rows):
@@ -227,29 +258,41 @@ class BenchmarkTask(Multitask):
         """The folder of tokenized data."""
         return Path(self.args.token_cache or Path(self.args.data) / CACHE)
 
-    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+    def load_dataset(
+        self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
+    ) -> None:
         """Load a split of all tasks, for training or for evaluation."""
         root = Path(self.args.data)
-        is_training = split == self.args.train_subset and self.report is None  # a report scores also that split
+        is_training = (
+            split == self.args.train_subset and self.report is None
+        )  # a report scores also that split
         missing = [name for name, row in self.rows.items() if not row.sets(split)]
         if missing and (is_training or len(missing) == len(self.rows)):
             has = ", ".join(self.rows[missing[0]].splits)
-            raise UserError(f"`{missing[0]}` must have a split `{split}` in the task table, but has only {has}.")
+            raise UserError(
+                f"`{missing[0]}` must have a split `{split}` in the task table, but has only {has}."
+            )
         if self.report is not None and is_first_process():
             self.report.begin(split)
         expect_files(root, self.rows.values(), split)
 
         def read(name: str, row: TaskRow, key: str) -> Any:
             more = {} if is_training else self.of_evaluation
-            return type(self).read_split(root, name, row, key, self.tokenizer_of(row), self.token_cache, **more)
+            return type(self).read_split(
+                root, name, row, key, self.tokenizer_of(row), self.token_cache, **more
+            )
 
-        loader: BenchmarkLoader[Any] = BenchmarkLoader(self.rows, split, read, type(self).dataset_of)
+        loader: BenchmarkLoader[Any] = BenchmarkLoader(
+            self.rows, split, read, type(self).dataset_of
+        )
         ids = [self.id_of(task, f"a task of {self.named_by}") for task in loader.tasks]
         collate, draws = self.collate_of(loader.tasks), self.dropout_draws(loader.tasks)
         if is_training:
             loader.keep(self.few_of)
             plan = plan_of(self.args, loader)
-            self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates, draws)
+            self.datasets[split] = TrainingMixture(
+                loader, plan, ids, collate, epoch, self.num_updates, draws
+            )
             return
         self.datasets[split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)
         self._sets.pop(split, None)  # the split loaded last must be the last key
@@ -282,20 +325,31 @@ class BenchmarkTask(Multitask):
 
     def groups(self) -> list[Group]:
         """Return tasks with several sets, small tasks, the table's groups, and all tasks."""
-        tasks = {name: [key for key in self.evaluated if key.partition("/")[0] == name] for name in self.rows}
+        tasks = {
+            name: [key for key in self.evaluated if key.partition("/")[0] == name]
+            for name in self.rows
+        }
         several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
         small = [name for name, row in self.rows.items() if row.small and tasks[name]]
         small_group = [Group("small", tuple(small))] if small else []
         named = in_groups({name: row.group for name, row in self.rows.items() if tasks[name]})
         table_groups = [Group(name, tuple(members)) for name, members in named.items()]
-        return [*several, *small_group, *table_groups, Group("all", tuple(name for name in self.rows if tasks[name]))]
+        return [
+            *several,
+            *small_group,
+            *table_groups,
+            Group("all", tuple(name for name in self.rows if tasks[name])),
+        ]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """Run a validation step; add predictions and their examples to the logging output."""
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if sample:
             values = flattened(sample["id"], self.predictions(model, sample, logging_output))
-            values_by_name = {f"_{sample['task']}_{name}": value for name, value in zip(GATHERED, values, strict=True)}
+            values_by_name = {
+                f"_{sample['task']}_{name}": value
+                for name, value in zip(GATHERED, values, strict=True)
+            }
             logging_output = {**logging_output, **values_by_name}
         return loss, sample_size, logging_output
 
@@ -314,7 +368,9 @@ class BenchmarkTask(Multitask):
                 if len(values):
                     metrics.log_concat_tensor(f"_{key}_{name}", values)
             for metric in self.metrics_of(key):
-                metrics.log_derived(f"{key}_{metric}", partial(self._set_score, key=key, metric=metric), 1000)
+                metrics.log_derived(
+                    f"{key}_{metric}", partial(self._set_score, key=key, metric=metric), 1000
+                )
         for group in self.groups():
             metrics.log_derived(group.name, partial(self._group_score, group=group), 1001)
 
@@ -322,8 +378,13 @@ class BenchmarkTask(Multitask):
         """Reduce as fairseq does; rank 0 prints and writes the scores of a checkpoint."""
         super().reduce_metrics(logging_outputs, criterion)
         if self.report is not None and is_first_process():
-            values = {key: [_gathered(logging_outputs, key, name) for name in GATHERED] for key in self.evaluated}
-            self.report.end({key: self._reported(key, *both) for key, both in values.items() if len(both[0])})
+            values = {
+                key: [_gathered(logging_outputs, key, name) for name in GATHERED]
+                for key in self.evaluated
+            }
+            self.report.end(
+                {key: self._reported(key, *both) for key, both in values.items() if len(both[0])}
+            )
 
     def metrics_of(self, key: str) -> list[str]:
         """Return the metrics of a set; averages are of the first one."""
@@ -333,10 +394,17 @@ class BenchmarkTask(Multitask):
     def _reported(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
         """Return a set's columns, with the scores of constant labels."""
         task = key.partition("/")[0]
-        found, gathered = self._found(key, examples, predictions), _gathered_values(examples, predictions)
+        found, gathered = (
+            self._found(key, examples, predictions),
+            _gathered_values(examples, predictions),
+        )
         split, row = self.evaluated[key], self.rows[task]
         constant = only_answer(self.scored(task).label_text(split, gathered, row.labels))
-        return replace(found, majority=majority_scores(self.metrics_of(key), row, split, gathered), constant=constant)
+        return replace(
+            found,
+            majority=majority_scores(self.metrics_of(key), row, split, gathered),
+            constant=constant,
+        )
 
     def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
         if (
@@ -345,7 +413,10 @@ class BenchmarkTask(Multitask):
             return self._found_sets[key][1]
         task_type = self.scored(key.partition("/")[0])
         gathered = _gathered_values(examples, predictions)
-        columns = {name: task_type.columns(name, self.evaluated[key], gathered) for name in self.metrics_of(key)}
+        columns = {
+            name: task_type.columns(name, self.evaluated[key], gathered)
+            for name in self.metrics_of(key)
+        }
         found = FoundSet(len(columns[self.metrics_of(key)[0]][0]), columns)
         self._found_sets[key] = (predictions, found)
         return found
@@ -363,8 +434,13 @@ class BenchmarkTask(Multitask):
 
     def _group_score(self, meters: Mapping[str, Any], group: Group) -> float:
         """Return the mean over tasks; a task with several sets counts once."""
-        sets = [[key for key in self.evaluated if task in (key, key.partition("/")[0])] for task in group.tasks]
-        scores = [[self._set_score(meters, key, self.metrics_of(key)[0]) for key in keys] for keys in sets]
+        sets = [
+            [key for key in self.evaluated if task in (key, key.partition("/")[0])]
+            for task in group.tasks
+        ]
+        scores = [
+            [self._set_score(meters, key, self.metrics_of(key)[0]) for key in keys] for keys in sets
+        ]
         return round(float(np.mean([np.mean(task_scores) for task_scores in scores])), 2)
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
@@ -373,7 +449,11 @@ class BenchmarkTask(Multitask):
             return {"loss": float(meters["loss"].avg)}
         if name in self.evaluated:
             return {"loss": float(meters[f"{name}_loss"].avg), **self._set_scores(meters, name)}
-        return {"mean": self._group_score(meters, next(group for group in self.groups() if group.name == name))}
+        return {
+            "mean": self._group_score(
+                meters, next(group for group in self.groups() if group.name == name)
+            )
+        }
 
 
 def _gathered_values(examples: Tensor, predictions: Tensor) -> Predictions:

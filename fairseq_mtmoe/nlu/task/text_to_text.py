@@ -107,7 +107,9 @@ class TextToTextTask(BenchmarkTask):
 
     def tokenizer_of(self, row: TaskRow) -> text_split.TextTokenizer:
         return text_split.TextTokenizer(
-            self.pieces, row.max_positions or self.args.max_source_positions, self.args.max_target_positions
+            self.pieces,
+            row.max_positions or self.args.max_source_positions,
+            self.args.max_target_positions,
         )
 
     def few_of(self, name: str, split: text_split.TextSplit) -> text_split.TextSplit:
@@ -115,9 +117,13 @@ class TextToTextTask(BenchmarkTask):
         if count is None or count >= len(split):
             return split
         row = self.rows[name]
-        labels_E = np.zeros(len(split)) if row.is_open else split.labels_E  # examples have no labels in common
+        labels_E = (
+            np.zeros(len(split)) if row.is_open else split.labels_E
+        )  # examples have no labels in common
         is_regression = row.kind is Kind.regression
-        return split.chosen(drawn_examples(labels_E, count, self.args.train_examples_seed, is_regression))
+        return split.chosen(
+            drawn_examples(labels_E, count, self.args.train_examples_seed, is_regression)
+        )
 
     def about_the_run(self) -> dict[str, Any]:
         """Return the event's fields, with the stage and the number of examples."""
@@ -138,7 +144,11 @@ class TextToTextTask(BenchmarkTask):
         """Generate as fairseq does, from T5's decoder start token."""
         with torch.no_grad():
             return generator.generate(
-                models, sample, prefix_tokens=prefix_tokens, constraints=constraints, bos_token=self.first_token
+                models,
+                sample,
+                prefix_tokens=prefix_tokens,
+                constraints=constraints,
+                bos_token=self.first_token,
             )
 
     @cached_property
@@ -152,13 +162,17 @@ class TextToTextTask(BenchmarkTask):
         """Return the metrics; if answers are labels, also the fraction that is none."""
         return [*super().metrics_of(key), *([NO_LABEL] if has_labels(self.row) else [])]
 
-    def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
+    def predictions(
+        self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]
+    ) -> Tensor:
         """Return a batch's greedy outputs: tokens with an end, (E, L), padded with NaN."""
         most, inner = self.scored(self.name).most_tokens, unwrapped(model)
         longest = self.args.max_target_positions - 1 if most is None else most
         decoding = Decoding(beam=1, max_len_b=longest)
         search = BeamSearch(self.build_generator([inner], decoding.generation))
-        hypotheses = searched(search, [inner], sample, Direction(self.name, first_input=self.first_token), None)
+        hypotheses = searched(
+            search, [inner], sample, Direction(self.name, first_input=self.first_token), None
+        )
         tokens = [beam[0]["tokens"].float() for beam in hypotheses]
         return nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=math.nan)
 
@@ -170,16 +184,24 @@ class TextToTextTask(BenchmarkTask):
 
 def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, TaskRow]:
     """Return the task that the options name (UserError: not one, or not of text)."""
-    named = {option: name for option, name in vars(args).items() if option in OPTIONS and name is not None}
+    named = {
+        option: name
+        for option, name in vars(args).items()
+        if option in OPTIONS and name is not None
+    }
     if len(named) != 1:
         raise UserError(
             f"`--task text_to_text` must have either `--source-task` or `--target-task`, but has {len(named)} of them."
         )
     ((option, name),) = named.items()
     shown = flag(option)
-    tasks = [other for other, row in table.items() if row.text_form is not None and row.sets("train")]
+    tasks = [
+        other for other, row in table.items() if row.text_form is not None and row.sets("train")
+    ]
     if name not in tasks:
-        raise_invalid(shown, f"a task with a text form and training data ({shortened(tasks, name)})", name)
+        raise_invalid(
+            shown, f"a task with a text form and training data ({shortened(tasks, name)})", name
+        )
     return name, table[name]
 
 
@@ -191,14 +213,18 @@ def _written_labels(row: TaskRow) -> list[str]:
 
 def begun_dictionary() -> Dictionary:
     """Return a dictionary of special pieces, which fairseq reads before a checkpoint."""
-    return Dictionary(bos=text_split.PADDING, pad=text_split.PADDING, eos=text_split.END, unk=text_split.UNKNOWN)
+    return Dictionary(
+        bos=text_split.PADDING, pad=text_split.PADDING, eos=text_split.END, unk=text_split.UNKNOWN
+    )
 
 
 def fill_dictionary(dictionary: Dictionary, pieces: text_split.Pieces, vocab_size: int) -> None:
     """Add the other pieces, the sentinels, and symbols for unused embeddings."""
     if len(pieces) > vocab_size:
         raise_invalid(
-            "spiece.model", f"a model of at most {vocab_size} pieces, the number of the T5's embeddings", len(pieces)
+            "spiece.model",
+            f"a model of at most {vocab_size} pieces, the number of the T5's embeddings",
+            len(pieces),
         )
     if len(dictionary) == vocab_size:
         return
@@ -209,4 +235,6 @@ def fill_dictionary(dictionary: Dictionary, pieces: text_split.Pieces, vocab_siz
     for symbol in named[len(dictionary) :]:
         dictionary.add_symbol(symbol)
     if len(dictionary) != vocab_size:
-        raise UserError("`spiece.model` must have no piece twice, and no piece with the name of one of T5's sentinels.")
+        raise UserError(
+            "`spiece.model` must have no piece twice, and no piece with the name of one of T5's sentinels."
+        )

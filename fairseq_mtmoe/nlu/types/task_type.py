@@ -17,7 +17,9 @@ from fairseq_mtmoe.nlu.bert.heads import HeadSize
 from fairseq_mtmoe.nlu.data import answers
 from fairseq_mtmoe.nlu.data.tokenizing import TokenizedSplit
 
-DROPOUT_DRAWS = 2  # outputs under dropout for a variance; each costs a pass over a task's candidates
+DROPOUT_DRAWS = (
+    2  # outputs under dropout for a variance; each costs a pass over a task's candidates
+)
 
 Values = NDArray[np.float64]
 LabelText = str | int | float
@@ -57,7 +59,10 @@ def halves_of(draws: Tensor, labels: Tensor, middle: float) -> Uncertainty:
     if len(mean_E) > 1:
         variance = error_E.var()
     else:
-        variance, between = error_E.square().sum(), between if math.isnan(middle) else torch.full_like(between, middle)
+        variance, between = (
+            error_E.square().sum(),
+            between if math.isnan(middle) else torch.full_like(between, middle),
+        )
     noise_E = (variance + draws.var(1)).sqrt().clamp(min=torch.finfo(draws.dtype).tiny)
     above_E = ndtr((mean_E - between) / noise_E)
     entropy_E = (entr(above_E) + entr(1 - above_E)).float()
@@ -72,7 +77,9 @@ def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
     if predictions.dim() == 1:
         return examples, predictions
     is_one = ~predictions.flatten().isnan()
-    return examples.repeat_interleave(predictions[:1].numel())[is_one], predictions.flatten()[is_one]
+    return examples.repeat_interleave(predictions[:1].numel())[is_one], predictions.flatten()[
+        is_one
+    ]
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,9 @@ class Predictions:
         return len(self.examples_E)
 
     def __iter__(self) -> Iterator[tuple[int, Values]]:
-        for example, start, end in zip(self.examples_E.tolist(), self.starts_E, self.starts_E[1:], strict=False):
+        for example, start, end in zip(
+            self.examples_E.tolist(), self.starts_E, self.starts_E[1:], strict=False
+        ):
             yield example, self.values_V[start:end]
 
 
@@ -122,7 +131,9 @@ class Scored(ABC):
 class TaskType(Scored):
     """A kind of task, with the settings of a row of the table."""
 
-    dropout_draws: ClassVar[int] = 0  # outputs under dropout that `uncertainty` needs; 0: one without dropout
+    dropout_draws: ClassVar[int] = (
+        0  # outputs under dropout that `uncertainty` needs; 0: one without dropout
+    )
     metrics: tuple[str, ...] = ("accuracy", "matthews", "spearman", "f1")  # applicable metrics
 
     @property
@@ -166,7 +177,9 @@ class Classification(TaskType):
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
         """Return cross-entropy over log C, so that many classes weigh no more (MT-TaG, §3.3)."""
-        return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(numbers.shape[1])
+        return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(
+            numbers.shape[1]
+        )
 
     def predictions(self, numbers: Tensor) -> Tensor:
         return numbers.argmax(1).float()
@@ -174,13 +187,17 @@ class Classification(TaskType):
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
         return entropy_of(numbers)
 
-    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+    def columns(
+        self, metric: str, split: TokenizedSplit, predictions: Predictions
+    ) -> tuple[Values, ...]:
         labels_E, predictions_E = super().columns(metric, split, predictions)
         if metric != "exact-match":
             return labels_E, predictions_E
         return (right_questions(split, predictions, labels_E != predictions_E),)
 
-    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Labels
+    ) -> list[LabelText]:
         return [labels[number] for number in predictions.values_V.astype(np.int64).tolist()]
 
 
@@ -236,22 +253,33 @@ class Ranking(TaskType):
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
         return entropy_of(numbers.float().masked_fill(labels.isnan(), -math.inf))
 
-    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
-        chosen_E = split.row_offsets_E[predictions.examples_E] + predictions.values_V.astype(np.int64)
+    def columns(
+        self, metric: str, split: TokenizedSplit, predictions: Predictions
+    ) -> tuple[Values, ...]:
+        chosen_E = split.row_offsets_E[predictions.examples_E] + predictions.values_V.astype(
+            np.int64
+        )
         if metric == "accuracy" or not len(split.names):
             return (split.is_correct_S[chosen_E].astype(np.float64),)
         reached = []
         for example, chosen in zip(predictions.examples_E.tolist(), chosen_E.tolist(), strict=True):
             first, end = split.row_offsets_E[example : example + 2]
             right = first + np.flatnonzero(split.is_correct_S[first:end] == 1)
-            reached.append(answers.best(metric, split.names[chosen], [split.names[number] for number in right]))
+            reached.append(
+                answers.best(metric, split.names[chosen], [split.names[number] for number in right])
+            )
         return (np.array(reached),)
 
-    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Labels
+    ) -> list[LabelText]:
         chosen_E = predictions.values_V.astype(np.int64)
         if not len(split.names):
             return [labels[number] for number in chosen_E.tolist()]
-        return [split.names[number] for number in (split.row_offsets_E[predictions.examples_E] + chosen_E).tolist()]
+        return [
+            split.names[number]
+            for number in (split.row_offsets_E[predictions.examples_E] + chosen_E).tolist()
+        ]
 
 
 @dataclass(frozen=True)
@@ -282,5 +310,7 @@ class Regression(TaskType):
         middle = (self.low + self.high) / 2
         return halves_of(numbers.squeeze(2), labels, middle if math.isfinite(middle) else math.nan)
 
-    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Labels
+    ) -> list[LabelText]:
         return [float(str(np.float32(value))) for value in predictions.values_V]

@@ -10,8 +10,21 @@ import numpy as np
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.nlu.data import answers
 from fairseq_mtmoe.nlu.data.table import Kind, TaskRow
-from fairseq_mtmoe.nlu.data.text_split import Pieces, TextSplit, answer_texts_of, form_of, label_texts, stepped
-from fairseq_mtmoe.nlu.types.task_type import LabelText, Predictions, Scored, Values, right_questions
+from fairseq_mtmoe.nlu.data.text_split import (
+    Pieces,
+    TextSplit,
+    answer_texts_of,
+    form_of,
+    label_texts,
+    stepped,
+)
+from fairseq_mtmoe.nlu.types.task_type import (
+    LabelText,
+    Predictions,
+    Scored,
+    Values,
+    right_questions,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +71,26 @@ class TextTaskType(Scored):
         """Return the generated texts."""
         return [self.pieces.text(values.astype(np.int64).tolist()) for _, values in predictions]
 
-    def columns(self, metric: str, split: TextSplit, predictions: Predictions) -> tuple[Values, ...]:
+    def columns(
+        self, metric: str, split: TextSplit, predictions: Predictions
+    ) -> tuple[Values, ...]:
         written = self.written(predictions)
-        if metric in answers.ALIKE and not self.row.labels:  # compared with the most similar right text
-            right = (answer_texts_of(self.row, split.examples[n]) for n in predictions.examples_E.tolist())
-            return (np.array([answers.best(metric, *pair) for pair in zip(written, right, strict=True)]),)
-        values_E, labels_E = self.values(split, predictions, written), split.labels_E[predictions.examples_E]
+        if (
+            metric in answers.ALIKE and not self.row.labels
+        ):  # compared with the most similar right text
+            right = (
+                answer_texts_of(self.row, split.examples[n])
+                for n in predictions.examples_E.tolist()
+            )
+            return (
+                np.array(
+                    [answers.best(metric, *pair) for pair in zip(written, right, strict=True)]
+                ),
+            )
+        values_E, labels_E = (
+            self.values(split, predictions, written),
+            split.labels_E[predictions.examples_E],
+        )
         is_none_E = values_E == self._none
         if metric == NO_LABEL:
             return (is_none_E.astype(np.float64),)
@@ -80,7 +107,9 @@ class TextTaskType(Scored):
         """Return each answer as a label's number or a regression's value, (E,)."""
         if form_of(self.row).referent:
             referents = [split.examples[n].referent for n in predictions.examples_E.tolist()]
-            return np.array([names_the_same(text, noun) for text, noun in zip(written, referents, strict=True)])
+            return np.array(
+                [names_the_same(text, noun) for text, noun in zip(written, referents, strict=True)]
+            )
         if self.row.kind is Kind.regression:
             return np.array([self._number(text) for text in written])
         numbers = {text: float(number) for number, text in enumerate(self.labels)}
@@ -94,7 +123,9 @@ class TextTaskType(Scored):
             return self._none
         return min(max(value, low), high) if math.isfinite(value) else self._none
 
-    def label_text(self, split: TextSplit, predictions: Predictions, labels: Sequence[str | int]) -> list[LabelText]:
+    def label_text(
+        self, split: TextSplit, predictions: Predictions, labels: Sequence[str | int]
+    ) -> list[LabelText]:
         """Return answers for a file; others than labels become the first or the minimum."""
         written = self.written(predictions)
         if not has_labels(self.row):
@@ -128,7 +159,10 @@ def has_labels(row: TaskRow) -> bool:
 
 def names_the_same(answer: str, referent: str) -> float:
     """Return 1 if a noun matches a pronoun's referent, else 0; -1 without a noun."""
-    words, right = ({word for word in text.lower().split() if word not in DETERMINERS} for text in (answer, referent))
+    words, right = (
+        {word for word in text.lower().split() if word not in DETERMINERS}
+        for text in (answer, referent)
+    )
     if not words:
         return NONE
     # A match: one contains all words of the other, and both or none have an apostrophe.

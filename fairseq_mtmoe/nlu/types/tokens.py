@@ -11,7 +11,15 @@ from torch.nn import functional as F
 from fairseq_mtmoe.nlu.bert.heads import UNREAD, HeadSize
 from fairseq_mtmoe.nlu.data import answers
 from fairseq_mtmoe.nlu.data.tokenizing import TokenizedSplit
-from fairseq_mtmoe.nlu.types.task_type import Labels, LabelText, Predictions, TaskType, Uncertainty, Values, entropy_of
+from fairseq_mtmoe.nlu.types.task_type import (
+    Labels,
+    LabelText,
+    Predictions,
+    TaskType,
+    Uncertainty,
+    Values,
+    entropy_of,
+)
 
 
 @dataclass(frozen=True)
@@ -41,10 +49,16 @@ class Span(TaskType):
     def predictions(self, numbers: Tensor) -> Tensor:
         """Return the best span, (E, 3): the sum of its scores, first and last token."""
         begins_EL, ends_EL = numbers.float().unbind(2)
-        begins_EL = begins_EL.index_fill(1, begins_EL.new_zeros(1, dtype=torch.long), 2 * UNREAD)  # [CLS] is no answer
-        ends_ELK = F.pad(ends_EL, (0, self.longest - 1), value=2 * UNREAD).unfold(1, self.longest, 1)
+        begins_EL = begins_EL.index_fill(
+            1, begins_EL.new_zeros(1, dtype=torch.long), 2 * UNREAD
+        )  # [CLS] is no answer
+        ends_ELK = F.pad(ends_EL, (0, self.longest - 1), value=2 * UNREAD).unfold(
+            1, self.longest, 1
+        )
         best_E, index_E = (begins_EL.unsqueeze(2) + ends_ELK).flatten(1).max(1)
-        best_E = best_E.nan_to_num(nan=-math.inf)  # NaN would mean no prediction, not a model that diverged
+        best_E = best_E.nan_to_num(
+            nan=-math.inf
+        )  # NaN would mean no prediction, not a model that diverged
         first_E, further_E = index_E // self.longest, index_E % self.longest
         return torch.stack([best_E, first_E.float(), (first_E + further_E).float()], dim=1)
 
@@ -54,16 +68,28 @@ class Span(TaskType):
         logits = numbers.float().masked_fill(~is_read, -math.inf).transpose(1, 2)
         return Uncertainty(entropy_of(logits).entropy.sum(1), 2 * torch.log(_num_tokens(numbers)))
 
-    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+    def columns(
+        self, metric: str, split: TokenizedSplit, predictions: Predictions
+    ) -> tuple[Values, ...]:
         """Return each question's score, against the most similar right answer, if all its windows were read."""
         texts, rights = self.label_text(split, predictions, ()), split.passages.rights
         windows_E = np.bincount(np.searchsorted(split.row_offsets_E, predictions.examples_E, side="right") - 1,
                                 minlength=len(texts))  # fmt: skip
         whole = np.flatnonzero(windows_E == np.diff(split.row_offsets_E)).tolist()
-        return (np.array([answers.best(metric, str(texts[question]), rights[question]) for question in whole]),)
+        return (
+            np.array(
+                [answers.best(metric, str(texts[question]), rights[question]) for question in whole]
+            ),
+        )
 
-    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
-        return [*split.passages.found(split, predictions.examples_E, predictions.values_V.reshape(-1, 3))]
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Labels
+    ) -> list[LabelText]:
+        return [
+            *split.passages.found(
+                split, predictions.examples_E, predictions.values_V.reshape(-1, 3)
+            )
+        ]
 
 
 def _num_tokens(numbers: Tensor) -> Tensor:
@@ -93,7 +119,9 @@ class WordLabels(TaskType):
         A uniform guess has the loss 1, as in other tasks.
         """
         labels_W = labels.nan_to_num(0).long().flatten()
-        losses_EW = F.cross_entropy(numbers.float().flatten(0, 1), labels_W, reduction="none").view(labels.shape)
+        losses_EW = F.cross_entropy(numbers.float().flatten(0, 1), labels_W, reduction="none").view(
+            labels.shape
+        )
         return _mean_of_words(losses_EW, labels).sum() / math.log(numbers.shape[2])
 
     def predictions(self, numbers: Tensor) -> Tensor:
@@ -106,7 +134,9 @@ class WordLabels(TaskType):
         mean_E = _mean_of_words(entropy_of(numbers).entropy, labels)
         return Uncertainty(mean_E, mean_E.new_full(mean_E.shape, math.log(numbers.shape[2])))
 
-    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+    def columns(
+        self, metric: str, split: TokenizedSplit, predictions: Predictions
+    ) -> tuple[Values, ...]:
         """Return each sentence's numbers of right, predicted and reference entities.
 
         Entities are read as in seqeval and CoNLL.
@@ -121,10 +151,15 @@ class WordLabels(TaskType):
             counts.append((len(predicted & reference), len(predicted), len(reference)))
         return tuple(np.array(counts, dtype=np.float64).T)
 
-    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Labels
+    ) -> list[LabelText]:
         starts = split.word_starts_E.tolist()
         return [
-            "\n".join(f"{split.names[starts[example] + n]}\t{labels[int(label)]}" for n, label in enumerate(numbers))
+            "\n".join(
+                f"{split.names[starts[example] + n]}\t{labels[int(label)]}"
+                for n, label in enumerate(numbers)
+            )
             for example, numbers in predictions
         ]
 
