@@ -1,7 +1,8 @@
 """A model of `--task glue` or `text_to_text` that predicts a directory's sets.
 
-It ignores labels. Steps and batches are fairseq-validate's, so predictions have the score that it reports, unless it
-routes by `--base-evaluation balanced`: predictions use prices, which need no batch.
+It ignores labels. Steps and batches are fairseq-validate's, so predictions have the score that it
+reports, unless it routes by `--base-evaluation balanced`: predictions use prices, which need no
+batch.
 """
 
 import logging

@@ -1,8 +1,9 @@
 """BERT's self-attention with an optional bias of the scores.
 
-On a CPU the sentences of a batch are packed without padding. torch's attention would need padded copies of queries,
-keys, values and their gradients. `packed_attention` reads and writes the tokens' rows in place, and computes all
-products of a batch in one call (`mkl_batch.py`). On other devices `attend` calls torch. Tests compare the two.
+On a CPU the sentences of a batch are packed without padding. torch's attention would need padded
+copies of queries, keys, values and their gradients. `packed_attention` reads and writes the tokens'
+rows in place, and computes all products of a batch in one call (`mkl_batch.py`). On other devices
+`attend` calls torch. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class Packing:
 
     S is the number of sentences with tokens, A the number of heads.
 
-    Scores are sorted by sentence, shorter sentences first, then by head: a matrix (queries, keys) for each.
+    Scores are sorted by sentence, shorter sentences first, then by head: a matrix (queries, keys)
+    for each.
     """
 
     width: int  # size of a token's row, all heads together
@@ -201,8 +203,9 @@ def packed_attention(
     Args:
         query: (M, H), one head after the other.
         key, value: (T, H).
-        bias: added to the scores, (S, 1, queries, keys) or (S, heads, queries, keys), at least as large as the longest
-            sentence. With a bias, sentences with the same number of keys must have the same number of queries.
+        bias: added to the scores, (S, 1, queries, keys) or (S, heads, queries, keys), at least as
+            large as the longest sentence. With a bias, sentences with the same number of keys must
+            have the same number of queries.
     """
     read: Tensor = _PackedAttention.apply(query, key, value, bias, packing, dropout_p)  # type: ignore[no-untyped-call]
     return read

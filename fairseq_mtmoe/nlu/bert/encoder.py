@@ -2,11 +2,12 @@
 
 It computes what Hugging Face's `BertModel` and `RobertaModel` compute.
 
-It can adapt to each sentence's task as in CA-MTL, §2.1, in the base or the large form. In both forms attention is
-conditional in all blocks, norms are conditional in the upper half, and alignment comes before the first block. In the
-base form only the norms after feed-forward layers are conditional, and a bottleneck adds to the last block's output.
-In the large form all norms are conditional, and each block has a bottleneck beside it, `a_l = B_l(h_l + a_{l-1})`. The
-last bottleneck's output is the encoder's.
+It can adapt to each sentence's task as in CA-MTL, §2.1, in the base or the large form. In both
+forms attention is conditional in all blocks, norms are conditional in the upper half, and alignment
+comes before the first block. In the base form only the norms after feed-forward layers are
+conditional, and a bottleneck adds to the last block's output. In the large form all norms are
+conditional, and each block has a bottleneck beside it, `a_l = B_l(h_l + a_{l-1})`. The last
+bottleneck's output is the encoder's.
 """
 
 from dataclasses import replace
@@ -71,7 +72,8 @@ class BertBlock(Block):
     ) -> Tensor:
         """Compute the block's first half, self-attention.
 
-        bias: added to the scores, (L, L) or (B, 1, L, L); only for blocks without a conditional bias.
+        bias: added to the scores, (L, L) or (B, 1, L, L); only for blocks without a conditional
+            bias.
         """
         if self.attention_bias is not None:
             assert bias is None
@@ -83,15 +85,17 @@ class BertBlock(Block):
 class BertEncoder(Stack):
     """BERT's or RoBERTa's encoder with slots.
 
-    A subclass overrides `build_encoder_layer` for its own blocks, `context_of` for their context, `embed` for the
-    embeddings, `run_blocks` for the loop over blocks, or `enter` to add to the stream.
+    A subclass overrides `build_encoder_layer` for its own blocks, `context_of` for their context,
+    `embed` for the embeddings, `run_blocks` for the loop over blocks, or `enter` to add to the
+    stream.
 
     Args:
         slot_plans: the content of blocks' slots, by block index; none: a dense encoder.
-        conditions: conditional parts. Until they train, the encoder's output stays the same, except with the large
-            form's bottlenecks.
-        checkpoint_activations: store only each block's input, and recompute the block in the backward pass. Unlike
-            fairseq's option of this name, tensors that blocks read outside the stream also get gradients.
+        conditions: conditional parts. Until they train, the encoder's output stays the same, except
+            with the large form's bottlenecks.
+        checkpoint_activations: store only each block's input, and recompute the block in the
+            backward pass. Unlike fairseq's option of this name, tensors that blocks read outside
+            the stream also get gradients.
     """
 
     side_chain: nn.ModuleList | None

@@ -1,11 +1,11 @@
 """Task heads, which map an encoder's hidden states to the outputs of each task.
 
-Implements MT-TaG, §3.3. Class logits are `U_t h_[CLS]` (equation 7) and a regression's value is `V_t h_[CLS]` (equation
-8), both initialized from N(0, 0.02²) (§4.4). A ranking scores each candidate. WiC's head also reads the mean states of
-its words.
+Implements MT-TaG, §3.3. Class logits are `U_t h_[CLS]` (equation 7) and a regression's value is
+`V_t h_[CLS]` (equation 8), both initialized from N(0, 0.02²) (§4.4). A ranking scores each
+candidate. WiC's head also reads the mean states of its words.
 
-`transferred` adapts a checkpoint to a model with other tasks, where a new task can reuse the gate of a related one
-(§5.2).
+`transferred` adapts a checkpoint to a model with other tasks, where a new task can reuse the gate
+of a related one (§5.2).
 """
 
 import json
@@ -70,7 +70,8 @@ class TaskHead(nn.Linear):
 
         Args:
             hidden: the encoder's states of R rows, (R, L, H).
-            rows: the row of each candidate, (E, C); -1 if missing, and then the output is the lowest finite number.
+            rows: the row of each candidate, (E, C); -1 if missing, and then the output is the
+                lowest finite number.
             spans: start and end of each word, (E, words, 2); no words with candidates.
         """
         features = [hidden[:, 0][rows.clamp(min=0).flatten()]]
@@ -110,9 +111,9 @@ class WordHead(TaskHead):
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
         """Return the outputs of each word's first token, (E, W, outputs).
 
-        spans: start and end of each word, (E, W, 2). The start is `NO_TOKEN` for a word without tokens, such as a
-            truncated one, whose first output is certain. It is `NO_WORD` for a missing word, whose outputs are all
-            the lowest number.
+        spans: start and end of each word, (E, W, 2). The start is `NO_TOKEN` for a word without
+            tokens, such as a truncated one, whose first output is certain. It is `NO_WORD` for a
+            missing word, whose outputs are all the lowest number.
         """
         first = spans[..., 0]
         numbers: Tensor = nn.Linear.forward(self, hidden[rows, first.clamp(min=0)])
@@ -149,7 +150,8 @@ class TaskHeads(nn.ModuleDict):
     ) -> dict[str, Tensor]:
         """Return each task's outputs by name.
 
-        A task without examples has outputs of shape (0, …), which keep its head in the autograd graph.
+        A task without examples has outputs of shape (0, …), which keep its head in the autograd
+        graph.
         """
         no_rows = torch.empty(0, 1, dtype=torch.long, device=hidden.device)
         outputs = {}
@@ -165,9 +167,10 @@ def transferred(
 ) -> dict[str, Tensor]:
     """Return a checkpoint's state for a model that may have other tasks.
 
-    Heads of tasks that the model lacks are dropped. Parameters of tasks that the checkpoint lacks keep their values.
-    reuse_gate: comma-separated tasks of the checkpoint, the mean of whose gates (or fixed gates' experts) initializes
-        those of all tasks (UserError: the checkpoint lacks one).
+    Heads of tasks that the model lacks are dropped. Parameters of tasks that the checkpoint lacks
+    keep their values.
+    reuse_gate: comma-separated tasks of the checkpoint, the mean of whose gates (or fixed gates'
+        experts) initializes those of all tasks (UserError: the checkpoint lacks one).
     """
     own = model.state_dict()
     tasks, known = _tasks(own), _tasks(state)

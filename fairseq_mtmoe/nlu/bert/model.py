@@ -64,7 +64,8 @@ class EncoderModel(TrainingModel, BaseFairseqModel):
         Args:
             src_tokens, segments: R padded rows of tokens and the type of each token, (R, L).
             rows: the row of each candidate, by task, (E_t, C).
-            spans: start and end of the words or part of the text that the head reads, by task, (E_t, W, 2).
+            spans: start and end of the words or part of the text that the head reads, by task,
+                (E_t, W, 2).
             task_ids: the task of each row, (R,).
         """
         kinds = self.encoder.config.type_vocab_size

@@ -1,7 +1,8 @@
 """Read and write pretrained encoders: Hugging Face's folders and our file.
 
-A folder has `config.json`, the weights (safetensors or torch files, whole or in parts with an index), and the
-tokenizer's files. Our file holds all of it with a checksum: `{"encoder": sizes, "tokenizer": texts, "model": tensors}`.
+A folder has `config.json`, the weights (safetensors or torch files, whole or in parts with an
+index), and the tokenizer's files. Our file holds all of it with a checksum: `{"encoder": sizes,
+"tokenizer": texts, "model": tensors}`.
 """
 
 import dataclasses
@@ -114,8 +115,8 @@ def classifier(
 
     The head reads [CLS]'s own state.
 
-    Hugging Face's classifier applies tanh to a map of [CLS]'s state. The map here scales the state h by 2⁻¹⁴, so that
-    tanh changes it only by h³/3 · 2⁻²⁸, and the output layer scales back.
+    Hugging Face's classifier applies tanh to a map of [CLS]'s state. The map here scales the state
+    h by 2⁻¹⁴, so that tanh changes it only by h³/3 · 2⁻²⁸, and the output layer scales back.
 
     Args:
         weight, bias: of the head, (C, H) and (C,).

@@ -1,10 +1,11 @@
 """Select the tokens of a padded batch that the blocks compute.
 
-On a CPU the stream is packed: it has only real tokens, (1, T, H). Slots see each token as a sentence of length 1 with
-its own task id. On other devices the stream has all positions, (L, B, H), so that the host need not wait for a count.
-Only attention needs sentences, (B, L, …).
+On a CPU the stream is packed: it has only real tokens, (1, T, H). Slots see each token as a
+sentence of length 1 with its own task id. On other devices the stream has all positions, (L, B, H),
+so that the host need not wait for a count. Only attention needs sentences, (B, L, …).
 
-If only [CLS], each sentence's first token, is read after the last block, this block computes nothing else, (1, B, H).
+If only [CLS], each sentence's first token, is read after the last block, this block computes
+nothing else, (1, B, H).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """CA-MTL: one pretrained encoder for all tasks, which adapts to each task.
 
-Implements "Conditionally Adaptive Multi-Task Learning: Improving Transfer Learning in NLP Using Fewer Parameters & Less
-Data", §2.1. Its sampling (§2.2) is `--sampling-method uncertainty`, which works with every model.
+Implements "Conditionally Adaptive Multi-Task Learning: Improving Transfer Learning in NLP Using
+Fewer Parameters & Less Data", §2.1. Its sampling (§2.2) is `--sampling-method uncertainty`, which
+works with every model.
 """
 
 from dataclasses import dataclass

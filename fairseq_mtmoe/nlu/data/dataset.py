@@ -37,9 +37,9 @@ class TaskDataset(FairseqDataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return `tokens` and `seconds` of each sequence, and the example's `label` and `spans`.
 
-        The label is a number. For a ranking it tells which candidates are right, (C,). For labels of words it is (W,),
-        and the spans are the words' first tokens. For a window it has the answer's first and last token, and the span
-        is the passage's.
+        The label is a number. For a ranking it tells which candidates are right, (C,). For labels
+        of words it is (W,), and the spans are the words' first tokens. For a window it has the
+        answer's first and last token, and the span is the passage's.
         """
         split, sequences = self.split, slice(*self._row_offsets_E[index : index + 2])
         label: Any
@@ -76,11 +76,12 @@ class TaskCollate:
     def __call__(self, datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
         """Return a batch of E examples in R rows, in the order of the items.
 
-        `net_input` has `src_tokens` (R, L) and `segments` (R, L), the tokens' types. By task, for its E_t examples, it
-        has `rows` (E_t, C), the candidates' rows, filled with -1, and `spans` (E_t, W, 2), the tokens of W words or of
-        a window's passage. `target` has each task's labels, float64: (E_t,); for a ranking (E_t, C), 1 for right
-        candidates, 0 for others, filled with NaN; for windows (E_t, 2), the answer's first and last token.
-        `candidates` (E,) is each example's number of rows.
+        `net_input` has `src_tokens` (R, L) and `segments` (R, L), the tokens' types. By task, for
+        its E_t examples, it has `rows` (E_t, C), the candidates' rows, filled with -1, and `spans`
+        (E_t, W, 2), the tokens of W words or of a window's passage. `target` has each task's
+        labels, float64: (E_t,); for a ranking (E_t, C), 1 for right candidates, 0 for others,
+        filled with NaN; for windows (E_t, 2), the answer's first and last token. `candidates` (E,)
+        is each example's number of rows.
         """
         examples = [example for _, example in items]
         tokens = [
@@ -127,7 +128,8 @@ class TaskCollate:
             ]
             rows[task] = _filled_up(numbers, NO_CANDIDATE).long()
             spans[task] = _filled_up([example["spans"] for _, example in examples], NO_WORD).long()
-            # float64, as fairseq rounds float32 to half precision with `--bf16` or `--fp16`, targets included.
+            # float64, as fairseq rounds float32 to half precision with `--bf16` or `--fp16`,
+            # targets included.
             target[task] = _filled_up([example["label"] for _, example in examples], math.nan)
         return rows, spans, target
 

@@ -303,9 +303,10 @@ def _mrqa(record: Any) -> Iterator[Fields]:
 def _from_conll(lines: Lines) -> Numbered:
     """Yield a record for each sentence, with a list per column, numbered by its first line.
 
-    Fields are separated by tabs, or by spaces in lines without tabs. Sentences end at blank lines and at `-DOCSTART-`.
-    A line that begins a sentence with `# ` is a comment, unless it ends with a label. In data without labels it is no
-    comment either if it has as many fields as the words above.
+    Fields are separated by tabs, or by spaces in lines without tabs. Sentences end at blank lines
+    and at `-DOCSTART-`. A line that begins a sentence with `# ` is a comment, unless it ends with a
+    label. In data without labels it is no comment either if it has as many fields as the words
+    above.
     """
     columns, width = lines.source.columns, 0
     first, sentence = 1, list[list[str]]()

@@ -184,7 +184,8 @@ def text_split(
 ) -> TextSplit:  # fmt: skip
     """Return a split's tokens from the cache; if they are missing, tokenize the split and store them.
 
-    evaluates: whether a training split is scored, so that it has all examples instead of those that are `taught`.
+    evaluates: whether a training split is scored, so that it has all examples instead of those that
+        are `taught`.
     """
 
     def read() -> list[Example]:

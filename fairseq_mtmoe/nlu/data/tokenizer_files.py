@@ -1,6 +1,7 @@
 """The tokenizer in an encoder's folder, by the `tokenizers` library.
 
-The library aborts or exhausts memory on some files: a folder's own `tokenizer.json` is tried in a separate process.
+The library aborts or exhausts memory on some files: a folder's own `tokenizer.json` is tried in a
+separate process.
 """
 
 import importlib

@@ -43,15 +43,16 @@ class TokenizedSplit:
     ]  # tokens of the W words that an example is about: first, one after last, (E, W, 2)
     keys_E: NDArray[np.str_]  # as in `Example`
     num_truncated: int  # truncated sequences
-    # Span task, whose sequences are windows: the passage's tokens in each window, first and one after last; number of
-    # passage tokens before the window; first and last token of the answer, [CLS] twice if it is not in the window.
+    # Span task, whose sequences are windows: the passage's tokens in each window, first and one
+    # after last; number of passage tokens before the window; first and last token of the answer,
+    # [CLS] twice if it is not in the window.
     passages_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), np.int32))
     offsets_S: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     answers_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), np.int32))
     num_lost: int = 0  # questions whose answer fits into no window
     passages: Any = None  # `windows.Passages` with the texts
-    # Labels of words: each word's first token in its sequence, -1 if truncated or without tokens; the words' labels,
-    # NaN without; first word of each example, and the end, (E+1,).
+    # Labels of words: each word's first token in its sequence, -1 if truncated or without tokens;
+    # the words' labels, NaN without; first word of each example, and the end, (E+1,).
     words_W: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     tags_W: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     word_starts_E: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -181,7 +182,8 @@ class TextTokenizer:
         kept_S2 = kept_lengths(
             lengths_S2, self.max_length - np.array([mark.size for mark in marks])[kind_S]
         )
-        # Special tokens and texts alternate; a single text has two runs of special tokens, and nothing after them.
+        # Special tokens and texts alternate; a single text has two runs of special tokens, and
+        # nothing after them.
         pool = runs.joined(TokenRuns.of([run.tolist() for mark in marks for run in mark.runs]))
         marks_S3 = len(runs) + np.array([[0, 1, 1], [2, 3, 4]])[kind_S]
         parts_S5 = np.stack(
@@ -293,7 +295,8 @@ class Marks:
 def kept_lengths(lengths_S2: NDArray[np.int64], rooms_S: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers of tokens (S, 2) kept of two texts, of which the second may be empty, in `rooms_S` tokens.
 
-    BERT removes tokens one at a time from the end of the longer text, of the second if both are equally long.
+    BERT removes tokens one at a time from the end of the longer text, of the second if both are
+    equally long.
     """
     first, second = lengths_S2.T
     # A text with less than half of the room keeps everything, and the other gets the rest.

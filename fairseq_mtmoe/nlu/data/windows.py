@@ -1,7 +1,8 @@
 """Questions about passages that may be too long for an encoder: each window of a passage is a sequence.
 
-Windows are BERT's (Devlin et al., 2019, §4.2; `run_squad.py`): the question, and as much of the passage as fits, from
-every `stride`-th token on. In training, the answer of a window that lacks part of it is [CLS].
+Windows are BERT's (Devlin et al., 2019, §4.2; `run_squad.py`): the question, and as much of the
+passage as fits, from every `stride`-th token on. In training, the answer of a window that lacks
+part of it is [CLS].
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,8 @@
 """MT-TaG: a pretrained encoder with experts and a gate for each task.
 
-Implements "Sparsely Activated Mixture-of-Experts are Robust Multi-Task Learners", §3. Experts start as exact copies of
-the pretrained layers (§4.3). Each task has its own gate (equations 3-6), or all tasks share one (MT-Switch).
+Implements "Sparsely Activated Mixture-of-Experts are Robust Multi-Task Learners", §3. Experts start
+as exact copies of the pretrained layers (§4.3). Each task has its own gate (equations 3-6), or all
+tasks share one (MT-Switch).
 """
 
 from dataclasses import dataclass, replace

@@ -1,8 +1,8 @@
 """T5's attention and blocks, with a slot and the seams of all backbones.
 
-Implements "Exploring the Limits of Transfer Learning" (Raffel et al., 2020), §2.1. Attention scores are not scaled.
-Each head learns a bias of its scores for each short distance and each range of long distances. All blocks of a stack
-share these biases.
+Implements "Exploring the Limits of Transfer Learning" (Raffel et al., 2020), §2.1. Attention scores
+are not scaled. Each head learns a bias of its scores for each short distance and each range of long
+distances. All blocks of a stack share these biases.
 
 Letters: B sentences, L queries, J keys, A heads, D the width of a head, H the model width.
 """
@@ -23,8 +23,9 @@ from fairseq_mtmoe.translation.model.decoding import STATE, BeamState, split_hea
 def buckets_of(distances: Tensor, num_buckets: int, max_distance: int, looks_ahead: bool) -> Tensor:
     """Return the bucket of each distance from a query to a key.
 
-    Negative distances are earlier keys. Distances from `max_distance` on share a bucket. If attention `looks_ahead`,
-    the second half of the buckets is for later keys; otherwise these have distance 0.
+    Negative distances are earlier keys. Distances from `max_distance` on share a bucket. If
+    attention `looks_ahead`, the second half of the buckets is for later keys; otherwise these have
+    distance 0.
     """
     first = torch.zeros_like(distances)
     if looks_ahead:

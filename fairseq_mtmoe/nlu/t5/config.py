@@ -95,7 +95,8 @@ class T5Config:
     def for_hugging_face(self) -> dict[str, Any]:
         """Return the content of a `config.json` for all versions of `transformers`.
 
-        Version 4 scales states if `tie_word_embeddings` is true; version 5 always uses `lm_head.weight`.
+        Version 4 scales states if `tie_word_embeddings` is true; version 5 always uses
+        `lm_head.weight`.
         """
         return {
             "architectures": ["T5ForConditionalGeneration"],

@@ -37,7 +37,8 @@ class T5Model(TrainingModel, FairseqEncoderDecoderModel):
 
     With empty slots it computes what Hugging Face's `T5ForConditionalGeneration` computes.
 
-    Token ids are those of fairseq's `dictionary`. Both stacks have the same `slot_plans`; none: a dense model.
+    Token ids are those of fairseq's `dictionary`. Both stacks have the same `slot_plans`; none: a
+    dense model.
     """
 
     encoder_class: ClassVar[type[T5Encoder]] = T5Encoder

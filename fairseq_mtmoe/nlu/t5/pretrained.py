@@ -1,8 +1,8 @@
 """Read and write pretrained T5s: Hugging Face's folders and our single file.
 
-A folder has `config.json`, the weights, and `spiece.model`, a unigram SentencePiece model in protobuf's format. Version
-5 of `transformers` writes a `tokenizer.json` instead. Our file holds all of it with a checksum:
-`{"t5": sizes, "sentencepiece": its bytes as a tensor, "model": tensors}`.
+A folder has `config.json`, the weights, and `spiece.model`, a unigram SentencePiece model in
+protobuf's format. Version 5 of `transformers` writes a `tokenizer.json` instead. Our file holds all
+of it with a checksum: `{"t5": sizes, "sentencepiece": its bytes as a tensor, "model": tensors}`.
 """
 
 import re
@@ -82,7 +82,8 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
     state, left_out = hugging_face.read_state(folder, keys, "T5")
     embeddings, output = state.get(EMBEDDINGS[0]), state.get(OUTPUT)
     if output is not None and embeddings is not None:
-        # Version 5 marks every T5 as tied, but ties only if the two tensors are equal or one is missing
+        # Version 5 marks every T5 as tied, but ties only if the two tensors are equal or one is
+        # missing
         of_version_5 = config.tie_word_embeddings or "scale_decoder_outputs" in values
         config = replace(
             config, tie_word_embeddings=of_version_5 and torch.equal(output, embeddings)

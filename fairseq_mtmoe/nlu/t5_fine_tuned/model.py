@@ -1,6 +1,7 @@
 """A pretrained T5 whose weights all train, a baseline for other systems.
 
-"Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (Raffel et al., 2020), §2.1, §3.5.
+"Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (Raffel et al.,
+2020), §2.1, §3.5.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """Benchmark metrics of a whole data set, in percent, and their standard errors.
 
-scikit-learn and scipy are imported on first use: translation does not need them, and a node may lack them.
+scikit-learn and scipy are imported on first use: translation does not need them, and a node may
+lack them.
 """
 
 import importlib
@@ -58,7 +59,8 @@ def macro_f1(labels: Values, predictions: Values) -> float:
 def entity_f1(found: Values, predicted: Values, there: Values) -> float:
     """Return the F1 of entities; 0 if there are none.
 
-    Each argument has a number per sentence: entities that are predicted and right, predicted, and in the reference.
+    Each argument has a number per sentence: entities that are predicted and right, predicted, and
+    in the reference.
     """
     return float(2 * found.sum() / max(predicted.sum() + there.sum(), 1))
 
@@ -104,8 +106,8 @@ def score(metric: str, *columns: Values) -> float:
 def standard_error(metric: str, *columns: Values) -> float:
     """Return the standard error of `score` in percent; NaN for fewer than two units.
 
-    For means over units, such as accuracy, it follows from their variance. For other metrics it is the standard
-    deviation over 300 bootstrap resamples, the same ones each time.
+    For means over units, such as accuracy, it follows from their variance. For other metrics it is
+    the standard deviation over 300 bootstrap resamples, the same ones each time.
     """
     if len(columns[0]) < 2:
         return math.nan

@@ -58,8 +58,10 @@ class BenchmarkTask(Multitask):
     Attributes:
         table, rows: all known rows, and the rows of this task.
         report: the report of a checkpoint's validation; None in training.
-        pretrained: the backbone that a new model starts from; None if a checkpoint's weights follow.
-        begins_with_checkpoint: whether a new model also gets a checkpoint's weights before training.
+        pretrained: the backbone that a new model starts from; None if a checkpoint's weights
+            follow.
+        begins_with_checkpoint: whether a new model also gets a checkpoint's weights before
+            training.
         is_source: whether later tasks borrow from it; None if unknown.
     """
 

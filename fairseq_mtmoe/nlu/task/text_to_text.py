@@ -1,7 +1,7 @@
 """`--task text_to_text`: a task of the table with text as input and output, as T5 is trained.
 
-PEMT, §3.1. A run trains one row of the table: as a source, whose adapters others borrow, or as a target. Batches are
-those of fairseq's translation.
+PEMT, §3.1. A run trains one row of the table: as a source, whose adapters others borrow, or as a
+target. Batches are those of fairseq's translation.
 """
 
 import json

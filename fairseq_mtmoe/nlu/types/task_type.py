@@ -46,12 +46,14 @@ def entropy_of(logits: Tensor) -> Uncertainty:
 def halves_of(draws: Tensor, labels: Tensor, middle: float) -> Uncertainty:
     """Return the uncertainty of which half of E examples each is in, by its number.
 
-    draws: outputs under dropout, (E, K); labels: (E,); middle: of the numbers' range, NaN if it has none.
+    draws: outputs under dropout, (E, K); labels: (E,); middle: of the numbers' range, NaN if it has
+        none.
 
-    An example's number is assumed to be normally distributed around the mean of its draws m_i, with the variance s² +
-    σ_i²: s² is the variance of the errors of all E, without what they have in common, and σ_i² that of its draws. The
-    entropy is that of a choice with the probability `Φ((m_i - m) / √(s² + σ_i²))` of being above the mean m of all m_i,
-    whatever the unit. A single example has no half: for it m is the middle, and s² the squared error.
+    An example's number is assumed to be normally distributed around the mean of its draws m_i, with
+    the variance s² + σ_i²: s² is the variance of the errors of all E, without what they have in
+    common, and σ_i² that of its draws. The entropy is that of a choice with the probability `Φ((m_i
+    - m) / √(s² + σ_i²))` of being above the mean m of all m_i, whatever the unit. A single example
+    has no half: for it m is the middle, and s² the squared error.
     """
     draws, labels = draws.double(), labels.double()  # values may differ little
     mean_E = draws.mean(1)
@@ -226,8 +228,9 @@ class WordPair(Classification):
 class Ranking(TaskType):
     """One of the candidates, each of which is its own sequence; numbers are (E, C).
 
-    Labels (E, C) are 1 for right candidates, 0 for others and NaN as padding. `exact-match` and `text-f1` compare a
-    candidate's text with the most similar right one, as ReCoRD's evaluation does.
+    Labels (E, C) are 1 for right candidates, 0 for others and NaN as padding. `exact-match` and
+    `text-f1` compare a candidate's text with the most similar right one, as ReCoRD's evaluation
+    does.
     """
 
     metrics: tuple[str, ...] = ("accuracy", "exact-match", "text-f1")

@@ -39,8 +39,8 @@ DETERMINERS = frozenset(_DETERMINERS.split())
 class TextTaskType(Scored):
     """A task whose answers are texts; predicted values are tokens with an end.
 
-    An answer that is no label counts as wrong, as in T5. It belongs to no class for accuracy and Matthews' correlation,
-    to the wrong class for F1, and is below all values of a regression.
+    An answer that is no label counts as wrong, as in T5. It belongs to no class for accuracy and
+    Matthews' correlation, to the wrong class for F1, and is below all values of a regression.
     """
 
     row: TaskRow

@@ -26,8 +26,9 @@ from fairseq_mtmoe.nlu.types.task_type import (
 class Span(TaskType):
     """The tokens of a window that answer the question (Devlin et al., 2019, §4.2).
 
-    Numbers are (E, L, 2), the scores of each token as the span's first and last one. Labels are these two tokens,
-    (E, 2), or [CLS] twice in a window without the answer. Examples are windows; metrics and files are of questions.
+    Numbers are (E, L, 2), the scores of each token as the span's first and last one. Labels are
+    these two tokens, (E, 2), or [CLS] twice in a window without the answer. Examples are windows;
+    metrics and files are of questions.
     """
 
     metrics = ("f1", "em")
@@ -101,8 +102,9 @@ def _num_tokens(numbers: Tensor) -> Tensor:
 class WordLabels(TaskType):
     """One of the labels for each word; the head reads the word's first token.
 
-    As in Devlin et al., 2019, §5.3. Numbers are (E, W, C), labels (E, W), padded with NaN. A word without a token, such
-    as a truncated one, is left out of the loss, and labelled O, the first label.
+    As in Devlin et al., 2019, §5.3. Numbers are (E, W, C), labels (E, W), padded with NaN. A word
+    without a token, such as a truncated one, is left out of the loss, and labelled O, the first
+    label.
     """
 
     metrics = ("entity-f1",)
