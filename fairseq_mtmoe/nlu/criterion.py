@@ -1,6 +1,6 @@
-"""`--criterion multitask`: the loss of a batch with examples of several tasks (MT-TaG, §3.3).
+"""`--criterion multitask`: the loss of a batch with several tasks' examples.
 
-Each task's type defines its loss (`nlu/types/`).
+It implements MT-TaG, §3.3. Each task's type defines its loss (`nlu/types/`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -101,11 +101,9 @@ class MultitaskCriterion(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Log the mean loss per example, over all tasks and of each."""
-        keys = (
-            [key for key in logging_outputs[0] if key.endswith("sample_size")]
-            if logging_outputs
-            else []
-        )
+        keys: list[str] = []
+        if logging_outputs:
+            keys = [key for key in logging_outputs[0] if key.endswith("sample_size")]
         for key in keys:
             name = key.removesuffix("sample_size")
             size = sum(utils.item(log.get(key, 0)) for log in logging_outputs)

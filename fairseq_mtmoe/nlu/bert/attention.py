@@ -106,8 +106,7 @@ class Packing:
 
     S is the number of sentences with tokens, A the number of heads.
 
-    Scores are sorted by sentence, shorter sentences first, then by head: a matrix (queries, keys)
-    for each.
+    Scores are sorted by sentence, shorter ones first, then by head: a matrix (queries, keys) each.
     """
 
     width: int  # size of a token's row, all heads together
@@ -117,9 +116,8 @@ class Packing:
     score_P: Tensor  # offset of the first score
     queries_P: Tensor  # number of queries
     keys_P: Tensor  # number of keys
-    runs: list[
-        tuple[int, int]
-    ]  # (number of scores, number of keys) of sentences with the same number of keys
+    # Numbers of scores and of keys of the sentences with the same number of keys.
+    runs: list[tuple[int, int]]
     order: Tensor  # sentence indices in the order of the scores
 
     @classmethod
@@ -207,7 +205,9 @@ def packed_attention(
             large as the longest sentence. With a bias, sentences with the same number of keys must
             have the same number of queries.
     """
-    read: Tensor = _PackedAttention.apply(query, key, value, bias, packing, dropout_p)  # type: ignore[no-untyped-call]
+    read: Tensor = _PackedAttention.apply(  # type: ignore[no-untyped-call]
+        query, key, value, bias, packing, dropout_p
+    )
     return read
 
 
@@ -254,7 +254,9 @@ class _PackedAttention(torch.autograd.Function):
         pack: Packing = ctx.packing
         grad, scale, heads_P = grad.contiguous(), pack.head**-0.5, pack.heads_P()
         dropped = weights if scales is None else weights * scales
-        grad_query, grad_key, grad_value = (torch.zeros_like(of) for of in (query, key, value))
+        grad_query, grad_key, grad_value = (
+            torch.zeros_like(tensor) for tensor in (query, key, value)
+        )
         by_key, by_query = (
             (pack.keys_P, heads_P, pack.queries_P),
             (pack.queries_P, heads_P, pack.keys_P),

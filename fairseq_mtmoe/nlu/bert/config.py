@@ -20,7 +20,8 @@ from fairseq_mtmoe.checkpoints.hugging_face import (
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.core.typed import one_of
 
-BERT, ROBERTA = "bert", "roberta"
+BERT = "bert"
+ROBERTA = "roberta"
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
 
 PADDING = {BERT: 0, ROBERTA: 1}

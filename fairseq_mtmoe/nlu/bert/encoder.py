@@ -31,10 +31,10 @@ _NORMS = ("self_attn_layer_norm", "final_layer_norm")
 class Encoded(NamedTuple):
     """The output of an encoder."""
 
-    hidden: Tensor  # the last block's states, 0 at padding, (B, L, H); or of the first tokens only, (B, 1, H)
-    pooled: (
-        Tensor | None
-    )  # tanh of a linear map of the first token's state, (B, H); None without a pooler
+    # The last block's states, 0 at padding, (B, L, H); or of the first tokens only, (B, 1, H).
+    hidden: Tensor
+    # The tanh of a linear map of the first token's state, (B, H); None without a pooler.
+    pooled: Tensor | None
     mixture: GateInput | None = (
         None  # input and weights of the adapters' gates in this pass; None without gates
     )
@@ -72,8 +72,7 @@ class BertBlock(Block):
     ) -> Tensor:
         """Compute the block's first half, self-attention.
 
-        bias: added to the scores, (L, L) or (B, 1, L, L); only for blocks without a conditional
-            bias.
+        bias: added to the scores, (L, L) or (B, 1, L, L); only without a conditional bias.
         """
         if self.attention_bias is not None:
             assert bias is None
@@ -166,11 +165,9 @@ class BertEncoder(Stack):
             raise_invalid("the length of a sentence", f"at most the encoder's {most}", length)
         mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask
         x, context, batch = self.enter(tokens, token_type_ids, mask, task_ids)
-        last = (
-            replace(batch, firsts_only=True)
-            if firsts_only and computes_alone(self.layers[-1])
-            else batch
-        )
+        last = batch
+        if firsts_only and computes_alone(self.layers[-1]):
+            last = replace(batch, firsts_only=True)
         hidden = last.output.pad(self.run_blocks(x, context, batch, last))[:, :length]
         hidden = hidden.masked_fill(mask[:, : hidden.shape[1]].unsqueeze(-1), 0)
         pooled = None if self.pooler is None else torch.tanh(self.pooler(hidden[:, 0]))
@@ -208,8 +205,8 @@ class BertEncoder(Stack):
             self._positions(tokens),
             *([] if token_type_ids is None else [token_type_ids]),
         ]
-        own, positions, *types = batch.unpad(torch.stack(ids, dim=-1)).unbind(-1)
-        x = self.embed_tokens(own) + self.embed_positions(positions)
+        token_ids, positions, *types = batch.unpad(torch.stack(ids, dim=-1)).unbind(-1)
+        x = self.embed_tokens(token_ids) + self.embed_positions(positions)
         segments = self.embed_segments(types[0]) if types else self.embed_segments.weight[0]
         return self.aligned(self.dropout_module(self.layernorm_embedding(x + segments)), context)
 

@@ -25,10 +25,9 @@ logger = logging.getLogger(__name__)
 HEADS = "heads."  # prefix of their parameters' names
 HEAD_STD = 0.02
 UNREAD = -1e4  # logit of tokens outside the spans: 0 after softmax, and finite in every dtype
-NO_TOKEN, NO_WORD = (
-    -1,
-    -2,
-)  # index of the first token of a word without tokens, and of a missing word
+# Indices of a word's first token, if the word has no tokens or is missing.
+NO_TOKEN = -1
+NO_WORD = -2
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,9 @@ class TaskHead(nn.Linear):
             nn.init.zeros_(self.bias)
         self.size = size
 
-    def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, rows: Tensor, spans: Tensor
+    ) -> Tensor:
         """Return the outputs of E examples with C candidates, (E, C · outputs).
 
         Subclasses return other shapes.
@@ -79,22 +80,21 @@ class TaskHead(nn.Linear):
             weights = _within(spans, hidden.shape[1]).to(hidden.dtype) / (
                 spans[..., 1:] - spans[..., :1]
             )
-            features.append(
-                (weights.to(hidden.dtype) @ hidden[rows.squeeze(1)]).flatten(1)
-            )  # mean state of each word
+            # The mean state of each word.
+            features.append((weights.to(hidden.dtype) @ hidden[rows.squeeze(1)]).flatten(1))
         outputs: Tensor = super().forward(torch.cat(features, dim=1))
         outputs = outputs.view(len(rows), rows.shape[1] * self.out_features)
-        return (
-            outputs
-            if rows.shape[1] < 2
-            else outputs.masked_fill(rows < 0, torch.finfo(outputs.dtype).min)
-        )
+        if rows.shape[1] < 2:
+            return outputs
+        return outputs.masked_fill(rows < 0, torch.finfo(outputs.dtype).min)
 
 
 class TokenHead(TaskHead):
     """The head of a task with outputs for every token of a part of the text."""
 
-    def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, rows: Tensor, spans: Tensor
+    ) -> Tensor:
         """Return the outputs of each token of E rows, (E, L, outputs).
 
         `UNREAD` outside [CLS] and `spans`.
@@ -108,7 +108,9 @@ class TokenHead(TaskHead):
 class WordHead(TaskHead):
     """The head of a task with outputs for each word."""
 
-    def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, rows: Tensor, spans: Tensor
+    ) -> Tensor:
         """Return the outputs of each word's first token, (E, W, outputs).
 
         spans: start and end of each word, (E, W, 2). The start is `NO_TOKEN` for a word without
@@ -142,7 +144,11 @@ class TaskHeads(nn.ModuleDict):
                 raise_invalid("the name of a task", rule, task)
         super().__init__()
         for task, size in sizes.items():
-            kind = WordHead if size.per_word else TokenHead if size.per_token else TaskHead
+            kind: type[TaskHead] = TaskHead
+            if size.per_word:
+                kind = WordHead
+            elif size.per_token:
+                kind = TokenHead
             self[task] = kind(hidden_size, size)
 
     def forward(
@@ -150,8 +156,7 @@ class TaskHeads(nn.ModuleDict):
     ) -> dict[str, Tensor]:
         """Return each task's outputs by name.
 
-        A task without examples has outputs of shape (0, …), which keep its head in the autograd
-        graph.
+        A task without examples has outputs (0, …), which keep its head in the autograd graph.
         """
         no_rows = torch.empty(0, 1, dtype=torch.long, device=hidden.device)
         outputs = {}
@@ -172,9 +177,10 @@ def transferred(
     reuse_gate: comma-separated tasks of the checkpoint, the mean of whose gates (or fixed gates'
         experts) initializes those of all tasks (UserError: the checkpoint lacks one).
     """
-    own = model.state_dict()
-    tasks, known = _tasks(own), _tasks(state)
-    if tasks == known or not known:
+    model_state = model.state_dict()
+    tasks = _tasks(model_state)
+    saved_tasks = _tasks(state)
+    if tasks == saved_tasks or not saved_tasks:
         return state
     moved = {
         key: value
@@ -183,33 +189,34 @@ def transferred(
     }
     moved |= {
         key: value
-        for key, value in own.items()
-        if key.startswith(HEADS) and _task(key) not in known
+        for key, value in model_state.items()
+        if key.startswith(HEADS) and _task(key) not in saved_tasks
     }
-    gates, embeddings = (
-        [*_weights(model, TaskGate), *_fixed_experts(model)],
-        _weights(model, TaskEmbeddings),
-    )
+    gates = [*_weights(model, TaskGate), *_fixed_experts(model)]
+    embeddings = _weights(model, TaskEmbeddings)
     if gates and reuse_gate:
         logger.info(
-            f"initialized the gates of {', '.join(tasks)} from the checkpoint's {reuse_gate} (--reuse-gate)"
+            f"initialized the gates of {', '.join(tasks)} from the checkpoint's {reuse_gate} "
+            "(--reuse-gate)"
         )
     elif reuse_gate:
         logger.warning("--reuse-gate changes nothing: the model's gates are those of all tasks")
     for key in (*gates, *embeddings):
-        if key not in state or len(state[key]) < len(
-            known
-        ):  # loading refuses experts of other gates
+        # Loading refuses experts of other gates.
+        if key not in state or len(state[key]) < len(saved_tasks):
             continue
-        if state[key].dim() == own[key].dim():  # otherwise a single gate serves all tasks
-            moved[key] = _rows(
-                own[key], tasks, state[key], known, reuse_gate if key in gates else None
-            )
+        if state[key].dim() == model_state[key].dim():  # otherwise a single gate serves all tasks
+            reuse = reuse_gate if key in gates else None
+            moved[key] = _rows(model_state[key], tasks, state[key], saved_tasks, reuse)
     return moved
 
 
 def _rows(
-    own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None
+    initial: Tensor,
+    tasks: Sequence[str],
+    saved: Tensor,
+    saved_tasks: Sequence[str],
+    reuse: str | None,
 ) -> Tensor:
     """Return a tensor with a row per task, such as gates (T, N, H), and possibly more.
 
@@ -218,16 +225,15 @@ def _rows(
     if reuse:
         names = reuse.split(",")
         for name in names:
-            if name not in known:
-                raise_invalid(
-                    "--reuse-gate", f"among the checkpoint's tasks {shortened(known, name)}", name
-                )
-        return saved[[known.index(name) for name in names]].mean(0).expand_as(own).clone()
-    rows = [
-        saved[known.index(task)] if task in known else row
-        for task, row in zip(tasks, own, strict=False)
-    ]
-    return torch.stack([row.to(own) for row in [*rows, *own[len(tasks) :]]])
+            if name not in saved_tasks:
+                rule = f"among the checkpoint's tasks {shortened(saved_tasks, name)}"
+                raise_invalid("--reuse-gate", rule, name)
+        reused = [saved_tasks.index(name) for name in names]
+        return saved[reused].mean(0).expand_as(initial).clone()
+    rows = []
+    for task, row in zip(tasks, initial, strict=False):
+        rows.append(saved[saved_tasks.index(task)] if task in saved_tasks else row)
+    return torch.stack([row.to(initial) for row in [*rows, *initial[len(tasks) :]]])
 
 
 def _weights(model: nn.Module, kind: type[nn.Module]) -> list[str]:
@@ -237,16 +243,16 @@ def _weights(model: nn.Module, kind: type[nn.Module]) -> list[str]:
 
 def _fixed_experts(model: nn.Module) -> list[str]:
     """Return the state keys of the experts whose number is their task's."""
-    found = []
+    keys = []
     for path, layer in model.named_modules():
         if isinstance(layer, MoELayer) and isinstance(layer.gate, FixedGate):
             if layer.experts.placement.is_sharded:
                 raise UserError(
-                    "`--expert-gates` must be other than fixed to fine-tune for other tasks in several processes, but "
-                    "is fixed: use one process, which has all experts."
+                    "`--expert-gates` must be other than fixed to fine-tune for other tasks in "
+                    "several processes, but is fixed: use one process, which has all experts."
                 )
-            found += [f"{path}.experts.{name}" for name, _ in layer.experts.named_parameters()]
-    return found
+            keys += [f"{path}.experts.{name}" for name, _ in layer.experts.named_parameters()]
+    return keys
 
 
 def _task(key: str) -> str:

@@ -30,6 +30,5 @@ IGNORED = re.compile(
     r"(cls|lm_head|classifier|qa_outputs)\..*|embeddings\.(position_ids|token_type_ids)"
 )
 
-KEYS = KeyMap(
-    MODULES, PARAMETERS, IGNORED, prefixes=("bert.", "roberta.")
-)  # of the encoder in a model with heads
+# The keys of the encoder in a model with heads.
+KEYS = KeyMap(MODULES, PARAMETERS, IGNORED, prefixes=("bert.", "roberta."))

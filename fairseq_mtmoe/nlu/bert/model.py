@@ -109,7 +109,8 @@ def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) 
             "a model with a head for each task, such as mt_tag_minilm",
             getattr(cfg, "_name", None),
         )
-    cfg.encoder, cfg.heads = json.dumps(asdict(encoder)), heads_to_text(heads)
+    cfg.encoder = json.dumps(asdict(encoder))
+    cfg.heads = heads_to_text(heads)
 
 
 def encoder_config(cfg: Any) -> EncoderConfig:
@@ -130,7 +131,8 @@ def build_encoder(cfg: Any, task: Any, slot_plans: SlotPlans | None = None) -> B
 
     Raises `UserError`: wrong options.
     """
-    config, conditions = encoder_config(cfg), None
+    config = encoder_config(cfg)
+    conditions = None
     parts = conditional_parts(cfg) if hasattr(cfg, "conditional") else None
     if parts:
         sizes = len(names_of_tasks(cfg)), config.hidden_size, cfg.conditional_positions
@@ -175,13 +177,13 @@ def frozen_blocks(cfg: Any, num_blocks: int) -> int:
 
     Raises `UserError`: more than the encoder has.
     """
-    given = str(value_of(cfg, EncoderOptions, "freeze_layers"))
-    if given == HALF:
+    frozen = str(value_of(cfg, EncoderOptions, "freeze_layers"))
+    if frozen == HALF:
         return num_blocks // 2
-    if not given.isdecimal() or int(given) > num_blocks:
+    if not frozen.isdecimal() or int(frozen) > num_blocks:
         raise_invalid(
             "--freeze-layers",
             f"{HALF}, or a number of blocks up to the encoder's {num_blocks}",
-            given,
+            frozen,
         )
-    return int(given)
+    return int(frozen)

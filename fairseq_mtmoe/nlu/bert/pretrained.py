@@ -1,8 +1,8 @@
 """Read and write pretrained encoders: Hugging Face's folders and our file.
 
 A folder has `config.json`, the weights (safetensors or torch files, whole or in parts with an
-index), and the tokenizer's files. Our file holds all of it with a checksum: `{"encoder": sizes,
-"tokenizer": texts, "model": tensors}`.
+index), and the tokenizer's files. Our file holds all of it with a checksum:
+`{"encoder": sizes, "tokenizer": texts, "model": tensors}`.
 """
 
 import dataclasses
@@ -21,11 +21,15 @@ from fairseq_mtmoe.nlu.bert.config import BERT, ROBERTA, EncoderConfig, read_con
 from fairseq_mtmoe.nlu.bert.encoder import BertEncoder
 from fairseq_mtmoe.nlu.bert.key_map import KEYS
 
-# Files of WordPiece and byte-level BPE tokenizers, in all versions
+# Files of WordPiece and byte-level BPE tokenizers, in all versions.
 VOCABULARIES = "tokenizer.json", "vocab.txt", "vocab.json"  # a tokenizer has at least one
 TOKENIZER_FILES = (
-    *VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-)  # fmt: skip
+    *VOCABULARIES,
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 _SMALL = 2.0**-14  # a scale without rounding errors that half precision can represent
 
 
@@ -34,9 +38,8 @@ class PretrainedEncoder:
     """A pretrained encoder with its tokenizer."""
 
     config: EncoderConfig
-    tokenizer: dict[
-        str, str
-    ]  # text of the tokenizer's files, by their names in Hugging Face's folder
+    # The text of the tokenizer's files, by their names in Hugging Face's folder.
+    tokenizer: dict[str, str]
     state: dict[str, Tensor]  # of a dense `BertEncoder`, in float32
 
     def save(self, path: str | Path) -> None:

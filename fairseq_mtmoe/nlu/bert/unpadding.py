@@ -20,7 +20,8 @@ from fairseq_mtmoe.conditioning import Tasks
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.slots import BatchContext
 
-HIDDEN = -1e4  # added to scores of padding: its weight is 0 in every dtype, and rows of padding only stay finite
+# Added to scores of padding: its weight is 0 in every dtype, and rows of padding only stay finite.
+HIDDEN = -1e4
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class UnpaddedBatch:
         if self.packed and task_ids is not None:
             task_ids = task_ids.index_select(0, self.sentences())
         counts = TokenCounts()  # torch.compile cannot call the field's factory
-        return BatchContext(task_ids, None if self.packed else self.padding_mask, counts, tasks)  # type: ignore[arg-type]
+        padding_mask = None if self.packed else self.padding_mask
+        return BatchContext(task_ids, padding_mask, counts, tasks)  # type: ignore[arg-type]
 
     def lengths(self) -> Tensor:
         """Return the number of tokens of each sentence in a packed stream, (B,)."""

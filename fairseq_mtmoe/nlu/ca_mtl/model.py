@@ -30,13 +30,13 @@ class CAMTLConfig(EncoderConditionalOptions, RunOptions, EncoderOptions, Fairseq
 
     conditional: str = option(
         ",".join(PARTS),
-        "parts that adapt to each sentence's task: a comma-separated list of attention, norm, alignment and "
-        "bottleneck, or none",
+        "parts that adapt to each sentence's task: a comma-separated list of attention, norm, "
+        "alignment and bottleneck, or none",
     )
     freeze_layers: str = option(
         "half",
-        "freeze this number of the lowest blocks (half: half of all blocks) and, above 0, the embeddings; parts of "
-        "--conditional still train there",
+        "freeze this number of the lowest blocks (half: half of all blocks) and, above 0, the "
+        "embeddings; parts of --conditional still train there",
     )
 
 

@@ -1,1 +1,1 @@
-"""Language understanding: the task table, and examples from the benchmarks' own files."""
+"""Language understanding: the task table, and examples from benchmarks' files."""

@@ -1,4 +1,7 @@
-"""Comparison of answers as in SQuAD's `evaluate-v1.1.py`, and files of predictions for benchmark servers."""
+"""Comparison of answers, and files of predictions for benchmark servers.
+
+Answers are compared as in SQuAD's `evaluate-v1.1.py`.
+"""
 
 import json
 import re
@@ -19,7 +22,10 @@ Answer = tuple[str, str | int | float]  # an example's key and its predicted lab
 
 
 def normalized(text: str) -> str:
-    """Return a text in lower case without ASCII punctuation and articles, with single spaces."""
+    """Return a text in lower case without ASCII punctuation and articles.
+
+    Single spaces separate its words.
+    """
     return " ".join(ARTICLES.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split())
 
 
@@ -39,12 +45,15 @@ ALIKE = {"em": exact_match, "exact-match": exact_match, "f1": f1, "text-f1": f1}
 
 
 def best(metric: str, answer: str, right: Iterable[str]) -> float:
-    """Return the highest score of an answer over the right ones, by a metric of `ALIKE`."""
+    """Return an answer's best score over the right ones, by a metric of `ALIKE`."""
     return max(ALIKE[metric](answer, right_answer) for right_answer in right)
 
 
 def submission_of(name: str, row: TaskRow, split: str) -> Submission:
-    """Return the file and form of a set's predictions; training and validation sets use those of the test set."""
+    """Return the file and form of a set's predictions.
+
+    Training and validation sets use those of the test set.
+    """
     _, slash, further = split.partition("/")
     form = {Kind.span: Form.squad, Kind.word_labels: Form.conll}.get(row.kind, Form.tsv)
     suffix = "json" if form is Form.squad else form.name
@@ -60,7 +69,7 @@ def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
 
 
 def expect_different_keys(name: str, form: Form, keys: Sequence[str]) -> None:
-    """Check the keys of a set's predictions (UserError: several examples have the same one)."""
+    """Check the keys of a set's predictions (UserError: examples share one)."""
     if form is not Form.conll and len(set(keys)) < len(keys):  # CoNLL's form has no keys
         rule = f"`{name}: key` must be a field with a different value in each example"
         raise UserError(
@@ -70,34 +79,41 @@ def expect_different_keys(name: str, form: Form, keys: Sequence[str]) -> None:
 
 def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | int | float]) -> str:
     """Return the content of a file of predictions."""
-    return "".join(
-        f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True)))
-    )
+    lines = _FORMS[submission.form](list(zip(keys, texts, strict=True)))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _jsonl(answers: Sequence[Answer]) -> Iterable[str]:
+    for key, label in answers:
+        # A key that was a number in the file becomes one again.
+        index = int(key) if NUMBER.fullmatch(key) else key
+        yield json.dumps({"idx": index, "label": label})
 
 
 def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
     """Yield MultiRC's lines; keys are `passage/question/answer`, as made by `formats`."""
-    numbered = [([int(part) for part in key.split("/")], label) for key, label in answers]
+    numbered = []
+    for key, label in answers:
+        numbers = [int(part) for part in key.split("/")]
+        numbered.append((numbers, label))
     for passage, passage_answers in groupby(numbered, lambda answer: answer[0][0]):
-        questions: list[dict[str, Any]] = [
-            {
-                "idx": question,
-                "answers": [
-                    {"idx": numbers[2], "label": label} for numbers, label in question_answers
-                ],
-            }
-            for question, question_answers in groupby(passage_answers, lambda answer: answer[0][1])
-        ]
+        questions: list[dict[str, Any]] = []
+        for question, question_answers in groupby(passage_answers, lambda answer: answer[0][1]):
+            choices = [{"idx": numbers[2], "label": label} for numbers, label in question_answers]
+            questions.append({"idx": question, "answers": choices})
         yield json.dumps({"idx": passage, "passage": {"questions": questions}})
+
+
+def _conll(answers: Sequence[Answer]) -> Iterable[str]:
+    for _, text in answers:
+        yield str(text)
+        yield ""
 
 
 _FORMS: Mapping[Form, Callable[[Sequence[Answer]], Iterable[str]]] = {
     Form.tsv: lambda answers: ["index\tprediction", *(f"{key}\t{label}" for key, label in answers)],
-    Form.jsonl: lambda answers: (  # a key that was a number in the file becomes one again
-        json.dumps({"idx": int(key) if NUMBER.fullmatch(key) else key, "label": label})
-        for key, label in answers
-    ),
+    Form.jsonl: _jsonl,
     Form.multirc: _multirc,
     Form.squad: lambda answers: [json.dumps(dict(answers))],
-    Form.conll: lambda answers: (line for _, text in answers for line in (str(text), "")),
+    Form.conll: _conll,
 }

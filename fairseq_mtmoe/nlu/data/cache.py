@@ -1,4 +1,7 @@
-"""Cache of tokenized splits on disk; a split is tokenized again if its files, row or tokenizer change."""
+"""Cache of tokenized splits on disk.
+
+A split is tokenized again if its files, row or tokenizer change.
+"""
 
 import json
 import logging
@@ -40,7 +43,7 @@ def tokenized_split(
     cache: Path,
     labelled: bool = True,
 ) -> TokenizedSplit:
-    """Return a split's tokens from the cache; if they are missing, tokenize the split and store them.
+    """Return a split's tokens from the cache, or tokenize the split and store them.
 
     Warn of what is lost of the texts, whether they are tokenized now or were before.
     """
@@ -80,21 +83,37 @@ def _losses(row: TaskRow, tokenizer: TextTokenizer, split: TokenizedSplit) -> It
         lost = f"the answers of {split.num_lost} of {len(split)} questions fit into no window"
         yield f"{lost}: these questions are trained without an answer"
     if split.num_truncated:
-        is_span = (
-            row.kind is Kind.span
-        )  # its sequences are windows, and only questions are truncated
+        # The sequences of a span task are windows, and only questions are truncated.
+        is_span = row.kind is Kind.span
         what, count = ("questions", len(split)) if is_span else ("texts", len(split.starts_S) - 1)
         most = longest_question(tokenizer) if is_span else tokenizer.max_length
-        yield f"{split.num_truncated} {what} ({split.num_truncated / count:.1%}) are truncated to {most} tokens"
+        yield (
+            f"{split.num_truncated} {what} ({split.num_truncated / count:.1%}) are truncated to "
+            f"{most} tokens"
+        )
     if without_token := int((split.words_W < 0).sum()):
-        yield f"{without_token} of {len(split.words_W)} words have no token and are labelled {row.labels[0]}"
+        yield (
+            f"{without_token} of {len(split.words_W)} words have no token and are labelled "
+            f"{row.labels[0]}"
+        )
 
 
 def stored_arrays(
-    cache: Path, root: Path, name: str, row: TaskRow, split: str, form: int, parts: Sequence[Any],
-    arrays: Sequence[str], make: Callable[[], Mapping[str, NDArray[Any]]], kind: str = "",
-) -> Mapping[str, NDArray[Any]]:  # fmt: skip
-    """Return a split's arrays from the cache; remake them if file sizes or times, row, `form` or `parts` change."""
+    cache: Path,
+    root: Path,
+    name: str,
+    row: TaskRow,
+    split: str,
+    form: int,
+    parts: Sequence[Any],
+    arrays: Sequence[str],
+    make: Callable[[], Mapping[str, NDArray[Any]]],
+    kind: str = "",
+) -> Mapping[str, NDArray[Any]]:
+    """Return a split's arrays from the cache.
+
+    `make` them again if file sizes or times, the row, `form` or `parts` change.
+    """
     files = source_files(root, row, split)
     states = [
         (os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns)

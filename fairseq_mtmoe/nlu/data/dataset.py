@@ -1,4 +1,7 @@
-"""Tokenized examples as fairseq datasets, and batches of several tasks' examples with a row per sequence."""
+"""Tokenized examples as fairseq datasets, and batches of several tasks' examples.
+
+A batch has a row per sequence.
+"""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +23,10 @@ NO_WORD = -2  # in place of a word's first token
 
 
 class TaskDataset(FairseqDataset):
-    """A split's examples, or a span task's windows; `sizes` (E, 1): longest sequence times number of sequences."""
+    """A split's examples, or a span task's windows.
+
+    `sizes` (E, 1) are the longest sequence times the number of sequences.
+    """
 
     def __init__(self, split: TokenizedSplit) -> None:
         super().__init__()
@@ -35,7 +41,7 @@ class TaskDataset(FairseqDataset):
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return `tokens` and `seconds` of each sequence, and the example's `label` and `spans`.
+        """Return the sequences' `tokens` and `seconds`, and the `label` and `spans`.
 
         The label is a number. For a ranking it tells which candidates are right, (C,). For labels
         of words it is (W,), and the spans are the words' first tokens. For a window it has the
@@ -118,18 +124,17 @@ class TaskCollate:
         self, items: Sequence[Item], candidates: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         starts = (candidates.cumsum(0) - candidates).tolist()
-        of_task: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        examples_by_task: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for start, (number, example) in zip(starts, items, strict=True):
-            of_task.setdefault(self.tasks[number], []).append((start, example))
+            examples_by_task.setdefault(self.tasks[number], []).append((start, example))
         rows, spans, target = {}, {}, {}
-        for task, examples in of_task.items():
+        for task, examples in examples_by_task.items():
             numbers = [
                 np.arange(start, start + len(example["tokens"])) for start, example in examples
             ]
             rows[task] = _filled_up(numbers, NO_CANDIDATE).long()
             spans[task] = _filled_up([example["spans"] for _, example in examples], NO_WORD).long()
-            # float64, as fairseq rounds float32 to half precision with `--bf16` or `--fp16`,
-            # targets included.
+            # It is float64, as with `--bf16` or `--fp16` fairseq rounds float32 to half precision.
             target[task] = _filled_up([example["label"] for _, example in examples], math.nan)
         return rows, spans, target
 

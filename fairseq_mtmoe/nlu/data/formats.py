@@ -23,9 +23,8 @@ from fairseq_mtmoe.nlu.data.table import Format, Source
 DOCUMENT = "-DOCSTART-"
 COMMENT = "# "  # begins a comment, or a word
 PLACEHOLDER = "@placeholder"  # for an entity in ReCoRD's queries
-HIGHLIGHT = re.compile(
-    r"([.?!\"'])?\n@highlight\n"
-)  # in ReCoRD's passages, with or without the end of a sentence
+# ReCoRD's passages have it with or without the end of a sentence.
+HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")
 WORD_LABEL = re.compile(r"O|[BI]-\S+")
 LABEL_FIELD = "label"
 
@@ -36,7 +35,10 @@ Item = TypeVar("Item")
 
 @dataclass
 class Lines:
-    """The lines of a file, read as its `source` says; `left_out` counts skipped examples by reason."""
+    """The lines of a file, read as its `source` says.
+
+    `left_out` counts skipped examples by reason.
+    """
 
     path: Path
     source: Source
@@ -72,7 +74,8 @@ class Lines:
         except UnicodeDecodeError as error:
             wrong_byte = error.object[error.start]
             raise UserError(
-                f"`{path}` must be text in {encoding.removesuffix('-sig')}, but has the byte {wrong_byte:#x}."
+                f"`{path}` must be text in {encoding.removesuffix('-sig')}, but has the byte "
+                f"{wrong_byte:#x}."
             ) from error
 
 
@@ -103,7 +106,7 @@ class Record:
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def items(self, name: str, kind: type[Item]) -> list[Item]:
-        """Return a field's list of values of one type (UserError: it is another value, or absent)."""
+        """Return a field's list of values of one type (UserError: it has none)."""
         values = self.fields.get(name)
         if not isinstance(values, list) or not all(type(item) is kind for item in values):
             says = f"{values!r:.80}" if name in self.fields else self.names
@@ -114,7 +117,7 @@ class Record:
 
 
 def records(lines: Lines) -> Iterator[Record]:
-    """Yield a file's records in its source's format (UserError: the file or a line has another format)."""
+    """Yield a file's records in its source's format (UserError: it has another)."""
     for number, fields in _READERS[lines.source.format](lines):
         if lines.label is not None:
             fields[LABEL_FIELD] = lines.label
@@ -134,14 +137,20 @@ def _from_csv(lines: Lines) -> Numbered:
 
 
 def _from_tsv(lines: Lines) -> Numbered:
-    rows = ((number, line.split("\t") if line else []) for number, line in lines.numbered())
-    return _with_columns(lines, lines.source.columns, rows)
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        for number, line in lines.numbered():
+            yield number, line.split("\t") if line else []
+
+    return _with_columns(lines, lines.source.columns, rows())
 
 
 def _with_columns(
     lines: Lines, columns: list[str], rows: Iterator[tuple[int, list[str]]]
 ) -> Numbered:
-    """Yield the records of rows, of which those of empty lines are empty; without `columns` the first is the header."""
+    """Yield the records of rows; the row of an empty line is empty.
+
+    Without `columns` the first row is the header.
+    """
     if not columns:
         columns = next((row for _, row in rows if row), [])
     named_columns = list(filter(None, columns))
@@ -203,18 +212,18 @@ def _multirc(record: Any) -> Iterator[Fields]:
                 "passage": text,
                 "question": question["question"],
                 "answer": answer["text"],
-                "paragraph": text.replace("<br>", " ")
-                .replace("<b>", "")
-                .replace("</b>", ""),  # as T5 reads it
-                "key": f"{record['idx']}/{question['idx']}/{answer['idx']}",  # an answer's id in submissions
+                # T5 reads the passage like this.
+                "paragraph": text.replace("<br>", " ").replace("<b>", "").replace("</b>", ""),
+                # The key is an answer's id in submissions.
+                "key": f"{record['idx']}/{question['idx']}/{answer['idx']}",
             }
 
 
 def _record(record: Any) -> Iterator[Fields]:
-    """Yield a record for each ReCoRD query, in which a passage's entity replaces `@placeholder`."""
+    """Yield a record per ReCoRD query, whose `@placeholder` an entity replaces."""
     passage = record["passage"]["text"]
     places = sorted((entity["start"], entity["end"]) for entity in record["passage"]["entities"])
-    # In the file `end` is the last character
+    # In the file `end` is the last character.
     entities = list(dict.fromkeys(passage[start : last + 1] for start, last in places))
     for query in record["qas"]:
         answers = [answer["text"] for answer in query.get("answers") or []]
@@ -292,9 +301,10 @@ def _mrqa(record: Any) -> Iterator[Fields]:
             "id": question["qid"],
         }
         answers = question.get("answers")
+        detected = () if answers is None else question["detected_answers"]
         spans = [
             (answer["text"], start, last + 1)  # the file has the last character, not the end
-            for answer in (() if answers is None else question["detected_answers"])
+            for answer in detected
             for start, last in answer["char_spans"]
         ]
         yield {**fields, "answers": answers, "spans": spans}
@@ -342,9 +352,11 @@ def _from_whole_file(lines: Lines) -> Numbered:
 
 
 def _from_texts(lines: Lines) -> Numbered:
-    return _with_columns(
-        lines, ["text"], ((number, [line] if line else []) for number, line in lines.numbered())
-    )
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        for number, line in lines.numbered():
+            yield number, [line] if line else []
+
+    return _with_columns(lines, ["text"], rows())
 
 
 _READERS: Mapping[Format, Callable[[Lines], Numbered]] = {

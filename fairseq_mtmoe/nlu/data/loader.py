@@ -1,4 +1,4 @@
-"""Loading a split of benchmark tasks for the mixtures, or a share of it (MT-TaG, §5.2)."""
+"""Loading of a benchmark tasks' split for the mixtures, or a share (MT-TaG, §5.2)."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,31 +19,36 @@ from fairseq_mtmoe.nlu.data.tokenizing import TokenizedSplit
 
 logger = logging.getLogger(__name__)
 
-OF_WINDOWS = (
-    "passages_S2",
-    "offsets_S",
-    "answers_S2",
-)  # a span split's fields with a row per sequence
+# The fields of a span split with a row per sequence.
+OF_WINDOWS = ("passages_S2", "offsets_S", "answers_S2")
 GROUPS = 10  # strata of a regression's values
 
 Split = TypeVar("Split", bound=TokenizedSplit | TextSplit)
 
 
 class BenchmarkLoader(Generic[Split]):
-    """`TaskLoader` of one split of all tasks, with one shard per set, such as `mnli/mismatched`."""
+    """`TaskLoader` of one split of all tasks.
+
+    It has one shard per set, such as `mnli/mismatched`.
+    """
 
     def __init__(
-        self, rows: Mapping[str, TaskRow], split: str, read: Callable[[str, TaskRow, str], Split],
+        self,
+        rows: Mapping[str, TaskRow],
+        split: str,
+        read: Callable[[str, TaskRow, str], Split],
         dataset_of: Callable[[Split], FairseqDataset],
-    ) -> None:  # fmt: skip
-        self.split, self.rows, self._dataset_of = split, rows, dataset_of
+    ) -> None:
+        self.split = split
+        self.rows = rows
+        self._dataset_of = dataset_of
         sets = [(name, row, key) for name, row in rows.items() for key in row.sets(split)]
         self.keys = [key.replace(split, name, 1) for name, _, key in sets]
         self.tasks = [name for name, _, _ in sets]
-        self.sets = [read(*one) for one in sets]
+        self.sets = [read(name, row, key) for name, row, key in sets]
 
     def keep(self, few_of: Callable[[str, Split], Split]) -> None:
-        """Replace each set by `few_of` its task and examples, and log the numbers of examples."""
+        """Replace each set by `few_of` it, and log the numbers of examples."""
         counts = []
         for n, (task, split) in enumerate(zip(self.tasks, self.sets, strict=True)):
             self.sets[n] = few_of(task, split)
@@ -61,26 +66,35 @@ class BenchmarkLoader(Generic[Split]):
 
 
 def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
-    """Return each task's share of its training examples by `--train-share`: `0.1`, `qqp=0.05,mnli=0.01` or both."""
-    found: dict[str, float] = {}
+    """Return each task's share of its training examples by `--train-share`.
+
+    The option is `0.1`, `qqp=0.05,mnli=0.01` or both.
+    """
+    shares: dict[str, float] = {}
     for part in text.split(",") if text else ():
         name, equals, share = part.rpartition("=")
         if equals and name not in tasks:
             raise_invalid("--train-share", f"given for tasks among {', '.join(tasks)}", text)
         with suppress(ValueError):
-            if name not in found and 0 < float(share) <= 1:
-                found[name] = float(share)
+            if name not in shares and 0 < float(share) <= 1:
+                shares[name] = float(share)
                 continue
-        rule = "shares above 0 and at most 1: one for all tasks, one per task, or both, such as 0.1,qqp=0.01"
+        rule = (
+            "shares above 0 and at most 1: one for all tasks, one per task, or both, such as "
+            "0.1,qqp=0.01"
+        )
         raise_invalid("--train-share", rule, text)
-    common = found.pop("", 1.0)
-    return {name: found.get(name, common) for name in tasks}
+    common = shares.pop("", 1.0)
+    return {name: shares.get(name, common) for name in tasks}
 
 
 def drawn_examples(
     labels_E: NDArray[np.float64], count: int, seed: int, is_regression: bool
 ) -> NDArray[np.int64]:
-    """Return the numbers of `count` examples, drawn as by `few_of` (UserError: fewer than labels)."""
+    """Return the numbers of `count` examples (UserError: fewer than labels).
+
+    They are drawn as by `few_of`.
+    """
     strata_E = _strata(labels_E, is_regression, min(GROUPS, count))
     num_strata = len(np.unique(strata_E))
     if count < num_strata:
@@ -89,7 +103,10 @@ def drawn_examples(
 
 
 def _strata(labels_E: NDArray[np.float64], is_regression: bool, groups: int) -> NDArray[np.integer]:
-    """Return each example's stratum: its label, or a regression value's group out of `groups` of equal size."""
+    """Return each example's stratum.
+
+    It is the label, or a regression value's group out of `groups` of equal size.
+    """
     values_E = np.nan_to_num(labels_E)  # questions about passages have no labels
     if not is_regression:
         return values_E.astype(np.int64)
@@ -99,7 +116,7 @@ def _strata(labels_E: NDArray[np.float64], is_regression: bool, groups: int) -> 
 
 
 def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) -> TokenizedSplit:
-    """Return a share of a split's examples, stratified by label or by a regression's value.
+    """Return a share of a split's examples, stratified by label or regression value.
 
     Arrays are copied, so that the tokens of the others are freed.
     """
@@ -111,6 +128,12 @@ def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) 
     kept_S = np.repeat(kept_E, candidates_E)
     has_words = len(counts_E) > 0
     kept_W = np.repeat(kept_E, counts_E) if has_words else np.empty(0, dtype=bool)
+    is_correct_S = split.is_correct_S
+    if len(is_correct_S):
+        is_correct_S = is_correct_S[kept_S]
+    names = split.names
+    if len(names):
+        names = names.chosen(np.flatnonzero(kept_W if has_words else kept_S))
     return replace(
         split,
         tokens_T=split.tokens_T[np.repeat(kept_S, lengths_S)],
@@ -119,10 +142,8 @@ def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) 
         segment_start_S=split.segment_start_S[kept_S],
         row_offsets_E=ends(candidates_E[kept_E]),
         labels_E=split.labels_E[kept_E],
-        is_correct_S=split.is_correct_S[kept_S] if len(split.is_correct_S) else split.is_correct_S,
-        names=split.names.chosen(np.flatnonzero(kept_W if has_words else kept_S))
-        if len(split.names)
-        else split.names,
+        is_correct_S=is_correct_S,
+        names=names,
         words_W=split.words_W[kept_W],
         tags_W=split.tags_W[kept_W],
         word_starts_E=ends(counts_E[kept_E]) if has_words else split.word_starts_E,

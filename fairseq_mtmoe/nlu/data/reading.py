@@ -27,12 +27,8 @@ from fairseq_mtmoe.nlu.data.token_runs import whole_characters
 
 logger = logging.getLogger(__name__)
 
-FOLDERS = (
-    "",
-    "GLUE",
-    "SuperGLUE",
-    "glue_data",
-)  # folders of unpacked benchmarks below the data directory
+# Folders of unpacked benchmarks below the data directory.
+FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")
 FIELD = re.compile(r"\{(\w+)\}")
 WITHOUT_LABELS = "`mtmoe predict` writes predictions for data without labels"
 NO_LABEL = ("", "?", "-1")  # in some copies of a benchmark, in place of unknown labels
@@ -52,13 +48,11 @@ class Example:
     """An example of a task before tokenization; test data has no label, `right`, `answers` and `tags`."""
 
     candidates: tuple[tuple[str, ...], ...]  # one or two texts; in a ranking for each choice
-    label: (
-        int | float | None
-    )  # class, from 0; first right choice; regression's value; whether a word has a label
+    # Class, from 0; first right choice; regression's value; whether a word has a label.
+    label: int | float | None
     key: str  # id in a benchmark's submission
-    spans: tuple[
-        Span, ...
-    ] = ()  # in `candidates[0]`: the words that the example is about, or the answers
+    # In `candidates[0]`: the words that the example is about, or the answers.
+    spans: tuple[Span, ...] = ()
     right: tuple[int, ...] = ()  # ranking: all right choices
     names: tuple[str, ...] = ()  # open ranking: each candidate's name in a submission
     answers: tuple[str, ...] = ()  # question about a passage: right answers

@@ -24,10 +24,8 @@ NAME = re.compile(r"[A-Za-z0-9_-]+")
 FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have field names of several words
 ENTITY_LABEL = re.compile(r"[BI]-.+")
 SPLITS = ("train", "valid", "test")
-_CHECKED = {
-    "extra": "forbid",
-    "coerce_numbers_to_str": True,
-}  # pydantic's configuration: labels may be numbers
+# Pydantic's configuration: labels may be numbers.
+_CHECKED = {"extra": "forbid", "coerce_numbers_to_str": True}
 
 # Whether the rule holds, the field, the rule's text, and the wrong value if it is not the field's.
 Rule = tuple[bool, str, str] | tuple[bool, str, str, object]

@@ -272,9 +272,8 @@ class TextCollate:
 
         def padded(side: str) -> Tensor:
             values = [example[side] for example in examples]
-            tokens: Tensor = collate_tokens(
-                values, self.padding, pad_to_length=1
-            )  # targets may be empty
+            # Targets may be empty.
+            tokens: Tensor = collate_tokens(values, self.padding, pad_to_length=1)
             return tokens
 
         source, target = padded("source"), padded("target")

@@ -15,10 +15,8 @@ from fairseq_mtmoe.core.isolated import Lost, isolated
 
 Tokenizer = Any  # of `tokenizers`, which translation does not need
 
-_MEMORY, _SECONDS = (
-    4 << 30,
-    30,
-)  # of a trial; a vocabulary of 250,000 pieces takes 300 MB and 2 seconds
+# Of a trial; a vocabulary of 250,000 pieces takes 300 MB and 2 seconds.
+_MEMORY, _SECONDS = (4 << 30, 30)
 
 
 @contextmanager

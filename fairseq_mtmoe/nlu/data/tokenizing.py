@@ -29,18 +29,15 @@ class TokenizedSplit:
 
     tokens_T: NDArray[np.int32]  # of all sequences, concatenated
     starts_S: NDArray[np.int64]  # start of each sequence, and the end, (S+1,)
-    segment_start_S: NDArray[
-        np.int32
-    ]  # first token of type 1 (BERT's second text); the length without one
+    # First token of type 1 (BERT's second text); the length without one.
+    segment_start_S: NDArray[np.int32]
     row_offsets_E: NDArray[np.int64]  # first sequence of each example, and the end, (E+1,)
     labels_E: NDArray[np.float64]  # as in `Example`; NaN without a label
-    is_correct_S: NDArray[
-        np.float32
-    ]  # ranking: 1 for right candidates, 0 for others, NaN if unknown; else (0,)
+    # Ranking: 1 for right candidates, 0 for others, NaN if unknown; else (0,).
+    is_correct_S: NDArray[np.float32]
     names: Strings  # open ranking: name of each candidate, (S,); labels of words: all W words
-    spans_EW: NDArray[
-        np.int32
-    ]  # tokens of the W words that an example is about: first, one after last, (E, W, 2)
+    # Tokens of the W words that an example is about: first, one after last, (E, W, 2).
+    spans_EW: NDArray[np.int32]
     keys_E: NDArray[np.str_]  # as in `Example`
     num_truncated: int  # truncated sequences
     # Span task, whose sequences are windows: the passage's tokens in each window, first and one

@@ -51,9 +51,10 @@ class MTTaGConfig(
     expert_interval: int = option(1, "put experts into every Nth block")
     reuse_gate: Optional[str] = option(  # noqa: UP045  # fairseq reads it
         None,
-        "initialize the gates of all tasks (or experts of fixed gates) from the checkpoint's of this task, or from the "
-        "mean of several, such as mnli,rte, if the checkpoint has other tasks than the run (default: tasks in the "
-        "checkpoint keep their gates, others start at random)",
+        "initialize the gates of all tasks (or experts of fixed gates) from the checkpoint's of "
+        "this task, or from the mean of several, such as mnli,rte, if the checkpoint has other "
+        "tasks than the run (default: tasks in the checkpoint keep their gates, others start at "
+        "random)",
     )
 
 
@@ -96,13 +97,12 @@ class MTTaGModel(SparseModel, EncoderModel):
         check_experts(cfg)
         if cfg.reuse_gate and task.pretrained is not None and not task.begins_with_checkpoint:
             raise UserError(
-                "`--reuse-gate` must come with a checkpoint that has the gate (`--finetune-from-model`), but there is "
-                "none."
+                "`--reuse-gate` must come with a checkpoint that has the gate "
+                "(`--finetune-from-model`), but there is none."
             )
         plans = plan_experts(cfg, num_blocks)
-        plans = {
-            index: replace(plan, starts_dense=True) for index, plan in plans.items()
-        }  # `sparsify` copies them
+        # `sparsify` copies them.
+        plans = {index: replace(plan, starts_dense=True) for index, plan in plans.items()}
         model = cls(build_encoder(cfg, task, plans), heads_from_text(cfg.heads))
         model.remember_options(cfg)
         model.reuse_gate = cfg.reuse_gate

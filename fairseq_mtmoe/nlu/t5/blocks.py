@@ -222,9 +222,8 @@ class DecoderBlock(T5Block):
             return self.join(attention(normed, normed, bias), x)
         state: BeamState = incremental_state[STATE]
         keys, values = state.append(attention, attention.k_proj(normed), attention.v_proj(normed))
-        by_position = bias.repeat_interleave(
-            state.beam, dim=2
-        )  # hypotheses' words at a position are neighbours
+        # Hypotheses' words at a position are neighbours.
+        by_position = bias.repeat_interleave(state.beam, dim=2)
         return self.join(
             attention.read_word(normed, keys, values, state, state.own_mask(normed) + by_position),
             x,

@@ -99,9 +99,8 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
 def write_folder(model: PretrainedT5, folder: Path) -> None:
     """Write a folder that `transformers` loads; see `write_model`."""
     state, keys = dict(model.state), KEYS[model.config.is_gated]
-    if not (
-        model.config.tie_word_embeddings and model.config.scale_decoder_outputs
-    ):  # `transformers` needs a copy
+    # `transformers` needs a copy.
+    if not (model.config.tie_word_embeddings and model.config.scale_decoder_outputs):
         state.setdefault(OUTPUT, state[EMBEDDINGS[0]].clone())
     tensors = {keys.hugging_face_key(name): value for name, value in state.items()}
     hugging_face.write_model(

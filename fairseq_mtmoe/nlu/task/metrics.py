@@ -70,9 +70,8 @@ METRICS: Mapping[str, Callable[..., float]] = {
     "matthews": _sklearn("matthews_corrcoef"),
     "spearman": partial(correlation, of_ranks=True),
     "pearson": partial(correlation, of_ranks=False),
-    "f1": _sklearn(
-        "f1_score", zero_division=0
-    ),  # of class 1; in MultiRC, F1a over all answers of all questions
+    # Of class 1; in MultiRC, F1a over all answers of all questions.
+    "f1": _sklearn("f1_score", zero_division=0),
     "macro-f1": macro_f1,
     "entity-f1": entity_f1,
 }

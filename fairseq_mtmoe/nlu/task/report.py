@@ -31,9 +31,8 @@ class FoundSet:
 
     examples: int  # number of predicted examples
     columns: Mapping[str, tuple[Values, ...]]  # each metric's arguments; see `TaskType.columns`
-    majority: Mapping[str, float] = field(
-        default_factory=dict
-    )  # by metric, the best score of a constant label
+    # By metric, the best score of a constant label.
+    majority: Mapping[str, float] = field(default_factory=dict)
     constant: str = ""  # the answer, if all examples got the same one
 
 

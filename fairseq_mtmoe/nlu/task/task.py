@@ -44,10 +44,8 @@ logger = logging.getLogger(__name__)
 
 CACHE = "mtmoe-cache"
 OF_ALL = ("loss", "small", "all")  # names of figures over several tasks
-GATHERED = (
-    "examples",
-    "predictions",
-)  # in validation: predicted values (V,) and the example of each
+# In validation: predicted values (V,) and the example of each.
+GATHERED = ("examples", "predictions")
 
 
 class BenchmarkTask(Multitask):
@@ -177,9 +175,8 @@ class BenchmarkTask(Multitask):
         values: Any = (
             OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
         )
-        args = Namespace(
-            **{"sampling_temperature": 1.0, **values}
-        )  # the default without sampling options
+        # The default without sampling options.
+        args = Namespace(**{"sampling_temperature": 1.0, **values})
         if not args.data or not Path(args.data).is_dir():
             raise_invalid("data", "an existing directory", args.data)
         return cls(args)
@@ -265,9 +262,8 @@ class BenchmarkTask(Multitask):
     ) -> None:
         """Load a split of all tasks, for training or for evaluation."""
         root = Path(self.args.data)
-        is_training = (
-            split == self.args.train_subset and self.report is None
-        )  # a report scores also that split
+        # A report scores also that split.
+        is_training = split == self.args.train_subset and self.report is None
         missing = [name for name, row in self.rows.items() if not row.sets(split)]
         if missing and (is_training or len(missing) == len(self.rows)):
             has = ", ".join(self.rows[missing[0]].splits)
@@ -409,9 +405,8 @@ class BenchmarkTask(Multitask):
         )
 
     def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
-        if (
-            key in self._found_sets and self._found_sets[key][0] is predictions
-        ):  # several figures read the same predictions
+        # Several figures read the same predictions.
+        if key in self._found_sets and self._found_sets[key][0] is predictions:
             return self._found_sets[key][1]
         task_type = self.scored(key.partition("/")[0])
         gathered = _gathered_values(examples, predictions)

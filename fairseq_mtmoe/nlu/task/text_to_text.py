@@ -117,9 +117,8 @@ class TextToTextTask(BenchmarkTask):
         if count is None or count >= len(split):
             return split
         row = self.rows[name]
-        labels_E = (
-            np.zeros(len(split)) if row.is_open else split.labels_E
-        )  # examples have no labels in common
+        # Examples have no labels in common.
+        labels_E = np.zeros(len(split)) if row.is_open else split.labels_E
         is_regression = row.kind is Kind.regression
         return split.chosen(
             drawn_examples(labels_E, count, self.args.train_examples_seed, is_regression)

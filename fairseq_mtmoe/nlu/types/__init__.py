@@ -15,9 +15,8 @@ from fairseq_mtmoe.nlu.types.tokens import Span, WordLabels
 _OF_KIND: Mapping[Kind, Callable[[TaskRow], TaskType]] = {
     Kind.classification: lambda row: Classification(len(row.labels)),
     Kind.regression: lambda row: Regression(*row.bounds),
-    Kind.ranking: lambda row: (
-        Ranking() if row.is_open else Ranking(("accuracy",))
-    ),  # labels are not compared as texts
+    # Labels are not compared as texts.
+    Kind.ranking: lambda row: Ranking() if row.is_open else Ranking(("accuracy",)),
     Kind.word_pair: lambda row: WordPair(len(row.labels)),
     Kind.span: lambda row: Span(row.longest_answer),
     Kind.word_labels: lambda row: WordLabels(tuple(row.labels)),

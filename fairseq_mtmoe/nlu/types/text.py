@@ -75,9 +75,8 @@ class TextTaskType(Scored):
         self, metric: str, split: TextSplit, predictions: Predictions
     ) -> tuple[Values, ...]:
         written = self.written(predictions)
-        if (
-            metric in answers.ALIKE and not self.row.labels
-        ):  # compared with the most similar right text
+        # Compared with the most similar right text.
+        if metric in answers.ALIKE and not self.row.labels:
             right = (
                 answer_texts_of(self.row, split.examples[n])
                 for n in predictions.examples_E.tolist()

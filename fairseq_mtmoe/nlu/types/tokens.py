@@ -50,16 +50,14 @@ class Span(TaskType):
     def predictions(self, numbers: Tensor) -> Tensor:
         """Return the best span, (E, 3): the sum of its scores, first and last token."""
         begins_EL, ends_EL = numbers.float().unbind(2)
-        begins_EL = begins_EL.index_fill(
-            1, begins_EL.new_zeros(1, dtype=torch.long), 2 * UNREAD
-        )  # [CLS] is no answer
+        # [CLS] is no answer.
+        begins_EL = begins_EL.index_fill(1, begins_EL.new_zeros(1, dtype=torch.long), 2 * UNREAD)
         ends_ELK = F.pad(ends_EL, (0, self.longest - 1), value=2 * UNREAD).unfold(
             1, self.longest, 1
         )
         best_E, index_E = (begins_EL.unsqueeze(2) + ends_ELK).flatten(1).max(1)
-        best_E = best_E.nan_to_num(
-            nan=-math.inf
-        )  # NaN would mean no prediction, not a model that diverged
+        # NaN would mean no prediction, not a model that diverged.
+        best_E = best_E.nan_to_num(nan=-math.inf)
         first_E, further_E = index_E // self.longest, index_E % self.longest
         return torch.stack([best_E, first_E.float(), (first_E + further_E).float()], dim=1)
 
