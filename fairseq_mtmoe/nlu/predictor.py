@@ -118,9 +118,11 @@ class Predictor:
         """Return the tokenized examples of sets."""
         task, examples = self._task, []
         for chosen in sets:
-            of_set = self._root, chosen.name, chosen.row, chosen.split
+            set_arguments = self._root, chosen.name, chosen.row, chosen.split
             tokenizer = task.tokenizer_of(chosen.row)
-            examples.append(task.read_split(*of_set, tokenizer, task.token_cache, labelled=False))
+            examples.append(
+                task.read_split(*set_arguments, tokenizer, task.token_cache, labelled=False)
+            )
         return examples
 
     @torch.no_grad()

@@ -1,4 +1,7 @@
-"""Reading the examples of a task's split: finding its files, interpreting records, leaving examples out."""
+"""Reading of the examples of a task's split.
+
+It finds the files, interprets records and leaves examples out.
+"""
 
 import logging
 import re
@@ -27,7 +30,7 @@ from fairseq_mtmoe.nlu.data.token_runs import whole_characters
 
 logger = logging.getLogger(__name__)
 
-# Folders of unpacked benchmarks below the data directory.
+# The folders of unpacked benchmarks below the data directory.
 FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")
 FIELD = re.compile(r"\{(\w+)\}")
 WITHOUT_LABELS = "`mtmoe predict` writes predictions for data without labels"
@@ -36,7 +39,7 @@ NO_LABEL = ("", "?", "-1")  # in some copies of a benchmark, in place of unknown
 
 @dataclass(frozen=True)
 class Span:
-    """Characters `start` to `end` (excluded) of an example's text number `text`, from 0."""
+    """Characters `start` to `end` (excluded) of an example's text `text`, from 0."""
 
     text: int
     start: int
@@ -45,13 +48,16 @@ class Span:
 
 @dataclass(frozen=True)
 class Example:
-    """An example of a task before tokenization; test data has no label, `right`, `answers` and `tags`."""
+    """An example of a task before tokenization.
+
+    Test data has no label, `right`, `answers` and `tags`.
+    """
 
     candidates: tuple[tuple[str, ...], ...]  # one or two texts; in a ranking for each choice
-    # Class, from 0; first right choice; regression's value; whether a word has a label.
+    # The class, from 0; first right choice; regression's value; whether a word has a label.
     label: int | float | None
     key: str  # id in a benchmark's submission
-    # In `candidates[0]`: the words that the example is about, or the answers.
+    # The words in `candidates[0]` that the example is about, or the answers.
     spans: tuple[Span, ...] = ()
     right: tuple[int, ...] = ()  # ranking: all right choices
     names: tuple[str, ...] = ()  # open ranking: each candidate's name in a submission
@@ -63,7 +69,10 @@ class Example:
 
 
 def expect_files(root: Path, rows: Iterable[TaskRow], split: str) -> None:
-    """Check that all sets of a split exist (UserError: some are missing; it names the files of all tasks)."""
+    """Check that all sets of a split exist (UserError: some are missing).
+
+    The error names the missing files of all tasks.
+    """
     missing = [
         (row, key) for row in rows for key in row.sets(split) if not is_there(root, row, key)
     ]
@@ -77,10 +86,10 @@ def is_there(root: Path, row: TaskRow, split: str) -> bool:
 
 
 def _missing(root: Path, sets: Sequence[tuple[TaskRow, str]]) -> UserError:
-    files = [
-        " or ".join(source.file for source in row.splits.get(key, [])) or "nothing"
-        for row, key in sets
-    ]
+    files = []
+    for row, key in sets:
+        alternatives = " or ".join(source.file for source in row.splits.get(key, []))
+        files.append(alternatives or "nothing")
     titles = ", ".join(dict.fromkeys(row.title for row, _ in sets))
     splits = " and ".join(dict.fromkeys(key.partition("/")[0] for _, key in sets))
     are = "is" if len(files) == 1 else "are"
@@ -121,30 +130,40 @@ def read_split(
         lines = Lines(
             path, source, label, row.skip_ragged, skip_unfound=split.partition("/")[0] == "train"
         )
-        file_examples = [
-            _with_text(record, row.text_form, example) if as_text and row.text_form else example
-            for record in _chosen(folder, source, records(lines))
-            if (example := _example(record, row, labelled)) is not None
-        ]
+        file_examples = []
+        for record in _chosen(folder, source, records(lines)):
+            example = _example(record, row, labelled)
+            if example is None:
+                continue
+            if as_text and row.text_form:
+                example = _with_text(record, row.text_form, example)
+            file_examples.append(example)
         label_examples.setdefault(label, []).extend(file_examples)
         for why, count in lines.left_out.items():
             logger.warning(f"{path}: {count} examples are left out: {why}")
-    read = [example for examples in label_examples.values() for example in _part(examples, source)]
+    read: list[Example] = []
+    for examples in label_examples.values():
+        read += _part(examples, source)
     if not read:
         raise UserError(
             f"`{folder / source.file}` must have examples of {row.title}, but has none."
         )
     if source.count and len(read) != source.count:
         logger.warning(
-            f"{folder / source.file} has {len(read)} examples, but the authors' file has {source.count}"
+            f"{folder / source.file} has {len(read)} examples, but the authors' file has "
+            f"{source.count}"
         )
-    return [
-        example if example.key else replace(example, key=str(n)) for n, example in enumerate(read)
-    ]
+    for n, read_example in enumerate(read):
+        if not read_example.key:
+            read[n] = replace(read_example, key=str(n))
+    return read
 
 
 def _files(folder: Path, source: Source, labels: list[str]) -> list[tuple[Path, str | None]]:
-    """Return a source's files, each with the label of its examples if it has one; empty if a file is missing."""
+    """Return a source's files, each with the label of its examples if it has one.
+
+    The list is empty if a file is missing.
+    """
     if source.format not in BY_LABEL:
         return [(folder / source.file, None)] if (folder / source.file).exists() else []
     files: list[tuple[Path, str | None]] = []
@@ -165,10 +184,11 @@ def _part(examples: list[Example], source: Source) -> list[Example]:
     return [examples[number] for number in sorted(drawn.tolist())]
 
 
-def _chosen(folder: Path, source: Source, found: Iterable[Record]) -> Iterator[Record]:
-    lists = (source.keep_ids, source.leave_ids)
-    keep, leave = (_ids(folder / name, len(source.ids)) if name else None for name in lists)
-    for record in found:
+def _chosen(folder: Path, source: Source, file_records: Iterable[Record]) -> Iterator[Record]:
+    size = len(source.ids)
+    keep = _ids(folder / source.keep_ids, size) if source.keep_ids else None
+    leave = _ids(folder / source.leave_ids, size) if source.leave_ids else None
+    for record in file_records:
         key = tuple(record.text(name) for name in source.ids)
         if (keep is None or key in keep) and (leave is None or key not in leave):
             yield record
@@ -235,7 +255,10 @@ def _open_ranking(record: Record, row: TaskRow, labelled: bool, asked: Example) 
 
 
 def _question(record: Record, asked: Example) -> Example | None:
-    """Return a question about a passage with its answers; None if it is left out, as there is nothing to learn."""
+    """Return a question about a passage with its answers.
+
+    It is None if the question is left out, as there is nothing to learn.
+    """
     answers = record.fields["answers"]
     if answers is None:
         raise record.wrong(
@@ -252,7 +275,10 @@ def _question(record: Record, asked: Example) -> Example | None:
 
 
 def _answer_spans(record: Record, passage: str) -> tuple[Span, ...]:
-    """Return the answers' spans; wrong ones are left out for MRQA (found by programs), an error for SQuAD."""
+    """Return the answers' spans.
+
+    Wrong spans are left out for MRQA, where programs found them, and an error for SQuAD.
+    """
     spans = []
     for text, start, end in record.fields["spans"]:
         if not 0 <= start < end <= len(passage):
@@ -269,7 +295,10 @@ def _answer_spans(record: Record, passage: str) -> tuple[Span, ...]:
 
 
 def _letters(text: object) -> str:
-    """Return an answer for comparison, as some files have it in another case or with other spaces."""
+    """Return an answer for comparison.
+
+    Some files have it in another case or with other spaces.
+    """
     return normalized(str(text)).replace(" ", "")
 
 
@@ -331,9 +360,9 @@ def _expect_label(record: Record, row: TaskRow) -> None:
         raise _without_label(record, row, f"has {record.names}")
 
 
-def _without_label(record: Record, row: TaskRow, found: str) -> UserError:
+def _without_label(record: Record, row: TaskRow, fault: str) -> UserError:
     rule = f"must have a label in the field {row.label} to be trained or scored on"
-    return record.wrong(f"{rule}, but {found}; {WITHOUT_LABELS}")
+    return record.wrong(f"{rule}, but {fault}; {WITHOUT_LABELS}")
 
 
 def _spans(record: Record, row: TaskRow, texts: Sequence[str]) -> tuple[Span, ...]:

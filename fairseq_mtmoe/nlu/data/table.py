@@ -1,6 +1,7 @@
-"""The task table: each row describes a task and its files (docs/reference/task_table.md).
+"""The task table: each row describes a task and its files.
 
-The package's rows are in `tasks.yaml`; a user's file in the same form adds or replaces rows.
+The form is in docs/reference/task_table.md. The package's rows are in `tasks.yaml`; a user's file
+in the same form adds or replaces rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]+")
 FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have field names of several words
 ENTITY_LABEL = re.compile(r"[BI]-.+")
 SPLITS = ("train", "valid", "test")
-# Pydantic's configuration: labels may be numbers.
+# The configuration of pydantic: labels may be numbers.
 _CHECKED = {"extra": "forbid", "coerce_numbers_to_str": True}
 
 # Whether the rule holds, the field, the rule's text, and the wrong value if it is not the field's.
@@ -39,7 +40,8 @@ class Kind(Enum):
     ranking = "ranking"  # which of several candidates is right
     word_pair = "word_pair"  # one of several labels, about two words of the text
     span = "span"  # the words of a passage that answer a question
-    word_labels = "word_labels"  # one of several labels for each word, such as where a name begins and goes on
+    # One of several labels for each word, such as where a name begins and goes on.
+    word_labels = "word_labels"
 
 
 class Format(Enum):
@@ -49,11 +51,13 @@ class Format(Enum):
     csv = "csv"  # fields between commas, in quotes where they need them
     jsonl = "jsonl"  # an object in each line
     multirc = "multirc"  # MultiRC's: a passage in each line, with questions, with answers
-    record = "record"  # ReCoRD's: a passage in each line, with entities and with queries, of which each is an example
+    # ReCoRD's: a passage in each line, with entities and queries; each query is an example.
+    record = "record"
     wsc = "wsc"  # SuperGLUE's Winograd schemas: a text in each line, with two words by their number
     squad = "squad"  # SQuAD's: articles of paragraphs with questions, with answers, in one object
     mrqa = "mrqa"  # MRQA's: a passage in each line, with questions, with answers
-    conll = "conll"  # CoNLL's: a word in each line with fields of its own, an empty line after each sentence
+    # CoNLL's: a word in each line with its fields, an empty line after each sentence.
+    conll = "conll"
     lines_by_label = "lines_by_label"  # a file for each label, a text in each line
     files_by_label = "files_by_label"  # a folder for each label, a text in each file
 
@@ -68,13 +72,14 @@ class Form(Enum):
     tsv = "tsv"  # key and label of an example in each line, below a header
     jsonl = "jsonl"  # an object with `idx` and `label` in each line
     multirc = "multirc"  # MultiRC's: a passage in each line, with questions, with answers
-    squad = "squad"  # SQuAD's and MRQA's: an object with the text that answers each question, by its key
+    # SQuAD's and MRQA's: an object with the text that answers each question, by its key.
+    squad = "squad"
     conll = "conll"  # a word and its label in each line, an empty line after each sentence
 
 
 @dataclass
 class Words:
-    """One of the words that a task is about: names of the fields with its offsets in a text."""
+    """A word that a task is about: names of the fields with its offsets in a text."""
 
     __pydantic_config__: ClassVar = _CHECKED
 
@@ -144,7 +149,7 @@ class Submission:
         is_labelled = (form is Form.conll) == (row.kind is Kind.word_labels)
         yield is_labelled, "form", "conll if words have labels, and only then"
         has_keys = form is not Form.multirc or all(
-            one.format is Format.multirc for one in row.splits[split]
+            source.format is Format.multirc for source in row.splits[split]
         )
         yield has_keys, "form", "a form with one key per example, as the files are not MultiRC's"
         yield (
@@ -213,7 +218,7 @@ class TaskRow:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the task is a ranking of any number of candidates, without common labels."""
+        """Return whether this is a ranking of any number of candidates without labels."""
         return self.kind is Kind.ranking and not self.labels
 
     def sets(self, split: str) -> list[str]:
@@ -290,7 +295,10 @@ class TaskRow:
 
 
 def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
-    """Return the rows of the package and of a user's tables by name; later rows replace earlier ones."""
+    """Return the rows of the package and of a user's tables by name.
+
+    Later rows replace earlier ones.
+    """
     rows = dict(_own_rows())
     for path in paths:
         rows |= _rows_of(path, rows)
@@ -298,7 +306,10 @@ def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
 
 
 def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, TaskRow]:
-    """Return the rows with these names, in order; a benchmark's name stands for its tasks."""
+    """Return the rows with these names, in order.
+
+    A benchmark's name stands for its tasks.
+    """
     benchmarks: dict[str, list[str]] = {}
     for task, row in rows.items():
         for benchmark in row.benchmarks:
@@ -311,7 +322,8 @@ def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, 
     if len(set(chosen)) < len(chosen):
         raise_invalid("--glue-tasks", "different tasks", ",".join(names))
     if untrained := [name for name in chosen if not rows[name].sets("train")]:
-        rule = f"tasks with training data; this one is predicted by the head of {rows[untrained[0]].head}"
+        head = rows[untrained[0]].head
+        rule = f"tasks with training data; this one is predicted by the head of {head}"
         raise_invalid("--glue-tasks", rule, untrained[0])
     return {name: rows[name] for name in chosen}
 
@@ -356,7 +368,10 @@ def _check(where: str, row: TaskRow) -> None:
 
 
 def _like(where: str, content: Mapping[str, Any], rows: Mapping[str, TaskRow]) -> dict[str, Any]:
-    """Return the fields of a row that begins as another one, without the submissions of sets with new files."""
+    """Return the fields of a row that begins as another one.
+
+    Sets with new files lose their submissions.
+    """
     name, labels = content["like"], content.get("labels")
     if name not in rows:
         raise_invalid(f"{where}: like", f"a known task ({shortened(rows, str(name))})", name)
@@ -382,7 +397,7 @@ def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
 
 
 def _reorder(fields: Mapping[str, Any], labels: Sequence[str]) -> None:
-    """Put what has an entry for each label of a row into another order of these labels."""
+    """Put whatever has an entry for each label of a row into another order."""
     if sorted(labels) != sorted(fields["labels"]):
         return
     order = [fields["labels"].index(label) for label in labels]

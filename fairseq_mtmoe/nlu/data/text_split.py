@@ -1,4 +1,4 @@
-"""Tasks as text to text, by the rows' `text_form`: tokens, datasets and batches for T5."""
+"""Tokens, datasets and batches of tasks as text to text, by their `text_form`."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,9 @@ ARRAYS = (
     "num_truncated",
 )
 TRUE = 1  # the label of a referent
-PADDING, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # T5's pieces 0, 1 and 2
+PADDING = "<pad>"  # T5's piece 0
+END = "</s>"  # T5's piece 1
+UNKNOWN = "<unk>"  # T5's piece 2
 
 
 class Pieces:
@@ -56,8 +58,8 @@ class Pieces:
         special_ids = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())
         if special_ids != (self.padding, self.end, self.unknown):
             raise UserError(
-                f"`spiece.model` must have {PADDING}, {END} and {UNKNOWN} as pieces 0, 1 and 2, like T5, but has them "
-                f"as {', '.join(map(str, special_ids))}."
+                f"`spiece.model` must have {PADDING}, {END} and {UNKNOWN} as pieces 0, 1 and 2, like "
+                f"T5, but has them as {', '.join(map(str, special_ids))}."
             )
         self.fingerprint = digest_of(model)
 
@@ -69,19 +71,24 @@ class Pieces:
 
     def numbers(self, text: str) -> list[int]:
         """Return the ids of a text's pieces, without an end."""
-        found: list[int] = self._model.encode(text, out_type=int)
-        return found
+        ids: list[int] = self._model.encode(text, out_type=int)
+        return ids
 
     def runs(self, texts: Sequence[str], most: int) -> tuple[TokenRuns, int]:
-        """Return up to `most` pieces of each text, end included, and the number of truncated texts."""
+        """Return `most` pieces of each text with an end, and the number of cut texts."""
         numbers = self._model.encode([whole_characters(text) for text in texts], out_type=int)
         too_long = sum(len(ids) >= most for ids in numbers)
         return TokenRuns.of([[*ids[: most - 1], self.end] for ids in numbers]), too_long
 
     def text(self, numbers: Sequence[int]) -> str:
-        """Return the text of ids up to the end; ids without a piece, such as T5's sentinels, become unknown."""
+        """Return the text of ids up to the end.
+
+        Ids without a piece, such as T5's sentinels, become unknown.
+        """
         until = numbers.index(self.end) if self.end in numbers else len(numbers)
-        ids = [number if number < len(self) else self.unknown for number in numbers[:until]]
+        ids = []
+        for number in numbers[:until]:
+            ids.append(number if number < len(self) else self.unknown)
         return str(self._model.decode(ids)).strip()
 
     def as_written(self, text: str) -> str:
@@ -91,7 +98,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """Tokenization of texts to at most `max_source` and `max_target` tokens, end included."""
+    """Tokenization of texts to `max_source` and `max_target` tokens with an end."""
 
     pieces: Pieces
     max_source: int
@@ -137,7 +144,7 @@ def form_of(row: TaskRow) -> TextForm:
 
 
 def label_texts(row: TaskRow) -> list[str]:
-    """Return the text of each label of a task; empty if answers are other texts or numbers."""
+    """Return the text of each label of a task; empty if answers are no labels."""
     form = form_of(row)
     return [] if form.referent or not row.labels else list(form.writes or row.labels)
 
@@ -153,22 +160,26 @@ def answer_texts_of(row: TaskRow, example: Example) -> list[str]:
         return [example.names[number] for number in example.right]
     if example.label is None:
         return []
-    return [
-        stepped(example.label, form.step)
-        if row.kind is Kind.regression
-        else label_texts(row)[int(example.label)]
-    ]
+    if row.kind is Kind.regression:
+        return [stepped(example.label, form.step)]
+    return [label_texts(row)[int(example.label)]]
 
 
 def stepped(value: float, step: float) -> str:
-    """Return a value rounded to a multiple of `step`, as text, such as 3.2; ties are rounded as by T5's authors."""
+    """Return a value rounded to a multiple of `step`, as text, such as 3.2.
+
+    Ties are rounded as by T5's authors.
+    """
     digits = max(-int(Decimal(f"{step:g}").as_tuple().exponent), 1)
     per_one = 1 / step
     return f"{round(value * per_one) / per_one:.{digits}f}"
 
 
 def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
-    """Return the training examples, as in T5: one per right candidate; for referents only the true ones."""
+    """Return the training examples, as in T5.
+
+    There is one per right candidate, and for referents only the true ones.
+    """
     if form_of(row).referent:
         return [example for example in examples if example.label == TRUE]
     if row.is_open:
@@ -179,13 +190,19 @@ def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
 
 
 def text_split(
-    root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True,
+    root: Path,
+    name: str,
+    row: TaskRow,
+    split: str,
+    tokenizer: TextTokenizer,
+    cache: Path,
+    labelled: bool = True,
     evaluates: bool = False,
-) -> TextSplit:  # fmt: skip
-    """Return a split's tokens from the cache; if they are missing, tokenize the split and store them.
+) -> TextSplit:
+    """Return a split's tokens from the cache, or tokenize the split and store them.
 
-    evaluates: whether a training split is scored, so that it has all examples instead of those that
-        are `taught`.
+    evaluates: whether a training split is scored. Then it has all examples, not only those that are
+        `taught`.
     """
 
     def read() -> list[Example]:
@@ -199,19 +216,19 @@ def text_split(
             [example.reads for example in examples], tokenizer.max_source
         )
         targets, cut_targets = tokenizer.pieces.runs(right, tokenizer.max_target)
-        if form_of(
-            row
-        ).referent:  # a noun that the pronoun does not refer to gets no target, and no loss
+        # A noun that the pronoun does not refer to gets no target, and no loss.
+        if form_of(row).referent:
             sizes_E = targets.lengths_N * np.array([example.label == TRUE for example in examples])
             targets = targets.chosen(np.arange(len(examples)), sizes_E)
+        labels = []
+        for example in examples:
+            labels.append(np.nan if example.label is None else example.label)
         return {
             "sources_T": sources.tokens_T,
             "source_starts_E": sources.starts_N,
             "targets_T": targets.tokens_T,
             "target_starts_E": targets.starts_N,
-            "labels_E": np.array(
-                [np.nan if example.label is None else example.label for example in examples]
-            ),
+            "labels_E": np.array(labels),
             "keys_E": np.array([example.key for example in examples]),
             "num_truncated": np.array(cut_sources + cut_targets),
         }
@@ -241,7 +258,7 @@ def text_split(
 
 
 class TextDataset(FairseqDataset):
-    """Dataset of a split's examples; `sizes` (E, 2) are the lengths of sources and targets."""
+    """Dataset of a split's examples; `sizes` (E, 2): lengths of sources and targets."""
 
     def __init__(self, split: TextSplit) -> None:
         super().__init__()
@@ -267,7 +284,10 @@ class TextCollate:
         self.padding, self.first = padding, first
 
     def __call__(self, datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
-        """Return a batch with `src_tokens` (E, J), `src_lengths` (E,), `prev_output_tokens` and `target` (E, L)."""
+        """Return a batch of E examples.
+
+        It has `src_tokens` (E, J), `src_lengths` (E,), `prev_output_tokens` and `target` (E, L).
+        """
         examples = [example for _, example in items]
 
         def padded(side: str) -> Tensor:

@@ -41,7 +41,7 @@ class TokenRuns:
         return TokenRuns(np.concatenate([self.tokens_T, more.tokens_T]), starts_N)
 
     def chosen(self, runs_P: NDArray[np.int64], lengths_P: NDArray[np.int64] | None = None) -> Self:
-        """Return the runs with these numbers, each with its first `lengths_P` tokens or all."""
+        """Return the runs with these numbers, each with `lengths_P` first tokens or all."""
         lengths = self.lengths_N[runs_P] if lengths_P is None else lengths_P
         # positions of all tokens, counted from each run's start
         positions_T = np.repeat(self.starts_N[runs_P] - (np.cumsum(lengths) - lengths), lengths)
@@ -64,7 +64,10 @@ class Strings(TokenRuns):
 
 
 def whole_characters(text: str) -> str:
-    """Replace lone surrogates, which JSON can contain and libraries refuse, by question marks."""
+    """Replace lone surrogates, which JSON can contain, by question marks.
+
+    Libraries refuse them.
+    """
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 

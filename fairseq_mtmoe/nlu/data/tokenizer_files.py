@@ -15,13 +15,17 @@ from fairseq_mtmoe.core.isolated import Lost, isolated
 
 Tokenizer = Any  # of `tokenizers`, which translation does not need
 
-# Of a trial; a vocabulary of 250,000 pieces takes 300 MB and 2 seconds.
-_MEMORY, _SECONDS = (4 << 30, 30)
+# Limits of a trial; a vocabulary of 250,000 pieces takes 300 MB and 2 seconds.
+_MEMORY = 4 << 30
+_SECONDS = 30
 
 
 @contextmanager
 def guarded(what: str) -> Iterator[None]:
-    """Turn the library's errors within, Rust panics included, into a `UserError` that begins with `what`."""
+    """Turn the library's errors, Rust panics included, into a `UserError`.
+
+    what: the beginning of its message.
+    """
     try:
         yield
     except UserError:
@@ -33,7 +37,7 @@ def guarded(what: str) -> Iterator[None]:
 
 
 def load_tokenizer(serialized: str) -> Tokenizer:
-    """Return the tokenizer of a `tokenizer.json` (UserError: it is damaged, or gives no tokens)."""
+    """Return the tokenizer of a `tokenizer.json` (UserError: it fails)."""
     check_installed()
     import tokenizers
 
@@ -58,13 +62,16 @@ def check_installed(package: str = "tokenizers", module: str = "tokenizers") -> 
         importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"`{package}` must be installed for language understanding, but is not; run `pip install "
-            "'fairseq_mtmoe[nlu]'`, or install the wheels in WHEELHOUSE-optional."
+            f"`{package}` must be installed for language understanding, but is not; run "
+            "`pip install 'fairseq_mtmoe[nlu]'`, or install the wheels in WHEELHOUSE-optional."
         ) from error
 
 
 def serialized_tokenizer(files: Mapping[str, str]) -> str:
-    """Return a folder's `tokenizer.json`, or build it from BERT's or RoBERTa's vocabulary files."""
+    """Return a folder's `tokenizer.json`, or build it from the vocabulary files.
+
+    These are BERT's or RoBERTa's.
+    """
     check_installed()
     if "tokenizer.json" in files:
         try:

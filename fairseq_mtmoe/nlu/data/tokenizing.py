@@ -25,18 +25,21 @@ WHOLE_TEXT = (0, 1)  # [CLS], in place of a word that was truncated
 
 @dataclass(frozen=True)
 class TokenizedSplit:
-    """E examples of a split, in S sequences (several per example in a ranking) of T tokens in all."""
+    """E examples of a split, in S sequences of T tokens in all.
+
+    An example of a ranking has several sequences.
+    """
 
     tokens_T: NDArray[np.int32]  # of all sequences, concatenated
     starts_S: NDArray[np.int64]  # start of each sequence, and the end, (S+1,)
-    # First token of type 1 (BERT's second text); the length without one.
+    # The first token of type 1 (BERT's second text); the length without one.
     segment_start_S: NDArray[np.int32]
     row_offsets_E: NDArray[np.int64]  # first sequence of each example, and the end, (E+1,)
     labels_E: NDArray[np.float64]  # as in `Example`; NaN without a label
-    # Ranking: 1 for right candidates, 0 for others, NaN if unknown; else (0,).
+    # In a ranking 1 for right candidates, 0 for others, NaN if unknown; else (0,).
     is_correct_S: NDArray[np.float32]
     names: Strings  # open ranking: name of each candidate, (S,); labels of words: all W words
-    # Tokens of the W words that an example is about: first, one after last, (E, W, 2).
+    # The tokens of the W words that an example is about: first, one after last, (E, W, 2).
     spans_EW: NDArray[np.int32]
     keys_E: NDArray[np.str_]  # as in `Example`
     num_truncated: int  # truncated sequences
@@ -75,14 +78,17 @@ class OffsetTokens(NamedTuple):
     char_offsets_N2: NDArray[np.int32]
 
     def of_span(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and the last token of the characters from start to end; None without tokens."""
+        """Return the first and last token of the characters; None without tokens."""
         first = int(np.searchsorted(self.char_offsets_N2[:, 1], start, side="right"))
         last = int(np.searchsorted(self.char_offsets_N2[:, 0], end, side="left")) - 1
         return (first, last) if first <= last else None
 
 
 class TextTokenizer:
-    """Tokenizer by the `tokenizers` library; `kept_lengths` truncates sequences over `max_length` tokens."""
+    """Tokenizer by the `tokenizers` library.
+
+    `kept_lengths` truncates sequences of more than `max_length` tokens.
+    """
 
     def __init__(self, serialized: str, max_length: int) -> None:
         if max_length < 8:
@@ -99,7 +105,8 @@ class TextTokenizer:
         ]
         if not padding_ids:
             raise UserError(
-                f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has none."
+                f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has "
+                "none."
             )
         self.padding = padding_ids[0]
         self.max_length = max_length
@@ -141,21 +148,24 @@ class TextTokenizer:
             self._sequences(examples[start : start + CHUNK])
             for start in range(0, len(examples), CHUNK)
         ]
-        made = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        made = {}
+        for name in chunks[0]:
+            made[name] = np.concatenate([chunk[name] for chunk in chunks])
+        labels = []
+        for example in examples:
+            labels.append(np.nan if example.label is None else example.label)
+        names = chain.from_iterable(example.words or example.names for example in examples)
+        candidates = lengths_of([example.candidates for example in examples])
         tags = (example.tags or (np.nan,) * len(example.words) for example in examples)
         words = lengths_of([example.words for example in examples])
         return TokenizedSplit(
             tokens_T=made["tokens"],
             starts_S=ends(made["lengths"]),
             segment_start_S=made["second"].astype(np.int32),
-            row_offsets_E=ends(lengths_of([example.candidates for example in examples])),
-            labels_E=np.array(
-                [np.nan if example.label is None else example.label for example in examples]
-            ),
+            row_offsets_E=ends(candidates),
+            labels_E=np.array(labels),
             is_correct_S=_is_correct(examples),
-            names=Strings.of_texts(
-                list(chain.from_iterable(example.words or example.names for example in examples))
-            ),
+            names=Strings.of_texts(list(names)),
             words_W=made["words"],
             tags_W=np.fromiter(chain.from_iterable(tags), dtype=np.float32),
             word_starts_E=ends(words) if examples[0].words else np.empty(0, dtype=np.int64),
@@ -236,21 +246,22 @@ class TextTokenizer:
 def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
     if all(len(example.candidates) == 1 and not example.names for example in examples):
         return np.empty(0, dtype=np.float32)
-    is_right = (
-        [
-            float(n in example.right) if example.right else np.nan
-            for n in range(len(example.candidates))
-        ]
-        for example in examples
-    )
-    return np.fromiter(chain.from_iterable(is_right), dtype=np.float32)
+    is_right = []
+    for example in examples:
+        for n in range(len(example.candidates)):
+            is_right.append(float(n in example.right) if example.right else np.nan)
+    return np.fromiter(is_right, dtype=np.float32)
 
 
 def _in_sequence(word_tokens: tuple[int, int] | None, first: int, length: int) -> tuple[int, int]:
-    """Return a word's first token and one after its last; `length` of its text's tokens begin at `first`."""
+    """Return a word's first token and one after its last.
+
+    `length` tokens of its text begin at `first`.
+    """
     if word_tokens is None or word_tokens[0] >= length:
         logger.warning(
-            "a word that an example is about is in the truncated part of its text: [CLS] is used instead"
+            "a word that an example is about is in the truncated part of its text: [CLS] is used "
+            "instead"
         )
         return WHOLE_TEXT
     return first + word_tokens[0], first + min(word_tokens[1], length - 1) + 1
@@ -258,7 +269,7 @@ def _in_sequence(word_tokens: tuple[int, int] | None, first: int, length: int) -
 
 @dataclass(frozen=True)
 class Marks:
-    """Special tokens around one text or two, in order: [CLS] before the first, [SEP] after each."""
+    """Special tokens around one text or two: [CLS] before the first, [SEP] after each."""
 
     runs: list[NDArray[np.int32]]
     tells_second: bool  # the second text's tokens have type 1
@@ -267,10 +278,9 @@ class Marks:
     def of(cls, encoding: Any) -> Self:
         """Return the special tokens of an encoding."""
         pairs = list(zip(encoding.sequence_ids, encoding.ids, strict=True))
-        groups = [
-            (text, [token for _, token in group])
-            for text, group in groupby(pairs, lambda pair: pair[0])
-        ]
+        groups = []
+        for text, group in groupby(pairs, lambda pair: pair[0]):
+            groups.append((text, [token for _, token in group]))
         runs = {
             n: np.array(tokens, dtype=np.int32)
             for n, (text, tokens) in enumerate(groups)
@@ -278,10 +288,8 @@ class Marks:
         }
         texts = [n for n, (text, _) in enumerate(groups) if text is not None]
         none = np.empty(0, dtype=np.int32)
-        return cls(
-            [runs.get(n, none) for n in (texts[0] - 1, *(n + 1 for n in texts))],
-            1 in encoding.type_ids,
-        )
+        places = [texts[0] - 1, *(n + 1 for n in texts)]
+        return cls([runs.get(n, none) for n in places], 1 in encoding.type_ids)
 
     @property
     def size(self) -> int:
@@ -290,10 +298,10 @@ class Marks:
 
 
 def kept_lengths(lengths_S2: NDArray[np.int64], rooms_S: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of tokens (S, 2) kept of two texts, of which the second may be empty, in `rooms_S` tokens.
+    """Return the numbers of tokens kept of two texts in `rooms_S` tokens, (S, 2).
 
-    BERT removes tokens one at a time from the end of the longer text, of the second if both are
-    equally long.
+    The second text may be empty. BERT removes tokens one at a time from the end of the longer text,
+    of the second if both are equally long.
     """
     first, second = lengths_S2.T
     # A text with less than half of the room keeps everything, and the other gets the rest.

@@ -1,8 +1,8 @@
-"""Questions about passages that may be too long for an encoder: each window of a passage is a sequence.
+"""Questions about passages that may be too long for an encoder.
 
-Windows are BERT's (Devlin et al., 2019, §4.2; `run_squad.py`): the question, and as much of the
-passage as fits, from every `stride`-th token on. In training, the answer of a window that lacks
-part of it is [CLS].
+Each window of a passage is a sequence. Windows are BERT's (Devlin et al., 2019, §4.2;
+`run_squad.py`): the question, and as much of the passage as fits, from every `stride`-th token on.
+In training, the answer of a window that lacks part of it is [CLS].
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ def longest_question(tokenizer: TextTokenizer) -> int:
 def tokenize_windows(
     tokenizer: TextTokenizer, examples: Sequence[Example], stride: int | None
 ) -> TokenizedSplit:
-    """Tokenize questions with the windows of their passages; None is the default `stride`."""
+    """Tokenize questions with windows of their passages; None: the default `stride`."""
     marks, longest = tokenizer.pair_marks, longest_question(tokenizer)
     before, between, after = marks.runs
     runs, offsets, num_windows = list[NDArray[np.int32]](), list[int](), list[int]()
@@ -48,8 +48,8 @@ def tokenize_windows(
             length, step = len(passage.ids), min(stride or STRIDE, max(room // 2, 1))
             starts = [0, *range(step, length - room + step, step)] if length > room else [0]
             first = len(before) + len(kept) + len(between)
-            found = [passage.of_span(span.start, span.end) for span in example.spans]
-            spans = [span for span in found if span is not None]
+            answer_tokens = [passage.of_span(span.start, span.end) for span in example.spans]
+            spans = [span for span in answer_tokens if span is not None]
             for start in starts:
                 part = passage.ids[start : start + room]
                 held = (
@@ -107,9 +107,10 @@ class Passages:
     def found(
         self, split: TokenizedSplit, windows_N: NDArray[np.int64], spans_N3: NDArray[np.float64]
     ) -> list[str]:
-        """Return each question's answer: the best span over its windows, the first of equal ones, or "".
+        """Return each question's answer, or "".
 
-        `spans_N3` has each window's best span: score, first and last token, [CLS] for no answer.
+        It is the best span over its windows, the first of equal ones. `spans_N3` has each window's
+        best span: score, first and last token, [CLS] for no answer.
         """
         question_N = np.searchsorted(split.row_offsets_E, windows_N, side="right") - 1
         order = np.lexsort((windows_N, -spans_N3[:, 0], question_N))

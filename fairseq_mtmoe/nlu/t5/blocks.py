@@ -91,8 +91,8 @@ class T5Attention(nn.Module):
         """
         query = self._heads(self.q_proj(x))
         key, value = self._heads(self.k_proj(read)), self._heads(self.v_proj(read))
-        found = attend(query, key, value, bias, self.dropout if self.training else 0.0)
-        output: Tensor = self.out_proj(found.permute(2, 0, 1, 3).flatten(2))
+        attended = attend(query, key, value, bias, self.dropout if self.training else 0.0)
+        output: Tensor = self.out_proj(attended.permute(2, 0, 1, 3).flatten(2))
         return output
 
     def _heads(self, values: Tensor) -> Tensor:
@@ -104,8 +104,8 @@ class T5Attention(nn.Module):
     ) -> Tensor:
         """Attend from each row's new word, x (1, R, H), to cached keys and values."""
         query = split_heads(self.q_proj(x), state.num_sentences, self.num_heads)
-        found = attend(query, keys, values, mask, 0.0)
-        output: Tensor = self.out_proj(found.transpose(1, 2).reshape(*x.shape[:2], -1))
+        attended = attend(query, keys, values, mask, 0.0)
+        output: Tensor = self.out_proj(attended.transpose(1, 2).reshape(*x.shape[:2], -1))
         return output
 
 
@@ -222,7 +222,7 @@ class DecoderBlock(T5Block):
             return self.join(attention(normed, normed, bias), x)
         state: BeamState = incremental_state[STATE]
         keys, values = state.append(attention, attention.k_proj(normed), attention.v_proj(normed))
-        # Hypotheses' words at a position are neighbours.
+        # The words of hypotheses at a position are neighbours.
         by_position = bias.repeat_interleave(state.beam, dim=2)
         return self.join(
             attention.read_word(normed, keys, values, state, state.own_mask(normed) + by_position),

@@ -24,7 +24,8 @@ from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.core.typed import between, one_of
 
 T5 = "t5"
-RELU, GATED_GELU = "relu", "gated-gelu"  # of T5 1.0 and T5 1.1
+RELU = "relu"  # of T5 1.0
+GATED_GELU = "gated-gelu"  # of T5 1.1
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     RELU: F.relu,
     GATED_GELU: partial(F.gelu, approximate="tanh"),
@@ -95,8 +96,7 @@ class T5Config:
     def for_hugging_face(self) -> dict[str, Any]:
         """Return the content of a `config.json` for all versions of `transformers`.
 
-        Version 4 scales states if `tie_word_embeddings` is true; version 5 always uses
-        `lm_head.weight`.
+        Version 4 scales states if `tie_word_embeddings` is true; version 5 uses `lm_head.weight`.
         """
         return {
             "architectures": ["T5ForConditionalGeneration"],
@@ -110,9 +110,9 @@ class T5Config:
 def read_config(values: Mapping[str, Any]) -> T5Config:
     """Return the sizes in a `config.json`, which may omit some."""
     optional = {field.name: field.default for field in dataclasses.fields(T5Config)[7:]}
-    given = {name: value for name, value in values.items() if value is not None}
+    present = {name: value for name, value in values.items() if value is not None}
     return config_of(
-        T5Config, {**optional, "num_decoder_layers": values.get("num_layers"), **given}
+        T5Config, {**optional, "num_decoder_layers": values.get("num_layers"), **present}
     )
 
 

@@ -28,7 +28,8 @@ FEED_FORWARD = {
 }
 # Copies of the embeddings, and an unused bias in old files
 IGNORED = re.compile(
-    r"(encoder|decoder)\.embed_tokens\.weight|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
+    r"(encoder|decoder)\.embed_tokens\.weight"
+    r"|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
 )
 
 

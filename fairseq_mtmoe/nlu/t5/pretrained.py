@@ -34,7 +34,8 @@ from fairseq_mtmoe.nlu.t5.config import T5, T5Config, read_config
 from fairseq_mtmoe.nlu.t5.key_map import KEYS
 from fairseq_mtmoe.nlu.t5.model import T5Model, bare_state
 
-PIECES, TOKENIZER = "spiece.model", "tokenizer.json"
+PIECES = "spiece.model"
+TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,10 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
     state, left_out = hugging_face.read_state(folder, keys, "T5")
     embeddings, output = state.get(EMBEDDINGS[0]), state.get(OUTPUT)
     if output is not None and embeddings is not None:
-        # Version 5 marks every T5 as tied, but ties only if the two tensors are equal or one is
-        # missing
-        of_version_5 = config.tie_word_embeddings or "scale_decoder_outputs" in values
+        # Version 5 marks every T5 as tied, but ties only equal tensors, or if one is missing.
+        is_version_5 = config.tie_word_embeddings or "scale_decoder_outputs" in values
         config = replace(
-            config, tie_word_embeddings=of_version_5 and torch.equal(output, embeddings)
+            config, tie_word_embeddings=is_version_5 and torch.equal(output, embeddings)
         )
     elif embeddings is not None and not config.tie_word_embeddings:
         state[OUTPUT] = embeddings.clone()
@@ -99,7 +99,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
 def write_folder(model: PretrainedT5, folder: Path) -> None:
     """Write a folder that `transformers` loads; see `write_model`."""
     state, keys = dict(model.state), KEYS[model.config.is_gated]
-    # `transformers` needs a copy.
+    # `transformers` needs a copy of untied embeddings.
     if not (model.config.tie_word_embeddings and model.config.scale_decoder_outputs):
         state.setdefault(OUTPUT, state[EMBEDDINGS[0]].clone())
     tensors = {keys.hugging_face_key(name): value for name, value in state.items()}
@@ -152,6 +152,6 @@ def spiece_of(tokenizer: Any) -> bytes:
         struct.error,
     ) as error:
         raise UserError(
-            "`tokenizer.json` must be a T5's if there is no `spiece.model` beside it, but is not: copy the "
-            "`spiece.model` of the T5 from which this one was trained."
+            "`tokenizer.json` must be a T5's if there is no `spiece.model` beside it, but is not: "
+            "copy the `spiece.model` of the T5 from which this one was trained."
         ) from error

@@ -93,10 +93,10 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """Return the output of these texts, in this order."""
         dims = {"encoder_out": 1, "encoder_padding_mask": 0, "task_ids": 0}  # of the texts
-        return {
-            name: [x.index_select(dim, sentences) for x in encoder_out[name]]
-            for name, dim in dims.items()
-        }
+        selected = {}
+        for name, dim in dims.items():
+            selected[name] = [x.index_select(dim, sentences) for x in encoder_out[name]]
+        return selected
 
 
 class T5Decoder(T5Stack, FairseqIncrementalDecoder):

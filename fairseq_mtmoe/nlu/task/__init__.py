@@ -1,1 +1,1 @@
-"""Base of the tasks of the task table: splits, metrics, averages, and a validation's report."""
+"""Base of the tasks of the task table: splits, metrics, averages and reports."""

@@ -23,7 +23,8 @@ class BenchmarkConfig(MultitaskConfig):
     data: Optional[str] = option(None, "data directory: the unpacked files of the benchmarks")
     task_table: Optional[str] = option(
         None,
-        "comma-separated task tables, files that add or replace tasks; see docs/reference/task_table.md",
+        "comma-separated task tables, files that add or replace tasks; see "
+        "docs/reference/task_table.md",
     )
     token_cache: Optional[str] = option(
         None, "folder for tokenized data (default: mtmoe-cache in the data directory)"
@@ -36,20 +37,21 @@ class GlueConfig(BenchmarkConfig, SamplingConfig):
 
     glue_tasks: str = option(
         "all",
-        "comma-separated tasks of the table, or groups of tasks: all (GLUE without WNLI), glue, superglue, mrqa, mtl24",
+        "comma-separated tasks of the table, or groups of tasks: all (GLUE without WNLI), glue, "
+        "superglue, mrqa, mtl24",
     )
     init_encoder: Optional[str] = option(
         None, "pretrained encoder: a file written by `mtmoe import-hf`"
     )
     max_positions: int = option(
         128,
-        "maximum number of tokens in a sequence (a ranking has one sequence per candidate); longer ones are truncated "
-        "as in BERT",
+        "maximum number of tokens in a sequence (a ranking has one sequence per candidate); longer "
+        "ones are truncated as in BERT",
     )
     train_share: Optional[str] = option(
         None,
-        "fraction of the examples to train on, the same of each label: one for all tasks, one per task, or both, such "
-        "as 0.1,qqp=0.01 (default: all); validation uses all examples",
+        "fraction of the examples to train on, the same of each label: one for all tasks, one per "
+        "task, or both, such as 0.1,qqp=0.01 (default: all); validation uses all examples",
     )
     train_share_seed: int = option(
         1,
@@ -77,11 +79,12 @@ class TextToTextConfig(BenchmarkConfig):
     max_target_positions: int = option(128, "maximum number of output tokens", _TOKENS)
     train_examples: Optional[int] = option(
         None,
-        "number of training examples, in each label's proportion and at least one per label (default: all); validation "
-        "uses all examples",
+        "number of training examples, in each label's proportion and at least one per label "
+        "(default: all); validation uses all examples",
         at_least(1),
     )
     train_examples_seed: int = option(
         1,
-        "seed of --train-examples, independent of --seed; a smaller number is a subset of a larger one",
+        "seed of --train-examples, independent of --seed; a smaller number is a subset of a larger "
+        "one",
     )

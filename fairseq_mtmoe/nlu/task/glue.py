@@ -1,4 +1,7 @@
-"""`--task glue`: a benchmark's tasks in mixed batches, each with a head and a metric (MT-TaG, §3.3)."""
+"""`--task glue`: a benchmark's tasks in mixed batches (MT-TaG, §3.3).
+
+Each task has a head and a metric.
+"""
 
 import json
 from argparse import Namespace
@@ -130,11 +133,9 @@ class GlueTask(BenchmarkTask):
     def about_the_run(self) -> dict[str, Any]:
         """Return the event's fields, with the fraction of each task's examples."""
         shares = {name: self.shares[name] for name in self.rows if self.shares[name] < 1}
-        drawn = (
-            {"train_shares": shares, "train_share_seed": self.args.train_share_seed}
-            if shares
-            else {}
-        )
+        drawn: dict[str, Any] = {}
+        if shares:
+            drawn = {"train_shares": shares, "train_share_seed": self.args.train_share_seed}
         return {**super().about_the_run(), **drawn}
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
@@ -151,8 +152,8 @@ class GlueTask(BenchmarkTask):
     def predictions(
         self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]
     ) -> Tensor:
-        found: Tensor = logging_output.pop("predictions")
-        return found
+        predictions: Tensor = logging_output.pop("predictions")
+        return predictions
 
 
 def about_encoder(cfg: Mapping[str, Any]) -> dict[str, Any]:

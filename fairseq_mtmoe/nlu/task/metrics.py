@@ -34,11 +34,11 @@ def _sklearn(name: str, **options: Any) -> Callable[..., float]:
     return metric
 
 
-def correlation(labels: Values, predictions: Values, of_ranks: bool) -> float:
-    """Return Spearman's (`of_ranks`) or Pearson's correlation; 0 if a side is constant."""
+def correlation(labels: Values, predictions: Values, ranked: bool) -> float:
+    """Return Spearman's (`ranked`) or Pearson's correlation; 0 for constant values."""
     if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return 0.0
-    if not of_ranks:
+    if not ranked:
         return float(np.corrcoef(labels, predictions)[0, 1])
     from scipy.stats import spearmanr
 
@@ -56,34 +56,34 @@ def macro_f1(labels: Values, predictions: Values) -> float:
     )
 
 
-def entity_f1(found: Values, predicted: Values, there: Values) -> float:
+def entity_f1(hits: Values, predicted: Values, there: Values) -> float:
     """Return the F1 of entities; 0 if there are none.
 
     Each argument has a number per sentence: entities that are predicted and right, predicted, and
     in the reference.
     """
-    return float(2 * found.sum() / max(predicted.sum() + there.sum(), 1))
+    return float(2 * hits.sum() / max(predicted.sum() + there.sum(), 1))
 
 
 METRICS: Mapping[str, Callable[..., float]] = {
     "accuracy": lambda labels, predictions: float(np.mean(labels == predictions)),
     "matthews": _sklearn("matthews_corrcoef"),
-    "spearman": partial(correlation, of_ranks=True),
-    "pearson": partial(correlation, of_ranks=False),
-    # Of class 1; in MultiRC, F1a over all answers of all questions.
+    "spearman": partial(correlation, ranked=True),
+    "pearson": partial(correlation, ranked=False),
+    # The F1 of class 1; in MultiRC, F1a over all answers of all questions.
     "f1": _sklearn("f1_score", zero_division=0),
     "macro-f1": macro_f1,
     "entity-f1": entity_f1,
 }
 
 
-def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) -> None:
+def check_metric(task: str, metric: str, task_metrics: Sequence[str], num_labels: int) -> None:
     """Raise a `UserError` for a metric that a task cannot have.
 
-    known: the metrics of the task's type.
+    task_metrics: those of the task's type.
     """
-    if metric not in known:
-        raise_invalid(f"the metric of {task}", f"one of {', '.join(known)}", metric)
+    if metric not in task_metrics:
+        raise_invalid(f"the metric of {task}", f"one of {', '.join(task_metrics)}", metric)
     if metric == "f1" and num_labels not in (0, 2):  # without labels, f1 compares texts
         raise_invalid(
             f"the metric of {task}",
@@ -117,9 +117,14 @@ def standard_error(metric: str, *columns: Values) -> float:
     from scipy.stats import bootstrap
 
     resampled = bootstrap(
-        columns, lambda *drawn: _measured(metric, drawn), paired=True, vectorized=False, n_resamples=RESAMPLES,
-        method="percentile", random_state=np.random.default_rng(0),
-    )  # fmt: skip
+        columns,
+        lambda *drawn: _measured(metric, drawn),
+        paired=True,
+        vectorized=False,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        random_state=np.random.default_rng(0),
+    )
     return 100 * float(resampled.standard_error)
 
 

@@ -1,4 +1,7 @@
-"""The report of `fairseq-validate`: a table of scores and, with `--results-path`, two files."""
+"""The report of `fairseq-validate`: a table of scores.
+
+With `--results-path` there are also two files.
+"""
 
 import hashlib
 import math
@@ -31,7 +34,7 @@ class FoundSet:
 
     examples: int  # number of predicted examples
     columns: Mapping[str, tuple[Values, ...]]  # each metric's arguments; see `TaskType.columns`
-    # By metric, the best score of a constant label.
+    # By metric, this is the best score of a constant label.
     majority: Mapping[str, float] = field(default_factory=dict)
     constant: str = ""  # the answer, if all examples got the same one
 
@@ -53,13 +56,13 @@ def majority_scores(
         for n in range(len(row.labels))
     ]
     task_type = Classification(len(row.labels))
-    return {
-        name: max(
-            score(name, *task_type.columns(name, split, predicted)) for predicted in constants
-        )
-        for name in metrics
-        if name in task_type.metrics
-    }
+    highest = {}
+    for name in metrics:
+        if name in task_type.metrics:
+            highest[name] = max(
+                score(name, *task_type.columns(name, split, predicted)) for predicted in constants
+            )
+    return highest
 
 
 class ValidationReport:
@@ -94,28 +97,31 @@ class ValidationReport:
                     f"{checkpoint} on {before.get('subset')}" if before else "something else"
                 )
                 raise UserError(
-                    f"`{folder}` must be a folder without other scores, but has scores of {described}; "
-                    "give another folder, or remove them."
+                    f"`{folder}` must be a folder without other scores, but has scores of "
+                    f"{described}; give another folder, or remove them."
                 )
         check_writable(folder)
 
-    def end(self, found: Mapping[str, FoundSet]) -> None:
-        """Print the table of a subset's scores and, with `--results-path`, write it (UserError: one is no number)."""
+    def end(self, found_sets: Mapping[str, FoundSet]) -> None:
+        """Print the table of a subset's scores (UserError: one is no number).
+
+        With `--results-path` also write it.
+        """
         records: dict[str, dict[str, Any]] = {}
         for task, row in self._rows.items():  # in the table's order
             sets = {
-                key: self._set_record(row, task, key, one)
-                for key, one in found.items()
+                key: self._set_record(row, task, key, found_set)
+                for key, found_set in found_sets.items()
                 if key.partition("/")[0] == task
             }
             if sets:
-                of = {
+                about_row = {
                     "title": row.title,
                     "metric": row.metric,
                     "small": row.small,
                     "group": row.group,
                 }
-                records[task] = {**of, "sets": sets}
+                records[task] = {**about_row, "sets": sets}
         scores = scores_of_tasks(records, self._settings())
         console = Console()
         console.print(score_table(scores).on_screen())
@@ -124,9 +130,9 @@ class ValidationReport:
         folder = self._folder()
         lacking = [
             key
-            for one in records.values()
-            for key, of in one["sets"].items()
-            if math.isnan(of["score"])
+            for record in records.values()
+            for key, set_record in record["sets"].items()
+            if math.isnan(set_record["score"])
         ]
         if folder is not None and lacking:
             raise UserError(
@@ -137,10 +143,10 @@ class ValidationReport:
             write_scores(folder, replace(scores, settings={**scores.settings, **made_by}))
             console.print(str(folder / JSON_FILE), soft_wrap=True, highlight=False, markup=False)
 
-    def _set_record(self, row: TaskRow, task: str, key: str, found: FoundSet) -> dict[str, Any]:
+    def _set_record(self, row: TaskRow, task: str, key: str, found_set: FoundSet) -> dict[str, Any]:
         also = {
             name: (score(name, *made), standard_error(name, *made))
-            for name, made in found.columns.items()
+            for name, made in found_set.columns.items()
         }
         digest = hashlib.sha256()  # identifies the data by content, not by path
         for path in source_files(
@@ -150,13 +156,13 @@ class ValidationReport:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         set_score, error = also.pop(row.metric)
         return {
-            "examples": found.examples,
+            "examples": found_set.examples,
             "score": set_score,
             "standard_error": error,
             "data_sha256": digest.hexdigest(),
             "also": also,
-            "majority": found.majority,
-            "constant": found.constant,
+            "majority": found_set.majority,
+            "constant": found_set.constant,
         }
 
     def _folder(self) -> Path | None:

@@ -1,4 +1,7 @@
-"""Base of tasks whose data is in the task table: splits, metrics of whole sets, averages, a report."""
+"""Base of tasks whose data is in the task table.
+
+It has splits, metrics of whole sets, averages and a report.
+"""
 
 import filecmp
 import json
@@ -44,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 CACHE = "mtmoe-cache"
 OF_ALL = ("loss", "small", "all")  # names of figures over several tasks
-# In validation: predicted values (V,) and the example of each.
+# A validation gathers predicted values (V,) and the example of each.
 GATHERED = ("examples", "predictions")
 
 
@@ -56,10 +59,8 @@ class BenchmarkTask(Multitask):
     Attributes:
         table, rows: all known rows, and the rows of this task.
         report: the report of a checkpoint's validation; None in training.
-        pretrained: the backbone that a new model starts from; None if a checkpoint's weights
-            follow.
-        begins_with_checkpoint: whether a new model also gets a checkpoint's weights before
-            training.
+        pretrained: the backbone of a new model; None if a checkpoint's weights follow.
+        begins_with_checkpoint: whether a new model also gets a checkpoint's weights.
         is_source: whether later tasks borrow from it; None if unknown.
     """
 
@@ -69,7 +70,8 @@ class BenchmarkTask(Multitask):
     backbone_option: str  # the option that names the backbone's file
     backbone: str  # what that file contains, for error messages
     read_split: Callable[..., Any]  # returns the tokens of a set
-    of_evaluation: Mapping[str, Any] = {}  # what `read_split` gets besides for a set to be scored
+    # Further arguments of `read_split` for a set to be scored.
+    evaluation_arguments: Mapping[str, Any] = {}
     dataset_of: Callable[[Any], Any]  # makes a data set of the tokens
     is_source: bool | None = None
 
@@ -106,12 +108,10 @@ class BenchmarkTask(Multitask):
             for metric in row_metrics:
                 check_metric(name, metric, metrics[name], len(row.labels))
         self.set_up_tasks(list(rows))
-        # training has no `--path`
-        self.report = (
-            ValidationReport(self.args, self.rows, self.about_checkpoint)
-            if self.args.path
-            else None
-        )
+        # Training has no `--path`.
+        self.report: ValidationReport | None = None
+        if self.args.path:
+            self.report = ValidationReport(self.args, self.rows, self.about_checkpoint)
 
     # ---- what a task supplies ----
 
@@ -175,7 +175,7 @@ class BenchmarkTask(Multitask):
         values: Any = (
             OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
         )
-        # The default without sampling options.
+        # This is the default without sampling options.
         args = Namespace(**{"sampling_temperature": 1.0, **values})
         if not args.data or not Path(args.data).is_dir():
             raise_invalid("data", "an existing directory", args.data)
@@ -216,15 +216,17 @@ class BenchmarkTask(Multitask):
                 if named := getattr(self.args, option):
                     regular_file(named, f"a checkpoint to begin with (`{flag(option)}`)")
             raise UserError(
-                f"`{self.backbone_option}` must name a file of `mtmoe import-hf`, or `--finetune-from-model` a "
-                f"checkpoint of `--task {self.name_of_task}`, but both are missing."
+                f"`{self.backbone_option}` must name a file of `mtmoe import-hf`, or "
+                f"`--finetune-from-model` a checkpoint of `--task {self.name_of_task}`, but both are "
+                "missing."
             )
         state: dict[str, Any] = file_io.load(path)
         try:
             return self.backbone_of(state)
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise UserError(
-                f"`{path}` must be a checkpoint of `--task {self.name_of_task}`, but has no {self.backbone}."
+                f"`{path}` must be a checkpoint of `--task {self.name_of_task}`, but has no "
+                f"{self.backbone}."
             ) from error
 
     def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None:
@@ -232,10 +234,8 @@ class BenchmarkTask(Multitask):
         if not goes_on:
             return
         try:
-            before, options = (
-                self.about_checkpoint(state["cfg"])["trained_tasks"],
-                state["cfg"]["task"],
-            )
+            before = self.about_checkpoint(state["cfg"])["trained_tasks"]
+            options = state["cfg"]["task"]
         except (KeyError, TypeError, ValueError, AttributeError):
             return  # another kind of model: loading its parameters fails with a sentence
         if before != list(self.rows):
@@ -245,9 +245,10 @@ class BenchmarkTask(Multitask):
             return
         if not os.path.samefile(old, new) and not filecmp.cmp(old, new, shallow=False):
             raise UserError(
-                f"`{self.backbone_option}` must be `{old}`, as when the run of `{path}` began, or be left out, but is "
-                f"`{new}` instead, a different file; use another `--save-dir` for a new run with it, or "
-                f"`--finetune-from-model {path}` for a new run with the checkpoint's weights."
+                f"`{self.backbone_option}` must be `{old}`, as when the run of `{path}` began, or be "
+                f"left out, but is `{new}` instead, a different file; use another `--save-dir` for a "
+                f"new run with it, or `--finetune-from-model {path}` for a new run with the "
+                "checkpoint's weights."
             )
 
     # ---- data ----
@@ -262,7 +263,7 @@ class BenchmarkTask(Multitask):
     ) -> None:
         """Load a split of all tasks, for training or for evaluation."""
         root = Path(self.args.data)
-        # A report scores also that split.
+        # A report scores also the training subset.
         is_training = split == self.args.train_subset and self.report is None
         missing = [name for name, row in self.rows.items() if not row.sets(split)]
         if missing and (is_training or len(missing) == len(self.rows)):
@@ -275,7 +276,7 @@ class BenchmarkTask(Multitask):
         expect_files(root, self.rows.values(), split)
 
         def read(name: str, row: TaskRow, key: str) -> Any:
-            more = {} if is_training else self.of_evaluation
+            more = {} if is_training else self.evaluation_arguments
             return type(self).read_split(
                 root, name, row, key, self.tokenizer_of(row), self.token_cache, **more
             )
@@ -323,10 +324,9 @@ class BenchmarkTask(Multitask):
 
     def groups(self) -> list[Group]:
         """Return tasks with several sets, small tasks, the table's groups, and all tasks."""
-        tasks = {
-            name: [key for key in self.evaluated if key.partition("/")[0] == name]
-            for name in self.rows
-        }
+        tasks = {}
+        for name in self.rows:
+            tasks[name] = [key for key in self.evaluated if key.partition("/")[0] == name]
         several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
         small = [name for name, row in self.rows.items() if row.small and tasks[name]]
         small_group = [Group("small", tuple(small))] if small else []
@@ -376,13 +376,12 @@ class BenchmarkTask(Multitask):
         """Reduce as fairseq does; rank 0 prints and writes the scores of a checkpoint."""
         super().reduce_metrics(logging_outputs, criterion)
         if self.report is not None and is_first_process():
-            values = {
-                key: [_gathered(logging_outputs, key, name) for name in GATHERED]
-                for key in self.evaluated
-            }
-            self.report.end(
-                {key: self._reported(key, *both) for key, both in values.items() if len(both[0])}
-            )
+            found_sets = {}
+            for key in self.evaluated:
+                values = [_gathered(logging_outputs, key, name) for name in GATHERED]
+                if len(values[0]):
+                    found_sets[key] = self._reported(key, *values)
+            self.report.end(found_sets)
 
     def metrics_of(self, key: str) -> list[str]:
         """Return the metrics of a set; averages are of the first one."""
@@ -392,14 +391,13 @@ class BenchmarkTask(Multitask):
     def _reported(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
         """Return a set's columns, with the scores of constant labels."""
         task = key.partition("/")[0]
-        found, gathered = (
-            self._found(key, examples, predictions),
-            _gathered_values(examples, predictions),
-        )
-        split, row = self.evaluated[key], self.rows[task]
+        found_set = self._found(key, examples, predictions)
+        gathered = _gathered_values(examples, predictions)
+        split = self.evaluated[key]
+        row = self.rows[task]
         constant = only_answer(self.scored(task).label_text(split, gathered, row.labels))
         return replace(
-            found,
+            found_set,
             majority=majority_scores(self.metrics_of(key), row, split, gathered),
             constant=constant,
         )
@@ -414,31 +412,31 @@ class BenchmarkTask(Multitask):
             name: task_type.columns(name, self.evaluated[key], gathered)
             for name in self.metrics_of(key)
         }
-        found = FoundSet(len(columns[self.metrics_of(key)[0]][0]), columns)
-        self._found_sets[key] = (predictions, found)
-        return found
+        found_set = FoundSet(len(columns[self.metrics_of(key)[0]][0]), columns)
+        self._found_sets[key] = (predictions, found_set)
+        return found_set
 
     def _set_scores(self, meters: Mapping[str, Any], key: str) -> dict[str, float]:
         """Return the metrics of a set, rounded; NaN without predictions."""
         values = [meters.get(f"_{key}_{name}") for name in GATHERED]
         if any(value is None for value in values):
             return dict.fromkeys(self.metrics_of(key), math.nan)
-        found = self._found(key, *(value.tensor for value in values if value is not None))
-        return {name: round(score(name, *columns), 2) for name, columns in found.columns.items()}
+        found_set = self._found(key, *(value.tensor for value in values if value is not None))
+        return {
+            name: round(score(name, *columns), 2) for name, columns in found_set.columns.items()
+        }
 
     def _set_score(self, meters: Mapping[str, Any], key: str, metric: str) -> float:
         return self._set_scores(meters, key)[metric]
 
     def _group_score(self, meters: Mapping[str, Any], group: Group) -> float:
         """Return the mean over tasks; a task with several sets counts once."""
-        sets = [
-            [key for key in self.evaluated if task in (key, key.partition("/")[0])]
-            for task in group.tasks
-        ]
-        scores = [
-            [self._set_score(meters, key, self.metrics_of(key)[0]) for key in keys] for keys in sets
-        ]
-        return round(float(np.mean([np.mean(task_scores) for task_scores in scores])), 2)
+        means = []
+        for task in group.tasks:
+            keys = [key for key in self.evaluated if task in (key, key.partition("/")[0])]
+            scores = [self._set_score(meters, key, self.metrics_of(key)[0]) for key in keys]
+            means.append(np.mean(scores))
+        return round(float(np.mean(means)), 2)
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
         """Return a set's loss and metrics, a group's mean, or (None) the loss of all."""
@@ -446,11 +444,8 @@ class BenchmarkTask(Multitask):
             return {"loss": float(meters["loss"].avg)}
         if name in self.evaluated:
             return {"loss": float(meters[f"{name}_loss"].avg), **self._set_scores(meters, name)}
-        return {
-            "mean": self._group_score(
-                meters, next(group for group in self.groups() if group.name == name)
-            )
-        }
+        group = next(group for group in self.groups() if group.name == name)
+        return {"mean": self._group_score(meters, group)}
 
 
 def _gathered_values(examples: Tensor, predictions: Tensor) -> Predictions:

@@ -1,7 +1,7 @@
-"""`--task text_to_text`: a task of the table with text as input and output, as T5 is trained.
+"""`--task text_to_text`: a task of the table with text as input and output.
 
-PEMT, §3.1. A run trains one row of the table: as a source, whose adapters others borrow, or as a
-target. Batches are those of fairseq's translation.
+See PEMT, §3.1; T5 is trained like this. A run trains one row of the table: as a source, whose
+adapters others borrow, or as a target. Batches are those of fairseq's translation.
 """
 
 import json
@@ -48,7 +48,7 @@ class TextToTextTask(BenchmarkTask):
     backbone_option, backbone = "--init-model", "T5 with its pieces"
     load_backbone = staticmethod(load)
     read_split, dataset_of = staticmethod(text_split.text_split), text_split.TextDataset
-    of_evaluation: Mapping[str, Any] = {"evaluates": True}
+    evaluation_arguments: Mapping[str, Any] = {"evaluates": True}
 
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)
@@ -117,7 +117,7 @@ class TextToTextTask(BenchmarkTask):
         if count is None or count >= len(split):
             return split
         row = self.rows[name]
-        # Examples have no labels in common.
+        # The examples of an open ranking have no labels in common.
         labels_E = np.zeros(len(split)) if row.is_open else split.labels_E
         is_regression = row.kind is Kind.regression
         return split.chosen(
@@ -137,9 +137,13 @@ class TextToTextTask(BenchmarkTask):
         raise AssertionError("one task has nothing to choose from")
 
     def inference_step(
-        self, generator: Any, models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Any = None,
+        self,
+        generator: Any,
+        models: Sequence[Any],
+        sample: dict[str, Any],
+        prefix_tokens: Any = None,
         constraints: Any = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Generate as fairseq does, from T5's decoder start token."""
         with torch.no_grad():
             return generator.generate(
@@ -190,7 +194,8 @@ def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, Tas
     }
     if len(named) != 1:
         raise UserError(
-            f"`--task text_to_text` must have either `--source-task` or `--target-task`, but has {len(named)} of them."
+            "`--task text_to_text` must have either `--source-task` or `--target-task`, but has "
+            f"{len(named)} of them."
         )
     ((option, name),) = named.items()
     shown = flag(option)
@@ -205,7 +210,7 @@ def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, Tas
 
 
 def _written_labels(row: TaskRow) -> list[str]:
-    """Return each label with its text, or with its number if answers are no labels' texts."""
+    """Return each label with its text, or its number if answers are no labels' texts."""
     texts = text_split.label_texts(row) or range(len(row.labels))
     return [f"{label} (written {text})" for label, text in zip(row.labels, texts, strict=True)]
 
@@ -235,5 +240,6 @@ def fill_dictionary(dictionary: Dictionary, pieces: text_split.Pieces, vocab_siz
         dictionary.add_symbol(symbol)
     if len(dictionary) != vocab_size:
         raise UserError(
-            "`spiece.model` must have no piece twice, and no piece with the name of one of T5's sentinels."
+            "`spiece.model` must have no piece twice, and no piece with the name of one of T5's "
+            "sentinels."
         )

@@ -1,4 +1,7 @@
-"""Task types, a class for each kind of task in the task table: head, loss, prediction, metrics."""
+"""Task types, a class for each kind of task in the task table.
+
+A type has a head's size, a loss, predictions and metrics.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -25,7 +28,7 @@ _WITH_LABELS = (Kind.classification, Kind.word_pair, Kind.word_labels)
 
 
 def labels_of_outputs(row: TaskRow) -> list[str]:
-    """Return the labels of a head's outputs, in order; empty for outputs of another kind."""
+    """Return the labels of a head's outputs, in order; empty for other outputs."""
     return row.labels if row.kind in _WITH_LABELS else []
 
 

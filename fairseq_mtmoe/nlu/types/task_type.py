@@ -1,4 +1,7 @@
-"""The base of task types, types with one answer per text, uncertainties (CA-MTL, §2.2), and predictions."""
+"""The base of task types, types with one answer per text, and predictions.
+
+Uncertainties are those of CA-MTL, §2.2.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -51,9 +54,9 @@ def halves_of(draws: Tensor, labels: Tensor, middle: float) -> Uncertainty:
 
     An example's number is assumed to be normally distributed around the mean of its draws m_i, with
     the variance s² + σ_i²: s² is the variance of the errors of all E, without what they have in
-    common, and σ_i² that of its draws. The entropy is that of a choice with the probability `Φ((m_i
-    - m) / √(s² + σ_i²))` of being above the mean m of all m_i, whatever the unit. A single example
-    has no half: for it m is the middle, and s² the squared error.
+    common, and σ_i² that of its draws. The entropy is that of a choice with the probability
+    `Φ((m_i - m) / √(s² + σ_i²))` of being above the mean m of all m_i, whatever the unit. A single
+    example has no half: for it m is the middle, and s² the squared error.
     """
     draws, labels = draws.double(), labels.double()  # values may differ little
     mean_E = draws.mean(1)
@@ -61,10 +64,9 @@ def halves_of(draws: Tensor, labels: Tensor, middle: float) -> Uncertainty:
     if len(mean_E) > 1:
         variance = error_E.var()
     else:
-        variance, between = (
-            error_E.square().sum(),
-            between if math.isnan(middle) else torch.full_like(between, middle),
-        )
+        variance = error_E.square().sum()
+        if not math.isnan(middle):
+            between = torch.full_like(between, middle)
     noise_E = (variance + draws.var(1)).sqrt().clamp(min=torch.finfo(draws.dtype).tiny)
     above_E = ndtr((mean_E - between) / noise_E)
     entropy_E = (entr(above_E) + entr(1 - above_E)).float()
@@ -113,7 +115,7 @@ class Predictions:
 
 
 def only_answer(texts: Sequence[LabelText]) -> str:
-    """Return the answer that all of several examples got, or ""; see `Scored.label_text`."""
+    """Return the answer that several examples share, or ""; see `Scored.label_text`."""
     answers_given = {line.rpartition("\t")[2] for text in texts for line in str(text).split("\n")}
     return answers_given.pop() if len(answers_given) == 1 and len(texts) > 1 else ""
 
@@ -123,7 +125,7 @@ class Scored(ABC):
 
     @abstractmethod
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
-        """Return a metric's arguments: a column whose mean it is, or labels and predictions."""
+        """Return a metric's arguments: a column to average, or labels and predictions."""
 
     @abstractmethod
     def label_text(self, split: Any, predictions: Predictions, labels: Labels) -> list[LabelText]:
@@ -149,7 +151,7 @@ class TaskType(Scored):
 
     @abstractmethod
     def predictions(self, numbers: Tensor) -> Tensor:
-        """Return the predictions as scored and submitted, (E, …), float32, padded with NaN."""
+        """Return the predictions to score and submit, (E, …), float32, padded with NaN."""
 
     @abstractmethod
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
@@ -178,7 +180,7 @@ class Classification(TaskType):
         return HeadSize(self.num_labels)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """Return cross-entropy over log C, so that many classes weigh no more (MT-TaG, §3.3)."""
+        """Return cross-entropy over log C: many classes weigh no more (MT-TaG, §3.3)."""
         return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(
             numbers.shape[1]
         )

@@ -1,4 +1,7 @@
-"""Task types of text-to-text models, whose output is a label only if it is a label's text."""
+"""Task types of text-to-text models.
+
+An output is a label only if it is a label's text.
+"""
 
 import logging
 import math
@@ -31,7 +34,10 @@ logger = logging.getLogger(__name__)
 NO_LABEL = "no-label"  # a metric: the fraction of answers that are no label
 NONE = -1  # the value of an answer that is no label
 # T5 removes them before it compares referents of pronouns.
-_DETERMINERS = "a an each every few her his many much my our some that the their these this those which whose your"
+_DETERMINERS = (
+    "a an each every few her his many much my our some that the their these this those which whose "
+    "your"
+)
 DETERMINERS = frozenset(_DETERMINERS.split())
 
 
@@ -48,7 +54,8 @@ class TextTaskType(Scored):
 
     def __post_init__(self) -> None:
         if len(set(self.labels)) < len(self.labels):
-            rule = f"a model that distinguishes the labels of {self.row.title} ({', '.join(label_texts(self.row))})"
+            texts = ", ".join(label_texts(self.row))
+            rule = f"a model that distinguishes the labels of {self.row.title} ({texts})"
             raise_invalid("spiece.model", rule, self.labels)
 
     @property
@@ -75,7 +82,7 @@ class TextTaskType(Scored):
         self, metric: str, split: TextSplit, predictions: Predictions
     ) -> tuple[Values, ...]:
         written = self.written(predictions)
-        # Compared with the most similar right text.
+        # The answer is compared with the most similar right text.
         if metric in answers.ALIKE and not self.row.labels:
             right = (
                 answer_texts_of(self.row, split.examples[n])
@@ -86,10 +93,8 @@ class TextTaskType(Scored):
                     [answers.best(metric, *pair) for pair in zip(written, right, strict=True)]
                 ),
             )
-        values_E, labels_E = (
-            self.values(split, predictions, written),
-            split.labels_E[predictions.examples_E],
-        )
+        values_E = self.values(split, predictions, written)
+        labels_E = split.labels_E[predictions.examples_E]
         is_none_E = values_E == self._none
         if metric == NO_LABEL:
             return (is_none_E.astype(np.float64),)
@@ -158,12 +163,12 @@ def has_labels(row: TaskRow) -> bool:
 
 def names_the_same(answer: str, referent: str) -> float:
     """Return 1 if a noun matches a pronoun's referent, else 0; -1 without a noun."""
-    words, right = (
-        {word for word in text.lower().split() if word not in DETERMINERS}
-        for text in (answer, referent)
-    )
+    nouns = []
+    for text in (answer, referent):
+        nouns.append({word for word in text.lower().split() if word not in DETERMINERS})
+    words, right = nouns
     if not words:
         return NONE
     # A match: one contains all words of the other, and both or none have an apostrophe.
-    has_apostrophe = ["'" in " ".join(noun) for noun in (words, right)]
+    has_apostrophe = ["'" in " ".join(noun) for noun in nouns]
     return float(has_apostrophe[0] == has_apostrophe[1] and (words <= right or right <= words))

@@ -1,4 +1,4 @@
-"""Task types of tokens: the answer as a span of a passage, and a label for each word."""
+"""Task types of tokens: answers as spans of a passage, and a label for each word."""
 
 import math
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Span(TaskType):
     def predictions(self, numbers: Tensor) -> Tensor:
         """Return the best span, (E, 3): the sum of its scores, first and last token."""
         begins_EL, ends_EL = numbers.float().unbind(2)
-        # [CLS] is no answer.
+        # The token [CLS] is no answer.
         begins_EL = begins_EL.index_fill(1, begins_EL.new_zeros(1, dtype=torch.long), 2 * UNREAD)
         ends_ELK = F.pad(ends_EL, (0, self.longest - 1), value=2 * UNREAD).unfold(
             1, self.longest, 1
@@ -70,10 +70,14 @@ class Span(TaskType):
     def columns(
         self, metric: str, split: TokenizedSplit, predictions: Predictions
     ) -> tuple[Values, ...]:
-        """Return each question's score, against the most similar right answer, if all its windows were read."""
-        texts, rights = self.label_text(split, predictions, ()), split.passages.rights
-        windows_E = np.bincount(np.searchsorted(split.row_offsets_E, predictions.examples_E, side="right") - 1,
-                                minlength=len(texts))  # fmt: skip
+        """Return each question's score against the most similar right answer.
+
+        A question whose windows were not all read has no score.
+        """
+        texts = self.label_text(split, predictions, ())
+        rights = split.passages.rights
+        questions_E = np.searchsorted(split.row_offsets_E, predictions.examples_E, side="right") - 1
+        windows_E = np.bincount(questions_E, minlength=len(texts))
         whole = np.flatnonzero(windows_E == np.diff(split.row_offsets_E)).tolist()
         return (
             np.array(
@@ -155,13 +159,14 @@ class WordLabels(TaskType):
         self, split: TokenizedSplit, predictions: Predictions, labels: Labels
     ) -> list[LabelText]:
         starts = split.word_starts_E.tolist()
-        return [
-            "\n".join(
+        texts: list[LabelText] = []
+        for example, numbers in predictions:
+            lines = [
                 f"{split.names[starts[example] + n]}\t{labels[int(label)]}"
                 for n, label in enumerate(numbers)
-            )
-            for example, numbers in predictions
-        ]
+            ]
+            texts.append("\n".join(lines))
+        return texts
 
 
 def _mean_of_words(values_EW: Tensor, labels: Tensor) -> Tensor:
