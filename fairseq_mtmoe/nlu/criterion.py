@@ -81,19 +81,15 @@ class MultitaskCriterion(FairseqCriterion):
         none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)
         ids, uncertainties = [sample["id"][:0]], [Uncertainty(none, none)]
         for task, ids_E in _ids_by_task(sample).items():
-            numbers, labels, draws = (
-                outputs[task],
-                sample["target"][task],
-                self.task_types[task].dropout_draws,
-            )
+            numbers = outputs[task]
+            labels = sample["target"][task]
+            draws = self.task_types[task].dropout_draws
             if bool(draws) != under_dropout:
                 continue
             if under_dropout:
-                numbers, labels, ids_E = (
-                    numbers.unflatten(0, (-1, draws)),
-                    labels[::draws],
-                    ids_E[::draws],
-                )
+                numbers = numbers.unflatten(0, (-1, draws))
+                labels = labels[::draws]
+                ids_E = ids_E[::draws]
             ids.append(ids_E)
             uncertainties.append(self.task_types[task].uncertainty(numbers, labels))
         return torch.cat(ids), Uncertainty(*map(torch.cat, zip(*uncertainties, strict=True)))

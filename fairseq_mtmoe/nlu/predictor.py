@@ -65,7 +65,9 @@ class Predictor:
     def __init__(
         self, data: str, checkpoint: str, inference: Inference, task_table: str | None = None
     ) -> None:
-        self.inference, self.checkpoint, self._root = inference, checkpoint, Path(data)
+        self.inference = inference
+        self.checkpoint = checkpoint
+        self._root = Path(data)
         state = stored.read(checkpoint)
         settings = stored.task_settings(
             state, checkpoint, tuple(_BY_TASK), "language understanding"
@@ -86,7 +88,8 @@ class Predictor:
 
         The head is the task's own, or the one that its row names.
         """
-        choice, heads = Choice([], [], []), self._sets.shapes
+        choice = Choice([], [], [])
+        heads = self._sets.shapes
         for name, row in self.table.items():
             keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
             present = [split for split in keys if is_there(self._root, row, split)]
@@ -155,7 +158,8 @@ class Predictor:
     def batches(self, chosen: PredictedSet, examples: Any) -> Iterator[dict[str, Any]]:
         """Yield the batches of a set on the model's device."""
         task_id = self._task.id_of(chosen.head, "a task of the model")
-        data, collate = self._task.dataset_of(examples), self._task.collate_of([chosen.head])
+        data = self._task.dataset_of(examples)
+        collate = self._task.collate_of([chosen.head])
         batches = self._task.get_batch_iterator(
             EvaluationMixture([chosen.key], [data], [task_id], collate),
             max_tokens=self.inference.max_tokens,
@@ -170,7 +174,8 @@ class _ByHeads:
     """Prediction by models of `--task glue`: a head per task, compared by its size."""
 
     def __init__(self, task: Any, model: Any) -> None:
-        self.task, self.model = task, model
+        self.task = task
+        self.model = model
 
     @property
     def shapes(self) -> Mapping[str, object]:
@@ -184,7 +189,8 @@ class _ByHeads:
     def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
         """(E, …) Return a batch's predictions, padded with NaN; None if any is not finite."""
         numbers = self.model(**sample["net_input"])[head]
-        labels, head_labels = labels_of_outputs(row), labels_of_outputs(self.task.table[head])
+        labels = labels_of_outputs(row)
+        head_labels = labels_of_outputs(self.task.table[head])
         if labels != head_labels and sorted(labels) == sorted(head_labels):
             numbers = numbers[..., [head_labels.index(label) for label in labels]]
         return task_type_of(row).predictions(numbers) if numbers.isfinite().all() else None

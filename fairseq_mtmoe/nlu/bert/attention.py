@@ -43,7 +43,9 @@ class SelfAttention(nn.Module):
 
         bias: added to the scores, (L, L), (B, 1, L, L) or broadcastable to (B, heads, L, L).
         """
-        query, key, value = self.q_proj(batch.output_of(x)), self.k_proj(x), self.v_proj(x)
+        query = self.q_proj(batch.output_of(x))
+        key = self.k_proj(x)
+        value = self.v_proj(x)
         if bias is not None and batch.firsts_only:
             bias = bias[..., :1, :]
         packs = batch.packed and can_pack(query, key, value) and (bias is None or batch.pads_right)
@@ -68,16 +70,15 @@ class SelfAttention(nn.Module):
     def _read(
         self, query: Tensor, key: Tensor, value: Tensor, batch: UnpaddedBatch, bias: Tensor | None
     ) -> Tensor:
-        mask = bias
+        attention_mask = bias
         if batch.padding_mask is not None:
-            hidden = batch.padding_mask[:, None, None]
-            mask = (
-                hidden.to(query.dtype) * HIDDEN
-                if bias is None
-                else bias.masked_fill(hidden, HIDDEN)
-            )
+            is_padding = batch.padding_mask[:, None, None]
+            if bias is None:
+                attention_mask = is_padding.to(query.dtype) * HIDDEN
+            else:
+                attention_mask = bias.masked_fill(is_padding, HIDDEN)
         heads = self._heads(query, batch.output), self._heads(key, batch), self._heads(value, batch)
-        read = attend(*heads, mask, self.dropout if self.training else 0.0)
+        read = attend(*heads, attention_mask, self.dropout if self.training else 0.0)
         return batch.output.unpad(read.transpose(1, 2)).flatten(2)
 
     def _heads(self, values: Tensor, batch: UnpaddedBatch) -> Tensor:
@@ -157,7 +158,8 @@ class Packing:
 
     def sentences_of(self, scores: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield equally long sentences, (R,), with their scores (R, A, queries, keys)."""
-        first, num_heads = 0, self.width // self.head
+        first = 0
+        num_heads = self.width // self.head
         for rows in self.rows_of(scores):
             sentences = rows.view(
                 -1, num_heads, int(self.queries_P[first * num_heads]), rows.shape[1]
@@ -222,7 +224,9 @@ class _PackedAttention(torch.autograd.Function):
         packing: Packing,
         dropout_p: float,
     ) -> Tensor:
-        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        query = query.contiguous()
+        key = key.contiguous()
+        value = value.contiguous()
         weights = query.new_empty(sum(size for size, _ in packing.runs))
         sizes = (packing.queries_P, packing.keys_P, packing.heads_P())
         operands = (
@@ -244,7 +248,8 @@ class _PackedAttention(torch.autograd.Function):
             packing.scores(dropped), packing.keys(value), packing.queries(read), *sizes
         )
         ctx.save_for_backward(query, key, value, weights, scales)
-        ctx.packing, ctx.bias_shape = packing, None if bias is None else bias.shape
+        ctx.packing = packing
+        ctx.bias_shape = None if bias is None else bias.shape
         return read
 
     @staticmethod
@@ -252,15 +257,15 @@ class _PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, scales = ctx.saved_tensors
         pack: Packing = ctx.packing
-        grad, scale, heads_P = grad.contiguous(), pack.head**-0.5, pack.heads_P()
+        grad = grad.contiguous()
+        scale = pack.head**-0.5
+        heads_P = pack.heads_P()
         dropped = weights if scales is None else weights * scales
         grad_query, grad_key, grad_value = (
             torch.zeros_like(tensor) for tensor in (query, key, value)
         )
-        by_key, by_query = (
-            (pack.keys_P, heads_P, pack.queries_P),
-            (pack.queries_P, heads_P, pack.keys_P),
-        )
+        by_key = (pack.keys_P, heads_P, pack.queries_P)
+        by_query = (pack.queries_P, heads_P, pack.keys_P)
         batched_products(
             pack.scores(dropped, True), pack.queries(grad), pack.keys(grad_value), *by_key
         )

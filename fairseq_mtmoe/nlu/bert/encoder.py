@@ -47,12 +47,15 @@ class BertBlock(Block):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        H, F, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
+        H = config.hidden_size
+        F = config.intermediate_size
+        eps = config.layer_norm_eps
         self.self_attn = SelfAttention(
             H, config.num_attention_heads, config.attention_probs_dropout_prob
         )
         self.self_attn_layer_norm = nn.LayerNorm(H, eps)
-        self.fc1, self.fc2 = nn.Linear(H, F), nn.Linear(F, H)
+        self.fc1 = nn.Linear(H, F)
+        self.fc2 = nn.Linear(F, H)
         self.final_layer_norm = nn.LayerNorm(H, eps)
         self.activation_fn = ACTIVATIONS[config.hidden_act]
         self.activation_dropout_module = nn.Dropout(0.0)  # BERT has none there
@@ -109,7 +112,8 @@ class BertEncoder(Stack):
         super().__init__()
         self.config = config
         self.checkpoint_activations = checkpoint_activations
-        H, pad = config.hidden_size, config.pad_token_id
+        H = config.hidden_size
+        pad = config.pad_token_id
         self.embed_tokens = nn.Embedding(config.vocab_size, H, padding_idx=pad)
         self.embed_positions = nn.Embedding(config.max_position_embeddings, H)
         self.embed_segments = nn.Embedding(config.type_vocab_size, H)
@@ -127,7 +131,8 @@ class BertEncoder(Stack):
 
     def _become_conditional(self, conditions: Conditions) -> None:
         H, blocks = self.config.hidden_size, [*self.layers]
-        self.task_embeddings, self.alignment = conditions.embeddings(), conditions.alignment(H)
+        self.task_embeddings = conditions.embeddings()
+        self.alignment = conditions.alignment(H)
         for block in blocks:
             block.attention_bias = conditions.attention_bias(H)
         for block in blocks[len(blocks) // 2 :]:
@@ -160,7 +165,8 @@ class BertEncoder(Stack):
             task_ids: each sentence's task, (B,), for slots and parts that depend on tasks.
             firsts_only: allow the last block to compute only the sentences' first tokens.
         """
-        length, most = tokens.shape[1], self.config.max_positions
+        length = tokens.shape[1]
+        most = self.config.max_positions
         if length > most:
             raise_invalid("the length of a sentence", f"at most the encoder's {most}", length)
         mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask

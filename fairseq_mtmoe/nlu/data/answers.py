@@ -36,7 +36,8 @@ def exact_match(answer: str, right: str) -> float:
 
 def f1(answer: str, right: str) -> float:
     """Return F1 over the words of both after normalization."""
-    words, right_words = normalized(answer).split(), normalized(right).split()
+    words = normalized(answer).split()
+    right_words = normalized(right).split()
     shared = (Counter(words) & Counter(right_words)).total()
     return 2 * shared / (len(words) + len(right_words)) if shared else 0.0
 

@@ -56,14 +56,14 @@ def tokenized_split(
                 f"at most the {tokenizer.max_length} tokens of a window",
                 row.stride,
             )
-        is_span = row.kind is Kind.span
-        made = (
-            tokenize_windows(tokenizer, read(), row.stride)
-            if is_span
-            else tokenizer.tokenize(read())
+        if row.kind is Kind.span:
+            tokenized = tokenize_windows(tokenizer, read(), row.stride)
+        else:
+            tokenized = tokenizer.tokenize(read())
+        arrays = {name: getattr(tokenized, name) for name in ARRAYS}
+        return arrays | dict(
+            zip(NAMES, (tokenized.names.tokens_T, tokenized.names.starts_N), strict=True)
         )
-        arrays = {name: getattr(made, name) for name in ARRAYS}
-        return arrays | dict(zip(NAMES, (made.names.tokens_T, made.names.starts_N), strict=True))
 
     parts = (tokenizer.fingerprint, tokenizer.max_length, labelled)
     arrays = stored_arrays(cache, root, name, row, split, FORM, parts, (*ARRAYS, *NAMES), make)

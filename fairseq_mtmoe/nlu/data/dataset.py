@@ -47,11 +47,13 @@ class TaskDataset(FairseqDataset):
         of words it is (W,), and the spans are the words' first tokens. For a window it has the
         answer's first and last token, and the span is the passage's.
         """
-        split, sequences = self.split, slice(*self._row_offsets_E[index : index + 2])
+        split = self.split
+        sequences = slice(*self._row_offsets_E[index : index + 2])
         label: Any
         spans: NDArray[np.int32]
         if split.has_windows:
-            label, spans = split.answers_S2[index], split.passages_S2[sequences]
+            label = split.answers_S2[index]
+            spans = split.passages_S2[sequences]
         elif len(split.word_starts_E):
             words = slice(*split.word_starts_E[index : index + 2])
             first_W = split.words_W[words]
@@ -127,7 +129,9 @@ class TaskCollate:
         examples_by_task: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for start, (number, example) in zip(starts, items, strict=True):
             examples_by_task.setdefault(self.tasks[number], []).append((start, example))
-        rows, spans, target = {}, {}, {}
+        rows = {}
+        spans = {}
+        target = {}
         for task, examples in examples_by_task.items():
             numbers = [
                 np.arange(start, start + len(example["tokens"])) for start, example in examples

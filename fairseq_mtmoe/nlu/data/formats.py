@@ -1,6 +1,7 @@
-"""Readers of benchmark files in their authors' formats, which yield records of named fields.
+"""Readers of benchmark files in their authors' formats.
 
-Only line feeds end lines, as texts have other characters that Python takes for line ends.
+They yield records of named fields. Only line feeds end lines, as texts have other characters that
+Python takes for line ends.
 """
 
 import csv
@@ -58,7 +59,8 @@ class Lines:
 
     def whole(self) -> Iterator[str]:
         """Yield all lines with line ends (UserError: the file is damaged)."""
-        path, encoding = regular_file(self.path), self.source.encoding
+        path = regular_file(self.path)
+        encoding = self.source.encoding
         open_text: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
         try:
             with open_text(path, "rt", encoding=encoding, newline="\n") as file:
@@ -240,7 +242,8 @@ def _record(record: Any) -> Iterator[Fields]:
 
 
 def _wsc(record: Any) -> Iterator[Fields]:
-    text, target = record["text"], record["target"]
+    text = record["text"]
+    target = record["target"]
     spans = [_words_at(text, target[f"span{n}_index"], target[f"span{n}_text"]) for n in (1, 2)]
     (start1, end1), (start2, end2) = spans
     # As T5 reads and writes it: the pronoun between asterisks, and the noun.
@@ -311,15 +314,17 @@ def _mrqa(record: Any) -> Iterator[Fields]:
 
 
 def _from_conll(lines: Lines) -> Numbered:
-    """Yield a record for each sentence, with a list per column, numbered by its first line.
+    """Yield a record for each sentence, numbered by its first line.
 
-    Fields are separated by tabs, or by spaces in lines without tabs. Sentences end at blank lines
-    and at `-DOCSTART-`. A line that begins a sentence with `# ` is a comment, unless it ends with a
-    label. In data without labels it is no comment either if it has as many fields as the words
-    above.
+    It has a list per column. Fields are separated by tabs, or by spaces in lines without tabs.
+    Sentences end at blank lines and at `-DOCSTART-`. A line that begins a sentence with `# ` is a
+    comment, unless it ends with a label. In data without labels it is no comment either if it has
+    as many fields as the words above.
     """
-    columns, width = lines.source.columns, 0
-    first, sentence = 1, list[list[str]]()
+    columns = lines.source.columns
+    width = 0
+    first = 1
+    sentence = list[list[str]]()
     for number, line in chain(lines.numbered(), [(0, "")]):
         fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         if not line.strip() or fields[0] == DOCUMENT:

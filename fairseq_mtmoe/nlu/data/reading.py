@@ -368,7 +368,8 @@ def _without_label(record: Record, row: TaskRow, fault: str) -> UserError:
 def _spans(record: Record, row: TaskRow, texts: Sequence[str]) -> tuple[Span, ...]:
     spans = []
     for words in row.words:
-        start, end = record.text(words.start), record.text(words.end)
+        start = record.text(words.start)
+        end = record.text(words.end)
         if not (
             start.isdecimal()
             and end.isdecimal()

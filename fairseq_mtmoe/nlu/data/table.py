@@ -107,7 +107,8 @@ class Source:
 
     def rules(self, row: TaskRow) -> Iterator[Rule]:
         """Yield the rules for the fields."""
-        part, is_conll = self.part, self.format is Format.conll
+        part = self.part
+        is_conll = self.format is Format.conll
         is_part = not part or (len(part) == 2 and 0 <= part[0] < part[1] <= 1)
         yield is_part, "part", "two shares from 0 to 1, start and end"
         has_columns = bool(self.columns) or not is_conll
@@ -139,7 +140,8 @@ class Submission:
 
     def rules(self, row: TaskRow, split: str) -> Iterator[Rule]:
         """Yield the rules for the fields."""
-        count, form = len(row.labels), self.form
+        count = len(row.labels)
+        form = self.form
         yield Path(self.file).name == self.file, "file", "a file name without folders"
         yield (
             not self.labels or len(self.labels) == count,
@@ -172,7 +174,8 @@ class TextForm:
 
     def rules(self, row: TaskRow) -> Iterator[Rule]:
         """Yield the rules for the fields."""
-        count, writes = len(row.labels), self.writes
+        count = len(row.labels)
+        writes = self.writes
         yield row.kind is not Kind.word_labels, "", "absent if words have labels", self.reads
         yield bool(FORM_FIELD.search(self.reads)), "reads", "a text with field names in braces"
         fits = not writes or len(writes) == len(set(writes)) == count
@@ -238,10 +241,12 @@ class TaskRow:
             f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files",
             wrong,
         )
-        sets, others = self.sets("test"), self.submissions.keys() - self.sets("test")
+        sets = self.sets("test")
+        others = self.submissions.keys() - self.sets("test")
         rule = f"for sets of the test data ({', '.join(sets) or 'there are none'})"
         yield not others, "submissions", rule, sorted(others)
-        num_texts, is_ranking = len(self.texts), self.kind is Kind.ranking
+        num_texts = len(self.texts)
+        is_ranking = self.kind is Kind.ranking
         yield 1 <= num_texts <= 2, "texts", "one text or two"
         yield from self._rules_of_kind()
         yield is_ranking == bool(self.choices), "choices", "given in a ranking, and only there"
@@ -263,7 +268,9 @@ class TaskRow:
         )
 
     def _rules_of_kind(self) -> Iterator[Rule]:
-        texts, labels, bounds = self.texts, self.labels, self.bounds
+        texts = self.texts
+        labels = self.labels
+        bounds = self.bounds
         if self.kind is Kind.regression:
             is_range = len(bounds) == 2 and -math.inf < bounds[0] < bounds[1] < math.inf
             yield is_range, "bounds", "the smallest and the largest value of a regression"
@@ -372,7 +379,8 @@ def _like(where: str, content: Mapping[str, Any], rows: Mapping[str, TaskRow]) -
 
     Sets with new files lose their submissions.
     """
-    name, labels = content["like"], content.get("labels")
+    name = content["like"]
+    labels = content.get("labels")
     if name not in rows:
         raise_invalid(f"{where}: like", f"a known task ({shortened(rows, str(name))})", name)
     fields = json.loads(json.dumps(asdict(rows[name]), default=lambda choice: choice.name))
@@ -401,7 +409,8 @@ def _reorder(fields: Mapping[str, Any], labels: Sequence[str]) -> None:
     if sorted(labels) != sorted(fields["labels"]):
         return
     order = [fields["labels"].index(label) for label in labels]
-    form, submissions = fields["text_form"] or {"writes": []}, fields["submissions"].values()
+    form = fields["text_form"] or {"writes": []}
+    submissions = fields["submissions"].values()
     for entries in (
         form["writes"],
         fields["choices"],

@@ -58,8 +58,8 @@ class Pieces:
         special_ids = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())
         if special_ids != (self.padding, self.end, self.unknown):
             raise UserError(
-                f"`spiece.model` must have {PADDING}, {END} and {UNKNOWN} as pieces 0, 1 and 2, like "
-                f"T5, but has them as {', '.join(map(str, special_ids))}."
+                f"`spiece.model` must have {PADDING}, {END} and {UNKNOWN} as pieces 0, 1 and 2, "
+                f"like T5, but has them as {', '.join(map(str, special_ids))}."
             )
         self.fingerprint = digest_of(model)
 
@@ -262,7 +262,8 @@ class TextDataset(FairseqDataset):
 
     def __init__(self, split: TextSplit) -> None:
         super().__init__()
-        self.sources, self.targets = split.sources, split.targets
+        self.sources = split.sources
+        self.targets = split.targets
         self.sizes: NDArray[np.int64] = np.stack(
             [split.sources.lengths_N, split.targets.lengths_N], axis=1
         )
@@ -281,7 +282,8 @@ class TextCollate:
     """`Collate` for text-to-text examples; `first` is the decoder's start token."""
 
     def __init__(self, padding: int, first: int) -> None:
-        self.padding, self.first = padding, first
+        self.padding = padding
+        self.first = first
 
     def __call__(self, datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
         """Return a batch of E examples.
@@ -296,7 +298,8 @@ class TextCollate:
             tokens: Tensor = collate_tokens(values, self.padding, pad_to_length=1)
             return tokens
 
-        source, target = padded("source"), padded("target")
+        source = padded("source")
+        target = padded("target")
         first = target.new_full((len(target), 1), self.first)
         return {
             "id": torch.tensor([example["id"] for example in examples]),

@@ -107,7 +107,8 @@ def _byte_level(vocabulary: str, merges: str, settings: Mapping[str, Any]) -> To
     from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
     from tokenizers.processors import RobertaProcessing
 
-    pieces, prefix = json.loads(vocabulary), bool(settings.get("add_prefix_space", False))
+    pieces = json.loads(vocabulary)
+    prefix = bool(settings.get("add_prefix_space", False))
     lines = [
         line.partition(" ")
         for line in merges.split("\n")
@@ -115,6 +116,7 @@ def _byte_level(vocabulary: str, merges: str, settings: Mapping[str, Any]) -> To
     ]
     pairs = [(first, second) for first, _, second in lines]
     tokenizer = ByteLevelBPETokenizer(pieces, pairs, add_prefix_space=prefix)._tokenizer
-    end, start = (("</s>", pieces["</s>"]), ("<s>", pieces["<s>"]))
+    end = ("</s>", pieces["</s>"])
+    start = ("<s>", pieces["<s>"])
     tokenizer.post_processor = RobertaProcessing(end, start, True, prefix)
     return tokenizer

@@ -175,7 +175,10 @@ class TextTokenizer:
         )
 
     def _sequences(self, examples: Sequence[Example]) -> dict[str, NDArray[Any]]:
-        """Tokenize some examples: `tokens`, `lengths`, `second`, `is_cut`, `spans` and `words`."""
+        """Tokenize some examples.
+
+        Return `tokens`, `lengths`, `second`, `is_cut`, `spans` and `words`.
+        """
         sequences = list(chain.from_iterable(example.candidates for example in examples))
         number = {text: n for n, text in enumerate(dict.fromkeys(chain.from_iterable(sequences)))}
         runs = self._runs(list(number))
@@ -185,7 +188,8 @@ class TextTokenizer:
         texts_S2 = np.array([(number[texts[0]], number[texts[-1]]) for texts in sequences])
         lengths_S2 = runs.lengths_N[texts_S2]
         lengths_S2[~pair_S, 1] = 0
-        marks, kind_S = self._marks, pair_S.astype(int)
+        marks = self._marks
+        kind_S = pair_S.astype(int)
         kept_S2 = kept_lengths(
             lengths_S2, self.max_length - np.array([mark.size for mark in marks])[kind_S]
         )
@@ -220,7 +224,8 @@ class TextTokenizer:
         )
         spans = []
         for example, sizes in zip(examples, sizes_S5.tolist(), strict=True):
-            firsts, lengths = (sizes[0], sum(sizes[:3])), sizes[1::2]
+            firsts = (sizes[0], sum(sizes[:3]))
+            lengths = sizes[1::2]
             for span in example.spans:
                 word_tokens = tokens[example.candidates[0][span.text]].of_span(span.start, span.end)
                 spans.append(_in_sequence(word_tokens, firsts[span.text], lengths[span.text]))
@@ -232,7 +237,8 @@ class TextTokenizer:
         tokens = self.with_offsets(example.candidates[0][0] for example in examples)
         first_tokens = []
         for example, sizes in zip(examples, sizes_S5.tolist(), strict=True):
-            text_tokens, start = tokens[example.candidates[0][0]], 0
+            text_tokens = tokens[example.candidates[0][0]]
+            start = 0
             for word in example.words:
                 word_tokens = text_tokens.of_span(start, start + len(word))
                 if word_tokens is None or word_tokens[0] >= sizes[1]:

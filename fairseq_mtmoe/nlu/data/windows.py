@@ -31,10 +31,14 @@ def tokenize_windows(
     tokenizer: TextTokenizer, examples: Sequence[Example], stride: int | None
 ) -> TokenizedSplit:
     """Tokenize questions with windows of their passages; None: the default `stride`."""
-    marks, longest = tokenizer.pair_marks, longest_question(tokenizer)
+    marks = tokenizer.pair_marks
+    longest = longest_question(tokenizer)
     before, between, after = marks.runs
-    runs, offsets, num_windows = list[NDArray[np.int32]](), list[int](), list[int]()
-    passages, answers = list[tuple[int, int]](), list[tuple[int, int]]()
+    runs = list[NDArray[np.int32]]()
+    offsets = list[int]()
+    num_windows = list[int]()
+    passages = list[tuple[int, int]]()
+    answers = list[tuple[int, int]]()
     num_truncated = num_lost = 0
     for chunk in range(0, len(examples), OFFSETS_CHUNK):
         asked = examples[chunk : chunk + OFFSETS_CHUNK]
@@ -45,7 +49,8 @@ def tokenize_windows(
             question, passage = (tokens[text] for text in example.candidates[0])
             kept = question.ids[:longest]
             room = tokenizer.max_length - marks.size - len(kept)
-            length, step = len(passage.ids), min(stride or STRIDE, max(room // 2, 1))
+            length = len(passage.ids)
+            step = min(stride or STRIDE, max(room // 2, 1))
             starts = [0, *range(step, length - room + step, step)] if length > room else [0]
             first = len(before) + len(kept) + len(between)
             answer_tokens = [passage.of_span(span.start, span.end) for span in example.spans]
@@ -62,7 +67,8 @@ def tokenize_windows(
             num_windows.append(len(starts))
             num_truncated += len(kept) < len(question.ids)
             num_lost += bool(spans) and set(answers[-len(starts) :]) == {AT_FIRST}
-    passages_S2, lengths_S = np.array(passages, dtype=np.int32), lengths_of(runs)
+    passages_S2 = np.array(passages, dtype=np.int32)
+    lengths_S = lengths_of(runs)
     return TokenizedSplit(
         tokens_T=np.concatenate(runs),
         starts_S=ends(lengths_S),
@@ -85,7 +91,8 @@ class Passages:
     """The passages of a set, read at the first use, as training keeps no texts."""
 
     def __init__(self, read: Callable[[], Sequence[Example]], tokenizer: TextTokenizer) -> None:
-        self._read, self._tokenizer = read, tokenizer
+        self._read = read
+        self._tokenizer = tokenizer
 
     @cached_property
     def _examples(self) -> Sequence[Example]:
@@ -117,7 +124,8 @@ class Passages:
         questions, first = np.unique(question_N[order], return_index=True)
         texts = [""] * len(split)
         for question, index in zip(questions.tolist(), order[first].tolist(), strict=True):
-            window, tokens = windows_N[index], spans_N3[index, 1:].astype(np.int64)
+            window = windows_N[index]
+            tokens = spans_N3[index, 1:].astype(np.int64)
             start, end = split.passages_S2[window].tolist()
             if start <= tokens[0] <= tokens[1] < end:
                 texts[question] = self._text(

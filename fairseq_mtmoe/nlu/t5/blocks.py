@@ -72,8 +72,11 @@ class T5Attention(nn.Module):
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
-        H, inner, std = config.d_model, config.num_heads * config.d_kv, config.initializer_factor
-        self.num_heads, self.head_dim = config.num_heads, config.d_kv
+        H = config.d_model
+        inner = config.num_heads * config.d_kv
+        std = config.initializer_factor
+        self.num_heads = config.num_heads
+        self.head_dim = config.d_kv
         self.dropout = config.dropout_rate
         self.q_proj = nn.Linear(H, inner, bias=False)
         self.k_proj = nn.Linear(H, inner, bias=False)
@@ -90,7 +93,8 @@ class T5Attention(nn.Module):
         bias: added to scores, broadcastable to (B, A, L, J).
         """
         query = self._heads(self.q_proj(x))
-        key, value = self._heads(self.k_proj(read)), self._heads(self.v_proj(read))
+        key = self._heads(self.k_proj(read))
+        value = self._heads(self.v_proj(read))
         attended = attend(query, key, value, bias, self.dropout if self.training else 0.0)
         output: Tensor = self.out_proj(attended.permute(2, 0, 1, 3).flatten(2))
         return output
@@ -143,15 +147,14 @@ class T5Block(Block):
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
-        H, F, eps, std = (
-            config.d_model,
-            config.d_ff,
-            config.layer_norm_epsilon,
-            config.initializer_factor,
-        )
+        H = config.d_model
+        F = config.d_ff
+        eps = config.layer_norm_epsilon
+        std = config.initializer_factor
         self.self_attn = T5Attention(config)
         self.self_attn_layer_norm = RMSNorm(H, eps)
-        self.fc1, self.fc2 = nn.Linear(H, F, bias=False), nn.Linear(F, H, bias=False)
+        self.fc1 = nn.Linear(H, F, bias=False)
+        self.fc2 = nn.Linear(F, H, bias=False)
         self.fc1_gate = nn.Linear(H, F, bias=False) if config.is_gated else None
         self.final_layer_norm = RMSNorm(H, eps)
         self.activation_fn = ACTIVATIONS[config.feed_forward_proj]
@@ -217,7 +220,8 @@ class DecoderBlock(T5Block):
 
     def attend(self, x: Tensor, bias: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
         """Compute the block's first part, self-attention."""
-        normed, attention = self.self_attn_layer_norm(x), self.self_attn
+        normed = self.self_attn_layer_norm(x)
+        attention = self.self_attn
         if incremental_state is None:
             return self.join(attention(normed, normed, bias), x)
         state: BeamState = incremental_state[STATE]

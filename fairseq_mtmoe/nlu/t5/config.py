@@ -70,10 +70,8 @@ class T5Config:
         check_fields(self)
         if self.num_heads * self.d_kv > MOST:
             raise_invalid("d_kv", f"at most {MOST} / num_heads", self.d_kv)
-        buckets, distance = (
-            self.relative_attention_num_buckets,
-            self.relative_attention_max_distance,
-        )
+        buckets = self.relative_attention_num_buckets
+        distance = self.relative_attention_max_distance
         if buckets % 4 or distance <= buckets // 2:
             rule = (
                 f"a multiple of 4 and less than twice `relative_attention_max_distance` {distance}"

@@ -81,7 +81,8 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
     config = read_config(values)
     keys = KEYS[config.is_gated]
     state, left_out = hugging_face.read_state(folder, keys, "T5")
-    embeddings, output = state.get(EMBEDDINGS[0]), state.get(OUTPUT)
+    embeddings = state.get(EMBEDDINGS[0])
+    output = state.get(OUTPUT)
     if output is not None and embeddings is not None:
         # Version 5 marks every T5 as tied, but ties only equal tensors, or if one is missing.
         is_version_5 = config.tie_word_embeddings or "scale_decoder_outputs" in values
@@ -98,7 +99,8 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
 
 def write_folder(model: PretrainedT5, folder: Path) -> None:
     """Write a folder that `transformers` loads; see `write_model`."""
-    state, keys = dict(model.state), KEYS[model.config.is_gated]
+    state = dict(model.state)
+    keys = KEYS[model.config.is_gated]
     # `transformers` needs a copy of untied embeddings.
     if not (model.config.tie_word_embeddings and model.config.scale_decoder_outputs):
         state.setdefault(OUTPUT, state[EMBEDDINGS[0]].clone())

@@ -33,7 +33,9 @@ class T5Stack(Stack):
     ) -> None:
         super().__init__(dictionary)
         is_encoder = self.block is EncoderBlock
-        self.config, self.embed_tokens, self.slot_plans = config, embed_tokens, slot_plans
+        self.config = config
+        self.embed_tokens = embed_tokens
+        self.slot_plans = slot_plans
         self.relative_positions = RelativePositions(config, looks_ahead=is_encoder)
         self.layers = nn.ModuleList()
         for _ in range(config.num_layers if is_encoder else config.num_decoder_layers):
@@ -121,24 +123,21 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return logits (B, L, V), in a search only the last word's, and extra output."""
         (beam,) = encoder_out.get("beam", [1])
-        (source,), (source_padding,) = (
-            encoder_out["encoder_out"],
-            encoder_out["encoder_padding_mask"],
-        )
+        (source,) = encoder_out["encoder_out"]
+        (source_padding,) = encoder_out["encoder_padding_mask"]
         words: Tensor = prev_output_tokens
         length = words.shape[1]
         positions = torch.arange(length, device=words.device)
         if incremental_state is not None:
-            words, positions = words[:, -1:], positions[-1:]
+            words = words[:, -1:]
+            positions = positions[-1:]
             # T5's first word is padding, which it reads like any other word
             BeamState.of(incremental_state, len(words), beam).read_word(
                 torch.ones_like(words[:, 0], dtype=torch.bool)
             )
         elif beam > 1:  # in an ensemble with a model that keeps no state
-            source, source_padding = (
-                source.repeat_interleave(beam, 1),
-                source_padding.repeat_interleave(beam, 0),
-            )
+            source = source.repeat_interleave(beam, 1)
+            source_padding = source_padding.repeat_interleave(beam, 0)
         context = self.context_of(words, encoder_out)
         x = self.dropout_module(self.embed_tokens(words.t()))
         bias = self.relative_positions(positions, length).to(x.dtype)

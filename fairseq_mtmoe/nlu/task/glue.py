@@ -38,8 +38,10 @@ class GlueTask(BenchmarkTask):
     """A benchmark of the rows of `--glue-tasks`, with the groups Small and All."""
 
     config = GlueConfig
-    name_of_task, named_by = "glue", "--glue-tasks"
-    backbone_option, backbone = "--init-encoder", "encoder with a tokenizer"
+    name_of_task = "glue"
+    named_by = "--glue-tasks"
+    backbone_option = "--init-encoder"
+    backbone = "encoder with a tokenizer"
     read_split, dataset_of = staticmethod(tokenized_split), TaskDataset
 
     def __init__(self, args: Namespace) -> None:
@@ -113,7 +115,8 @@ class GlueTask(BenchmarkTask):
         return self.tokenizer.numbers(text)
 
     def few_of(self, name: str, split: TokenizedSplit) -> TokenizedSplit:
-        share, is_regression = self.shares[name], self.rows[name].kind is Kind.regression
+        share = self.shares[name]
+        is_regression = self.rows[name].kind is Kind.regression
         return (
             few_of(split, share, self.args.train_share_seed, is_regression) if share < 1 else split
         )

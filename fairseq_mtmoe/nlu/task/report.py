@@ -74,7 +74,9 @@ class ValidationReport:
         rows: Mapping[str, TaskRow],
         about: Callable[[Mapping[str, Any]], dict[str, Any]],
     ) -> None:
-        self._args, self._rows, self._about = args, rows, about
+        self._args = args
+        self._rows = rows
+        self._about = about
         self._subsets: list[str] = []
 
     def begin(self, subset: str) -> None:
@@ -173,7 +175,8 @@ class ValidationReport:
         return folder if len(self._subsets) == 1 else folder / self._subsets[-1]
 
     def _settings(self) -> dict[str, Any]:
-        args, state = self._args, peek(self._args.path) or {}
+        args = self._args
+        state = peek(self._args.path) or {}
         cfg = state["cfg"]
         last: Mapping[str, Any] = (state.get("optimizer_history") or [{}])[-1]
         return {

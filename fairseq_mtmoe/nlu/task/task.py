@@ -217,8 +217,8 @@ class BenchmarkTask(Multitask):
                     regular_file(named, f"a checkpoint to begin with (`{flag(option)}`)")
             raise UserError(
                 f"`{self.backbone_option}` must name a file of `mtmoe import-hf`, or "
-                f"`--finetune-from-model` a checkpoint of `--task {self.name_of_task}`, but both are "
-                "missing."
+                f"`--finetune-from-model` a checkpoint of `--task {self.name_of_task}`, but both "
+                "are missing."
             )
         state: dict[str, Any] = file_io.load(path)
         try:
@@ -240,14 +240,15 @@ class BenchmarkTask(Multitask):
             return  # another kind of model: loading its parameters fails with a sentence
         if before != list(self.rows):
             self.refuse_other_tasks(self.named_by, path, before, list(self.rows))
-        old, new = self._given(options), self._given(vars(self.args))
+        old = self._given(options)
+        new = self._given(vars(self.args))
         if not all(isinstance(file, str) and os.path.isfile(file) for file in (old, new)):
             return
         if not os.path.samefile(old, new) and not filecmp.cmp(old, new, shallow=False):
             raise UserError(
-                f"`{self.backbone_option}` must be `{old}`, as when the run of `{path}` began, or be "
-                f"left out, but is `{new}` instead, a different file; use another `--save-dir` for a "
-                f"new run with it, or `--finetune-from-model {path}` for a new run with the "
+                f"`{self.backbone_option}` must be `{old}`, as when the run of `{path}` began, or "
+                f"be left out, but is `{new}` instead, a different file; use another `--save-dir` "
+                f"for a new run with it, or `--finetune-from-model {path}` for a new run with the "
                 "checkpoint's weights."
             )
 
@@ -285,7 +286,8 @@ class BenchmarkTask(Multitask):
             self.rows, split, read, type(self).dataset_of
         )
         ids = [self.id_of(task, f"a task of {self.named_by}") for task in loader.tasks]
-        collate, draws = self.collate_of(loader.tasks), self.dropout_draws(loader.tasks)
+        collate = self.collate_of(loader.tasks)
+        draws = self.dropout_draws(loader.tasks)
         if is_training:
             loader.keep(self.few_of)
             plan = plan_of(self.args, loader)

@@ -44,8 +44,10 @@ class TextToTextTask(BenchmarkTask):
     """A single task of the table, with its `name` and `row`."""
 
     config = TextToTextConfig
-    name_of_task, named_by = "text_to_text", "--source-task or --target-task"
-    backbone_option, backbone = "--init-model", "T5 with its pieces"
+    name_of_task = "text_to_text"
+    named_by = "--source-task or --target-task"
+    backbone_option = "--init-model"
+    backbone = "T5 with its pieces"
     load_backbone = staticmethod(load)
     read_split, dataset_of = staticmethod(text_split.text_split), text_split.TextDataset
     evaluation_arguments: Mapping[str, Any] = {"evaluates": True}
@@ -60,7 +62,8 @@ class TextToTextTask(BenchmarkTask):
         self.dictionary = begun_dictionary()
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        t5, task = json.loads(cfg["model"]["t5"]), cfg["task"]
+        t5 = json.loads(cfg["model"]["t5"])
+        task = cfg["task"]
         return {
             "t5": {"layers": t5["num_layers"], "width": t5["d_model"]},
             "trained_tasks": [task["source_task"] or task["target_task"]],
@@ -126,7 +129,8 @@ class TextToTextTask(BenchmarkTask):
 
     def about_the_run(self) -> dict[str, Any]:
         """Return the event's fields, with the stage and the number of examples."""
-        count, seed = self.args.train_examples, self.args.train_examples_seed
+        count = self.args.train_examples
+        seed = self.args.train_examples_seed
         drawn = {} if count is None else {"train_examples": count, "train_examples_seed": seed}
         return {**super().about_the_run(), "is_source": self.is_source, **drawn}
 
@@ -169,7 +173,8 @@ class TextToTextTask(BenchmarkTask):
         self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]
     ) -> Tensor:
         """Return a batch's greedy outputs: tokens with an end, (E, L), padded with NaN."""
-        most, inner = self.scored(self.name).most_tokens, unwrapped(model)
+        most = self.scored(self.name).most_tokens
+        inner = unwrapped(model)
         longest = self.args.max_target_positions - 1 if most is None else most
         decoding = Decoding(beam=1, max_len_b=longest)
         search = BeamSearch(self.build_generator([inner], decoding.generation))

@@ -58,9 +58,12 @@ def halves_of(draws: Tensor, labels: Tensor, middle: float) -> Uncertainty:
     `Φ((m_i - m) / √(s² + σ_i²))` of being above the mean m of all m_i, whatever the unit. A single
     example has no half: for it m is the middle, and s² the squared error.
     """
-    draws, labels = draws.double(), labels.double()  # values may differ little
+    # Values may differ so little that it needs double precision.
+    draws = draws.double()
+    labels = labels.double()
     mean_E = draws.mean(1)
-    error_E, between = mean_E - labels, mean_E.mean()
+    error_E = mean_E - labels
+    between = mean_E.mean()
     if len(mean_E) > 1:
         variance = error_E.var()
     else:

@@ -66,7 +66,8 @@ class TextTaskType(Scored):
     @property
     def most_tokens(self) -> int | None:
         """The number of tokens that tell a label from other texts; None without labels."""
-        row, step = self.row, form_of(self.row).step
+        row = self.row
+        step = form_of(self.row).step
         texts = label_texts(row)
         if row.kind is Kind.regression:
             low, high = row.bounds

@@ -58,7 +58,8 @@ class Span(TaskType):
         best_E, index_E = (begins_EL.unsqueeze(2) + ends_ELK).flatten(1).max(1)
         # NaN would mean no prediction, not a model that diverged.
         best_E = best_E.nan_to_num(nan=-math.inf)
-        first_E, further_E = index_E // self.longest, index_E % self.longest
+        first_E = index_E // self.longest
+        further_E = index_E % self.longest
         return torch.stack([best_E, first_E.float(), (first_E + further_E).float()], dim=1)
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
