@@ -329,10 +329,8 @@ def _from_conll(lines: Lines) -> Numbered:
         fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         if not line.strip() or fields[0] == DOCUMENT:
             if sentence:
-                yield (
-                    first,
-                    dict(zip(columns, map(list, zip(*sentence, strict=True)), strict=False)),
-                )
+                column_values = map(list, zip(*sentence, strict=True))
+                yield first, dict(zip(columns, column_values, strict=False))
             sentence = []
             continue
         if not sentence:

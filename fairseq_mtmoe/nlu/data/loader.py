@@ -1,4 +1,4 @@
-"""Loading of a benchmark tasks' split for the mixtures, or a share (MT-TaG, §5.2)."""
+"""Loading of benchmark tasks for the mixtures, whole or a share (MT-TaG, §5.2)."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence

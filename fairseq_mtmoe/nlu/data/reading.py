@@ -39,7 +39,7 @@ NO_LABEL = ("", "?", "-1")  # in some copies of a benchmark, in place of unknown
 
 @dataclass(frozen=True)
 class Span:
-    """Characters `start` to `end` (excluded) of an example's text `text`, from 0."""
+    """Characters `start` to `end` (excluded) of text number `text`, from 0."""
 
     text: int
     start: int

@@ -212,9 +212,8 @@ def text_split(
     def make() -> dict[str, NDArray[np.generic]]:
         examples = read()
         right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
-        sources, cut_sources = tokenizer.pieces.runs(
-            [example.reads for example in examples], tokenizer.max_source
-        )
+        texts = [example.reads for example in examples]
+        sources, cut_sources = tokenizer.pieces.runs(texts, tokenizer.max_source)
         targets, cut_targets = tokenizer.pieces.runs(right, tokenizer.max_target)
         # A noun that the pronoun does not refer to gets no target, and no loss.
         if form_of(row).referent:
@@ -236,13 +235,8 @@ def text_split(
     is_training_set = labelled and split.partition("/")[0] == "train"
     is_taught = is_training_set and not evaluates
     scored = ("evaluates",) if is_training_set and evaluates else ()
-    parts = (
-        tokenizer.pieces.fingerprint,
-        tokenizer.max_source,
-        tokenizer.max_target,
-        labelled,
-        *scored,
-    )
+    lengths = (tokenizer.max_source, tokenizer.max_target)
+    parts = (tokenizer.pieces.fingerprint, *lengths, labelled, *scored)
     arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
     sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (
         arrays[name] for name in ARRAYS

@@ -84,9 +84,8 @@ class BenchmarkTask(Multitask):
         self.pretrained: Any = None
         self.begins_with_checkpoint = False
         self._sets: dict[str, dict[str, Any]] = {}  # by evaluated split, its sets by name
-        self._found_sets: dict[
-            str, tuple[Tensor, FoundSet]
-        ] = {}  # the last predictions, and their columns
+        # The last predictions, and their columns.
+        self._found_sets: dict[str, tuple[Tensor, FoundSet]] = {}
 
     def set_up_rows(
         self, rows: Mapping[str, TaskRow], metrics: Mapping[str, Sequence[str]]
