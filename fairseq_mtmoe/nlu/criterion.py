@@ -79,7 +79,8 @@ class MultitaskCriterion(FairseqCriterion):
         """Return `id`s (E,) and uncertainties of examples, with or without dropout."""
         outputs = model(**sample["net_input"])
         none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)
-        ids, uncertainties = [sample["id"][:0]], [Uncertainty(none, none)]
+        ids = [sample["id"][:0]]
+        uncertainties = [Uncertainty(none, none)]
         for task, ids_E in _ids_by_task(sample).items():
             numbers = outputs[task]
             labels = sample["target"][task]

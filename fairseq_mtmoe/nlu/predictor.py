@@ -119,7 +119,8 @@ class Predictor:
 
     def read(self, sets: Sequence[PredictedSet]) -> list[Any]:
         """Return the tokenized examples of sets."""
-        task, examples = self._task, []
+        task = self._task
+        examples = []
         for chosen in sets:
             set_arguments = self._root, chosen.name, chosen.row, chosen.split
             tokenizer = task.tokenizer_of(chosen.row)

@@ -55,9 +55,8 @@ class EncoderConfig:
     attention_probs_dropout_prob: Dropout = 0.1
     layer_norm_eps: Share = 1e-12
     initializer_range: Share = 0.02
-    has_pooler: bool = (
-        True  # a linear map of the first token's state, which some published encoders lack
-    )
+    # A linear map of the first token's state, which some published encoders lack.
+    has_pooler: bool = True
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -35,9 +35,8 @@ class Encoded(NamedTuple):
     hidden: Tensor
     # The tanh of a linear map of the first token's state, (B, H); None without a pooler.
     pooled: Tensor | None
-    mixture: GateInput | None = (
-        None  # input and weights of the adapters' gates in this pass; None without gates
-    )
+    # Input and weights of the adapters' gates in this pass; None without gates.
+    mixture: GateInput | None = None
 
 
 class BertBlock(Block):
@@ -130,7 +129,8 @@ class BertEncoder(Stack):
             self._become_conditional(conditions)
 
     def _become_conditional(self, conditions: Conditions) -> None:
-        H, blocks = self.config.hidden_size, [*self.layers]
+        H = self.config.hidden_size
+        blocks = [*self.layers]
         self.task_embeddings = conditions.embeddings()
         self.alignment = conditions.alignment(H)
         for block in blocks:

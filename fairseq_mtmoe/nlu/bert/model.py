@@ -40,9 +40,8 @@ class EncoderModel(TrainingModel, BaseFairseqModel):
     """An encoder that all tasks share, and a head per task in order of task ids."""
 
     accepts_task_ids = True
-    reuse_gate: str | None = (
-        None  # tasks of a checkpoint whose mean gate all tasks start from; see `transferred`
-    )
+    # Tasks of a checkpoint whose mean gate all tasks start from; see `transferred`.
+    reuse_gate: str | None = None
 
     def __init__(self, encoder: BertEncoder, heads: Mapping[str, HeadSize]) -> None:
         super().__init__()

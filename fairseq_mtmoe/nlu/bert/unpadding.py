@@ -32,12 +32,10 @@ class UnpaddedBatch:
     padding_mask: Tensor | None  # True at padding, (B, L); None without padding
     task_ids: LongTensor | None = None  # of the sentences, (B,); None if the model needs none
     packed: bool = False  # the stream is (1, T, H)
-    indices_T: Tensor | None = (
-        None  # index of each token among the B·L positions; None without padding
-    )
-    inverse_P: Tensor | None = (
-        None  # index of the token at each position, arbitrary at padding, (B·L,)
-    )
+    # Index of each token among the B·L positions; None without padding.
+    indices_T: Tensor | None = None
+    # Index of the token at each position, arbitrary at padding, (B·L,).
+    inverse_P: Tensor | None = None
     firsts_only: bool = False  # the block outputs only each sentence's first token
 
     def unpad(self, values: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class TokenRuns:
     def chosen(self, runs_P: NDArray[np.int64], lengths_P: NDArray[np.int64] | None = None) -> Self:
         """Return the runs with these numbers, each with `lengths_P` first tokens or all."""
         lengths = self.lengths_N[runs_P] if lengths_P is None else lengths_P
-        # positions of all tokens, counted from each run's start
+        # These are the positions of all tokens, counted from each run's start.
         positions_T = np.repeat(self.starts_N[runs_P] - (np.cumsum(lengths) - lengths), lengths)
         positions_T += np.arange(len(positions_T))
         return type(self)(self.tokens_T[positions_T], ends(lengths))

@@ -54,15 +54,13 @@ class T5Config:
     layer_norm_epsilon: Share = 1e-6
     initializer_factor: Annotated[float, between(0, MOST)] = 1.0
     feed_forward_proj: Annotated[str, one_of(ACTIVATIONS)] = RELU  # or `gated-gelu` as in T5 1.1
-    tie_word_embeddings: bool = (
-        True  # the output layer is the embeddings; T5 1.1 has a separate one
-    )
+    # The output layer is the embeddings; T5 1.1 has a separate one.
+    tie_word_embeddings: bool = True
     pad_token_id: TokenId = 0
     eos_token_id: TokenId = 1
     decoder_start_token_id: TokenId = 0  # the decoder's first input
-    scale_decoder_outputs: bool | None = (
-        None  # scale states by H^-0.5 before the output layer; None: if tied
-    )
+    # Scale states by H^-0.5 before the output layer; None: if tied.
+    scale_decoder_outputs: bool | None = None
 
     def __post_init__(self) -> None:
         if self.scale_decoder_outputs is None:

@@ -20,9 +20,8 @@ from fairseq_mtmoe.nlu.bert.heads import HeadSize
 from fairseq_mtmoe.nlu.data import answers
 from fairseq_mtmoe.nlu.data.tokenizing import TokenizedSplit
 
-DROPOUT_DRAWS = (
-    2  # outputs under dropout for a variance; each costs a pass over a task's candidates
-)
+# Outputs under dropout for a variance; each costs a pass over a task's candidates.
+DROPOUT_DRAWS = 2
 
 Values = NDArray[np.float64]
 LabelText = str | int | float
@@ -138,9 +137,8 @@ class Scored(ABC):
 class TaskType(Scored):
     """A kind of task, with the settings of a row of the table."""
 
-    dropout_draws: ClassVar[int] = (
-        0  # outputs under dropout that `uncertainty` needs; 0: one without dropout
-    )
+    # Outputs under dropout that `uncertainty` needs; 0: one without dropout.
+    dropout_draws: ClassVar[int] = 0
     metrics: tuple[str, ...] = ("accuracy", "matthews", "spearman", "f1")  # applicable metrics
 
     @property
