@@ -35,7 +35,9 @@ class AdapterBank(StackedBank, ABC):
 
     reads_inner: ClassVar[bool]
 
-    def __init__(self, num_members: int, input_size: int, output_size: int, rank: int, scale: float = 1.0) -> None:
+    def __init__(
+        self, num_members: int, input_size: int, output_size: int, rank: int, scale: float = 1.0
+    ) -> None:
         super().__init__()
         assert num_members >= 1 and rank >= 1 and 0 < scale < float("inf")
         self.num_members = num_members
@@ -63,7 +65,9 @@ class AdapterBank(StackedBank, ABC):
         if offset is not None:
             base = base + offset.to(narrow.dtype)
         rows_TM, up_MO = narrow.flatten(0, -2), self.up.flatten(0, 1)
-        return torch.addmm(base.reshape(len(rows_TM), -1), rows_TM, up_MO, alpha=self.scale).view(base.shape)
+        return torch.addmm(base.reshape(len(rows_TM), -1), rows_TM, up_MO, alpha=self.scale).view(
+            base.shape
+        )
 
     def _offset(self, weights: Tensor | None) -> Tensor | None:
         """Return the weighted output bias, (O,) or (B, O), or None."""
@@ -95,7 +99,9 @@ class AdapterBank(StackedBank, ABC):
         cosines_TK = products_TK / lengths_TK / norms_T1.clamp(min=TINY)
         return cosines_TK.view(*narrow.shape[:-1], self.num_members)
 
-    def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _products_of_offsets(
+        self, output_TO: Tensor, z_TKR: Tensor
+    ) -> tuple[Tensor, Tensor] | None:
         """Return the biases' terms of H_o·E_k and |E_k|², (T, K) each, float32, or None."""
         return None
 
@@ -116,7 +122,9 @@ class LoraBank(AdapterBank):
     def merged(self, weights_K: Tensor) -> Tensor:
         """Return the mixture as a change of the feed-forward layer's matrix, (O, I), float32."""
         columns_M = weights_K.float().repeat_interleave(self.rank)
-        return self.scale * ((self.up.float().flatten(0, 1).t() * columns_M) @ self.down.float().flatten(0, 1))
+        return self.scale * (
+            (self.up.float().flatten(0, 1).t() * columns_M) @ self.down.float().flatten(0, 1)
+        )
 
 
 class BottleneckBank(AdapterBank):
@@ -133,13 +141,19 @@ class BottleneckBank(AdapterBank):
         return F.relu(F.linear(x, self.down.flatten(0, 1), self.down_bias.flatten()))
 
     def _offset(self, weights: Tensor | None) -> Tensor | None:
-        return self.up_bias.sum(0) if weights is None else weights.to(self.up_bias.dtype) @ self.up_bias
+        return (
+            self.up_bias.sum(0)
+            if weights is None
+            else weights.to(self.up_bias.dtype) @ self.up_bias
+        )
 
     def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor]:
         bias_KO = self.up_bias.float()
         crossed_KR = (self.up.float() @ bias_KO.unsqueeze(2)).squeeze(2)
         crossed_TK = (z_TKR * crossed_KR).sum(-1)
-        return (output_TO @ self.up_bias.to(output_TO).t()).float(), 2 * crossed_TK + bias_KO.square().sum(-1)
+        return (
+            output_TO @ self.up_bias.to(output_TO).t()
+        ).float(), 2 * crossed_TK + bias_KO.square().sum(-1)
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> BottleneckBank:
@@ -156,4 +170,7 @@ class BottleneckBank(AdapterBank):
 
 
 LORA, BOTTLENECK = "lora", "bottleneck"
-ADAPTERS: dict[str, type[AdapterBank]] = {LORA: LoraBank, BOTTLENECK: BottleneckBank}  # by their names in `--adapter`
+ADAPTERS: dict[str, type[AdapterBank]] = {
+    LORA: LoraBank,
+    BOTTLENECK: BottleneckBank,
+}  # by their names in `--adapter`

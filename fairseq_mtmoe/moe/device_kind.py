@@ -11,7 +11,10 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-GROUPED_MM_MAJORS = (9, 10)  # compute capabilities with a kernel; elsewhere torch has a loop, which synchronises
+GROUPED_MM_MAJORS = (
+    9,
+    10,
+)  # compute capabilities with a kernel; elsewhere torch has a loop, which synchronises
 TRITON_MAJOR = 8  # the first compute capability whose tensor cores support bfloat16
 HAS_TRITON = find_spec("triton") is not None
 

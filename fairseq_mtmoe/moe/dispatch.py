@@ -45,7 +45,11 @@ class Dispatcher(ABC, Generic[Plan]):
 
     @abstractmethod
     def dispatch(
-        self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None, arriving_PE: Tensor | None = None
+        self,
+        x_TH: Tensor,
+        expert_T: Tensor,
+        max_rows: int | None = None,
+        arriving_PE: Tensor | None = None,
     ) -> tuple[Tensor, Plan]:
         """Return the sorted rows of this rank's experts, (S, H), and the plan.
 
@@ -64,7 +68,11 @@ class LocalDispatcher(Dispatcher[LocalPlan]):
         self.num_experts = num_experts
 
     def dispatch(
-        self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None, arriving_PE: Tensor | None = None
+        self,
+        x_TH: Tensor,
+        expert_T: Tensor,
+        max_rows: int | None = None,
+        arriving_PE: Tensor | None = None,
     ) -> tuple[Tensor, LocalPlan]:
         token_T, row_T, offsets_N = sorted_by_expert(expert_T, self.num_experts)
         plan = LocalPlan(offsets_N=offsets_N, max_rows=max_rows, token_T=token_T, row_T=row_T)
@@ -80,7 +88,9 @@ class LocalDispatcher(Dispatcher[LocalPlan]):
 def sorted_by_expert(expert_T: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the token of each row, the row of each token, (T,), and offsets, (N,)."""
     sorted_T, token_T = expert_T.sort(stable=True)
-    row_T = torch.empty_like(token_T).scatter(0, token_T, torch.arange(len(token_T), device=token_T.device))
+    row_T = torch.empty_like(token_T).scatter(
+        0, token_T, torch.arange(len(token_T), device=token_T.device)
+    )
     expert_N = torch.arange(num_experts, device=token_T.device)
     return token_T, row_T, torch.searchsorted(sorted_T, expert_N, right=True)
 
@@ -118,6 +128,8 @@ class _Scaled(torch.autograd.Function):
         rows, scale, order, order_back = ctx.saved_tensors
         grad_rows, grad_scale = grad.index_select(0, order_back), None
         if ctx.needs_input_grad[1]:
-            grad_scale = torch.linalg.vecdot(grad_rows.to(scale.dtype), rows.to(scale.dtype)).index_select(0, order)
+            grad_scale = torch.linalg.vecdot(
+                grad_rows.to(scale.dtype), rows.to(scale.dtype)
+            ).index_select(0, order)
         grad_rows.mul_(scale.index_select(0, order_back).unsqueeze(1))
         return grad_rows, grad_scale, None, None

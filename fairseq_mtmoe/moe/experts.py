@@ -46,7 +46,9 @@ class ExpertBank(StackedBank):
         super().__init__()
         assert num_experts >= 1
         self.num_experts = num_experts
-        self.placement = placement if placement is not None else ExpertPlacement(num_experts, 0, num_experts)
+        self.placement = (
+            placement if placement is not None else ExpertPlacement(num_experts, 0, num_experts)
+        )
         assert self.placement.num_experts == num_experts
         self.activation = activation
         self.dropout = dropout
@@ -71,20 +73,32 @@ class ExpertBank(StackedBank):
             draw_linear_(self.fc2_weight[index], self.fc2_bias[index], generator)
 
     def forward(
-        self, rows_TH: Tensor, offsets_N: Tensor, max_rows: int | None = None, host_offsets_N: Tensor | None = None
+        self,
+        rows_TH: Tensor,
+        offsets_N: Tensor,
+        max_rows: int | None = None,
+        host_offsets_N: Tensor | None = None,
     ) -> Tensor:
         """Return the experts' outputs for their rows, (T, H); 0 in rows without an expert.
 
         See `DispatchPlan` for the arguments.
         """
-        if host_offsets_N is not None and operators.reads_offsets(rows_TH, self.fc1_weight, max_rows):
+        if host_offsets_N is not None and operators.reads_offsets(
+            rows_TH, self.fc1_weight, max_rows
+        ):
             offsets_N = host_offsets_N
         drops = self.training and self.dropout > 0
         if self.activation in ACTIVATIONS and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
-            return grouped_network(self.activation, rows_TH, offsets_N, *weights, self.gradient_buffers, max_rows)
-        offsets_N = operators.offsets_at_hand(offsets_N, rows_TH, self.fc1_weight, max_rows)  # once for both products
-        inner = self.activation(grouped_linear(rows_TH, offsets_N, self.fc1_weight, self.fc1_bias, max_rows))
+            return grouped_network(
+                self.activation, rows_TH, offsets_N, *weights, self.gradient_buffers, max_rows
+            )
+        offsets_N = operators.offsets_at_hand(
+            offsets_N, rows_TH, self.fc1_weight, max_rows
+        )  # once for both products
+        inner = self.activation(
+            grouped_linear(rows_TH, offsets_N, self.fc1_weight, self.fc1_bias, max_rows)
+        )
         inner = F.dropout(inner, self.dropout, self.training)
         return grouped_linear(inner, offsets_N, self.fc2_weight, self.fc2_bias, max_rows)
 

@@ -27,8 +27,12 @@ from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, 
 from fairseq_mtmoe.moe.stats import tasks_of_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
-DENSE_LIMIT = 64  # up to this number of scores per token, all tasks' gates are computed, though one is needed
-MOST_COPIED = 2**26  # up to this number of values, 256 MiB, gates are copied for each sentence on a GPU
+DENSE_LIMIT = (
+    64  # up to this number of scores per token, all tasks' gates are computed, though one is needed
+)
+MOST_COPIED = (
+    2**26
+)  # up to this number of values, 256 MiB, gates are copied for each sentence on a GPU
 WITHOUT_TASKS = "one task id per sentence for task gates (use a task that gives them)"
 EVALUATIONS = ("prices", "greedy", "balanced")
 
@@ -102,13 +106,19 @@ class Gate(nn.Module, ABC):
         hints = routing.max_rows, routing.arriving_PE
         return Routing(expert_T, routing.gate_T, routing.uniform_gate, routing.balance_loss, *hints)
 
-    def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
+    def scores(
+        self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None
+    ) -> Tensor:
         """Return scores, (T, N), float32, for a value of the gate's weight."""
         return F.linear(hidden_TH, weight.float())
 
     @abstractmethod
     def route(
-        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+        self,
+        hidden_TH: Tensor,
+        task_B: Tensor | None,
+        padding_T: Tensor | None,
+        counts: TokenCounts | None,
     ) -> Routing:
         """Return the routing of float32 tokens (T, H); its values at padding are ignored."""
 
@@ -143,7 +153,11 @@ class BaseGate(Gate):
         nn.init.orthogonal_(self.weight, gain=0.1)
 
     def route(
-        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+        self,
+        hidden_TH: Tensor,
+        task_B: Tensor | None,
+        padding_T: Tensor | None,
+        counts: TokenCounts | None,
     ) -> Routing:
         scores_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
         fixed_TN = scores_TN.detach()
@@ -159,7 +173,9 @@ class BaseGate(Gate):
             expert_T = fixed_TN.argmax(1)
         chosen_T = expert_T.clamp(max=self.num_experts - 1)  # padding has no expert
         gate_T = scores_TN.gather(1, chosen_T.unsqueeze(1)).squeeze(1).sigmoid()
-        return Routing(expert_T, gate_T, uniform_gate=0.5, max_rows=max_rows, arriving_PE=arriving_PE)
+        return Routing(
+            expert_T, gate_T, uniform_gate=0.5, max_rows=max_rows, arriving_PE=arriving_PE
+        )
 
     def _assigned(
         self, scores_TN: Tensor, padding_T: Tensor | None, counts: TokenCounts | None
@@ -194,26 +210,38 @@ class TaskGate(Gate):
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
     def route(
-        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+        self,
+        hidden_TH: Tensor,
+        task_B: Tensor | None,
+        padding_T: Tensor | None,
+        counts: TokenCounts | None,
     ) -> Routing:
         logits_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
         gate_T, expert_T = logits_TN.softmax(1).max(1)
         return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)
 
-    def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
+    def scores(
+        self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None
+    ) -> Tensor:
         """Return scores, (T, N), by the gate of each token's task."""
         task_B = checked_tasks(task_B, self.num_tasks, padding_T)
         copied = len(task_B) * self.num_experts * self.hidden_size
         if not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED:
-            return _scores_by_sentence(weight.float(), hidden_TH, task_B.clamp(0, self.num_tasks - 1))
+            return _scores_by_sentence(
+                weight.float(), hidden_TH, task_B.clamp(0, self.num_tasks - 1)
+            )
         return self._scores_by_token(weight.float(), hidden_TH, task_B, padding_T)
 
-    def _scores_by_token(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
+    def _scores_by_token(
+        self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None
+    ) -> Tensor:
         """Compute all tasks' scores if few, and select; else dispatch tokens to gates."""
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
             logits_TKN = F.linear(hidden_TH, weight.flatten(0, 1)).view(-1, *weight.shape[:2])
-            task_T1N = task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1).expand(-1, 1, self.num_experts)
+            task_T1N = (
+                task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1).expand(-1, 1, self.num_experts)
+            )
             return logits_TKN.gather(1, task_T1N).squeeze(1)
         task_T = task_T if padding_T is None else task_T.masked_fill(padding_T, self.num_tasks)
         by_task = LocalDispatcher(self.num_tasks)
@@ -242,7 +270,9 @@ def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | Non
         wrong_B = wrong_B & ~padding_B
         task_B = task_B.masked_fill(padding_B, num_tasks)
     rule = f"from 0 to {num_tasks - 1}, the tasks that the gate knows"
-    if torch.compiler.is_compiling() or not device_kind(task_B).can_sync:  # neither can read the value now
+    if (
+        torch.compiler.is_compiling() or not device_kind(task_B).can_sync
+    ):  # neither can read the value now
         torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
     elif wrong_B.any():
         raise_invalid("task_ids", rule, int(task_B[wrong_B][0]))
@@ -261,10 +291,18 @@ class FixedGate(Gate):
         assert 1 <= num_tasks <= num_experts
 
     def route(
-        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+        self,
+        hidden_TH: Tensor,
+        task_B: Tensor | None,
+        padding_T: Tensor | None,
+        counts: TokenCounts | None,
     ) -> Routing:
         task_B = checked_tasks(task_B, self.num_tasks, padding_T)
-        return Routing(tasks_of_tokens(task_B, len(hidden_TH)), hidden_TH.new_ones(len(hidden_TH)), uniform_gate=1.0)
+        return Routing(
+            tasks_of_tokens(task_B, len(hidden_TH)),
+            hidden_TH.new_ones(len(hidden_TH)),
+            uniform_gate=1.0,
+        )
 
 
 class SwitchGate(Gate):
@@ -278,7 +316,11 @@ class SwitchGate(Gate):
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
     def route(
-        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+        self,
+        hidden_TH: Tensor,
+        task_B: Tensor | None,
+        padding_T: Tensor | None,
+        counts: TokenCounts | None,
     ) -> Routing:
         """Return the most probable expert, with the balance loss `N · Σ_e f_e · P_e`.
 
@@ -300,10 +342,17 @@ def base_gates(model: nn.Module) -> list[BaseGate]:
 
 
 # The gates that every system has. A system with its own gate adds it when it plans its experts.
-GATES: Mapping[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate, "fixed": FixedGate}
+GATES: Mapping[str, type[Gate]] = {
+    "base": BaseGate,
+    "task": TaskGate,
+    "switch": SwitchGate,
+    "fixed": FixedGate,
+}
 
 
-def build_gate(kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, **settings: Any) -> Gate:
+def build_gate(
+    kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, **settings: Any
+) -> Gate:
     """Return a gate by name or class; `settings` are further arguments."""
     gate = GATES[kind] if isinstance(kind, str) else kind
     return gate(num_experts, hidden_size, num_tasks, **settings)

@@ -40,7 +40,9 @@ class MoELayer(nn.Module):
         assert combine in COMBINES and gate.num_experts == experts.num_experts
         self.gate = gate
         self.experts = experts
-        self.blend = nn.Parameter(torch.zeros(())) if combine == "preserving" and gate.is_learned else None
+        self.blend = (
+            nn.Parameter(torch.zeros(())) if combine == "preserving" and gate.is_learned else None
+        )
         self.last_balance_loss: Tensor | None = None
         self.load = ExpertLoad(gate.num_experts, gate.num_tasks)
         self.idle = False
@@ -73,7 +75,9 @@ class MoELayer(nn.Module):
         self.last_balance_loss = routing.balance_loss
         self.load.record(routing.expert_T, task_B)
         branch_TH = branch_input.reshape(-1, width)
-        rows_SH, plan = self.dispatcher.dispatch(branch_TH, routing.expert_T, routing.max_rows, routing.arriving_PE)
+        rows_SH, plan = self.dispatcher.dispatch(
+            branch_TH, routing.expert_T, routing.max_rows, routing.arriving_PE
+        )
         rows_SH = self.experts(rows_SH, plan.offsets_N, plan.max_rows, plan.host_offsets_N)
         scale_T = routing.gate_T
         if self.blend is not None:

@@ -49,7 +49,10 @@ class AdapterMixture(nn.Module):
     """The adapters of a block: a single adapter in stage 1, all parts in stage 2."""
 
     def __init__(
-        self, adapters: AdapterBank | None, gate: MixtureGate | None, target_adapter: TargetAdapter | None
+        self,
+        adapters: AdapterBank | None,
+        gate: MixtureGate | None,
+        target_adapter: TargetAdapter | None,
     ) -> None:
         super().__init__()
         assert gate is None or (adapters is not None and len(gate.weight) == adapters.num_members)
@@ -59,7 +62,9 @@ class AdapterMixture(nn.Module):
         self.seen = None if gate is None else MixtureWeights(len(gate.weight))
 
 
-def layer_similarity(cosines: Tensor, weights: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+def layer_similarity(
+    cosines: Tensor, weights: Tensor, padding_mask: Tensor | None = None
+) -> Tensor:
     """Return a layer's 1/K Σ_k w_k cos(H_o, E_k) (equation 5), the mean over tokens.
 
     `cosines` are (L, B, K), `weights` (K,) or (B, K), `padding_mask` is True at padding, (B, L). The result is a

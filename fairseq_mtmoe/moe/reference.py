@@ -1,6 +1,5 @@
 """Slow reference of expert layers, token by token, for tests."""
 
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,7 +19,11 @@ def slow_forward(
     """Compute `layer(...)` without the experts' dropout."""
     width = hidden.shape[-1]
     hidden_TH, branch_TH = hidden.reshape(-1, width), branch_input.reshape(-1, width)
-    tasks = [None] * len(hidden_TH) if task_ids is None else task_ids.expand(hidden.shape[:-1]).reshape(-1).tolist()
+    tasks = (
+        [None] * len(hidden_TH)
+        if task_ids is None
+        else task_ids.expand(hidden.shape[:-1]).reshape(-1).tolist()
+    )
     real = list(range(len(hidden_TH)))
     if padding_mask is not None:
         padding = padding_mask.reshape(-1).tolist()
@@ -32,7 +35,9 @@ def slow_forward(
     outputs = [torch.zeros_like(row) for row in branch_TH]
     for token in real:
         scale = _scale(layer, logits[token], experts[token])
-        outputs[token] = (scale * expert_output(layer, experts[token], branch_TH[token])).to(branch_TH.dtype)
+        outputs[token] = (scale * expert_output(layer, experts[token], branch_TH[token])).to(
+            branch_TH.dtype
+        )
     return torch.stack(outputs).view_as(branch_input) if outputs else branch_input.clone()
 
 
@@ -50,7 +55,9 @@ def _logits(layer: MoELayer, hidden_H: Tensor, task: int | None) -> Tensor:
     return torch.stack([(hidden_H.float() * row_H.float()).sum() for row_H in weight_NH])
 
 
-def _choose(layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, padding_T: Tensor | None) -> dict[int, int]:
+def _choose(
+    layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, padding_T: Tensor | None
+) -> dict[int, int]:
     gate = layer.gate
     if not isinstance(gate, BaseGate) or not logits:
         return {token: int(row_N.argmax()) for token, row_N in logits.items()}
@@ -58,7 +65,9 @@ def _choose(layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, paddi
     mode = "balanced" if layer.training else gate.evaluation
     if mode == "balanced":
         scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()
-        expert_T = assigned(scores_TN, padding_T, gate.prices.mean if has_prices else None)[0].tolist()
+        expert_T = assigned(scores_TN, padding_T, gate.prices.mean if has_prices else None)[
+            0
+        ].tolist()
         return {token: expert_T[token] for token in logits}
     price_N = gate.prices.mean * (mode == "prices")
     return {token: int((row_N - price_N).argmax()) for token, row_N in logits.items()}

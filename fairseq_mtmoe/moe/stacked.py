@@ -31,11 +31,15 @@ class StackedBank(nn.Module):
 
 
 @torch.no_grad()
-def draw_linear_(weight_OI: Tensor, bias_O: Tensor | None = None, generator: torch.Generator | None = None) -> None:
+def draw_linear_(
+    weight_OI: Tensor, bias_O: Tensor | None = None, generator: torch.Generator | None = None
+) -> None:
     """Initialize a linear map as `nn.Linear` does, uniform within ±1/√I."""
     bound = 1 / math.sqrt(weight_OI.shape[1])
     for values in (weight_OI,) if bias_O is None else (weight_OI, bias_O):
         if generator is None or is_on_cpu(values):
             values.uniform_(-bound, bound, generator=generator)
         elif not values.is_meta:  # the same numbers on every device
-            values.copy_(torch.empty_like(values, device="cpu").uniform_(-bound, bound, generator=generator))
+            values.copy_(
+                torch.empty_like(values, device="cpu").uniform_(-bound, bound, generator=generator)
+            )

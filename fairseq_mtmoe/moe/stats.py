@@ -31,7 +31,9 @@ class ExpertLoad:
             task_T = tasks_of_tokens(task_B, len(expert_T))
         row_T = task_T.masked_fill(expert_T == num_experts, 0)
         added = self.counts.new_zeros(num_tasks, num_experts + 1, device=expert_T.device)
-        added.view(-1).scatter_add_(0, row_T * (num_experts + 1) + expert_T, torch.ones_like(expert_T))
+        added.view(-1).scatter_add_(
+            0, row_T * (num_experts + 1) + expert_T, torch.ones_like(expert_T)
+        )
         self.counts = self.counts.to(added.device) + added[:, :num_experts]
 
 
@@ -50,7 +52,9 @@ class MixtureWeights:
         """Add the weights of a pass, (K,), or of its sentences, (B, K), if enabled."""
         if self.enabled:
             rows = weights.detach().float().view(-1, weights.shape[-1])
-            self.sums = self.sums.to(rows.device) + torch.cat([rows.sum(0), rows.new_full((1,), len(rows))])
+            self.sums = self.sums.to(rows.device) + torch.cat(
+                [rows.sum(0), rows.new_full((1,), len(rows))]
+            )
 
     def mean(self) -> Tensor:
         """Return the mean weights, (K,), float32; NaN if nothing was recorded."""

@@ -27,7 +27,8 @@ class MultitaskConfig(FairseqDataclass):
     finetune_from_model: Optional[str] = option(II("checkpoint.finetune_from_model"), None)
 
     virtual_epoch_size: Optional[int] = option(
-        None, "number of examples (sentences) in an epoch, at most one pass over the data (default: one pass)"
+        None,
+        "number of examples (sentences) in an epoch, at most one pass over the data (default: one pass)",
     )
 
 
@@ -41,12 +42,16 @@ class SamplingConfig(MultitaskConfig):
         "uniform-then-natural, or uncertainty (draw equally many candidates of each, and train on those that the model "
         "is most uncertain of)",
     )
-    sampling_temperature: float = option(1.5, "T of --sampling-method temperature, and where heating starts")
+    sampling_temperature: float = option(
+        1.5, "T of --sampling-method temperature, and where heating starts"
+    )
     heating_coefficient: float = option(
-        0.0, "k of temperature heating: epoch e, counted from 0, has the temperature T·sqrt(1 + k·e/C)"
+        0.0,
+        "k of temperature heating: epoch e, counted from 0, has the temperature T·sqrt(1 + k·e/C)",
     )
     heating_epochs: Optional[int] = option(
-        None, "C of temperature heating (default: --max-epoch when the run begins; raising it later changes nothing)"
+        None,
+        "C of temperature heating (default: --max-epoch when the run begins; raising it later changes nothing)",
     )
     heating_updates: Optional[int] = option(
         None,
@@ -54,5 +59,6 @@ class SamplingConfig(MultitaskConfig):
         "epoch longer than C/20 is drawn in parts of C/20 updates, each with its own temperature",
     )
     natural_from_epoch: Optional[int] = option(
-        None, "first epoch (or virtual epoch) that uniform-then-natural samples by size; earlier ones are uniform"
+        None,
+        "first epoch (or virtual epoch) that uniform-then-natural samples by size; earlier ones are uniform",
     )

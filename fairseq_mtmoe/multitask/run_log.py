@@ -21,8 +21,15 @@ SAME_NAME = (
     *("loss", "nll_loss", "lr", "gnorm", "wps", "ups", "wpb", "bsz", "clip"),
     *("loss_scale", "gb_free", "padding", "expert_comm_ms"),
 )
-FIGURES = {**{name: name for name in SAME_NAME}, "nonfinite_updates": "skipped"}  # fairseq's names of figures to ours
-TOTALS = ("skipped", "loss_scale", "gb_free")  # logged by their last value, all others by their mean
+FIGURES = {
+    **{name: name for name in SAME_NAME},
+    "nonfinite_updates": "skipped",
+}  # fairseq's names of figures to ours
+TOTALS = (
+    "skipped",
+    "loss_scale",
+    "gb_free",
+)  # logged by their last value, all others by their mean
 LINES = 1000  # events `train` per e-fold of updates, so that logs of long runs stay short
 
 
@@ -76,7 +83,9 @@ class TrainingRecord:
     """Training figures since the run log's last line, and the tokens of the whole run."""
 
     def __init__(self) -> None:
-        self.tokens: int | None = 0  # target tokens of all ranks; None if the run's checkpoint lacks the number
+        self.tokens: int | None = (
+            0  # target tokens of all ranks; None if the run's checkpoint lacks the number
+        )
         self._written = 0
         self._since: list[dict[str, float]] = []
 
@@ -87,7 +96,9 @@ class TrainingRecord:
 
     def add(self, update: int, figures: Mapping[str, Any]) -> dict[str, float] | None:
         """Return the figures to write after an update, or None to average them later."""
-        numbers = {ours: figures[name] for name, ours in FIGURES.items() if _is_number(figures.get(name))}
+        numbers = {
+            ours: figures[name] for name, ours in FIGURES.items() if _is_number(figures.get(name))
+        }
         self._since.append({name: float(value) for name, value in numbers.items()})
         if update - self._written < update // LINES:
             return None

@@ -19,7 +19,13 @@ from fairseq.logging import metrics
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES, DROPOUT_PASS, INDEX, PASSES, Candidates
+from fairseq_mtmoe.multitask.mixtures.candidates import (
+    CANDIDATES,
+    DROPOUT_PASS,
+    INDEX,
+    PASSES,
+    Candidates,
+)
 from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Item
 from fairseq_mtmoe.multitask.sampling.candidates import most_uncertain
 from fairseq_mtmoe.multitask.sampling.permutation import derive_key
@@ -52,7 +58,9 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Se
         with _dropout(model, seed=derive_key(update, task, example[INDEX]) >> 1):
             passes.append(measure(sample[DROPOUT_PASS], model, True))
     model.train()
-    columns = [torch.cat([column.double() for column in columns]) for columns in zip(*passes, strict=True)]
+    columns = [
+        torch.cat([column.double() for column in columns]) for columns in zip(*passes, strict=True)
+    ]
     number_E, entropy_E, most_E = torch.stack(columns).cpu().numpy()  # one host synchronisation
     entropy_C, most_C = np.zeros((2, len(candidates.items)))
     entropy_C[number_E.astype(int)], most_C[number_E.astype(int)] = entropy_E, most_E
@@ -74,7 +82,11 @@ def _dropout(model: nn.Module, seed: int) -> Iterator[None]:
 
 
 REPORT_EVERY = 50  # updates; also at every validation and save
-DRAWN, TRAINED, ENTROPY = SUMS = ("candidates", "trained", "relative_entropy")  # by task, in a logging output
+DRAWN, TRAINED, ENTROPY = SUMS = (
+    "candidates",
+    "trained",
+    "relative_entropy",
+)  # by task, in a logging output
 
 
 class SelectionRecord:
@@ -85,7 +97,9 @@ class SelectionRecord:
         self._keys = [f"{name}_{figure}" for figure in SUMS for name in sizes]
         self._seen = [np.zeros(size, dtype=bool) for size in sizes.values()]
         self._chosen: list[tuple[int, int]] = []  # by this rank for the current step
-        self._ungathered: list[tuple[int, int]] = []  # by this rank in completed updates, unknown to other ranks
+        self._ungathered: list[
+            tuple[int, int]
+        ] = []  # by this rank in completed updates, unknown to other ranks
         self._sums = np.zeros((len(SUMS), len(sizes)))
         self._updates = 0  # number of updates in the sums
 
@@ -110,7 +124,9 @@ class SelectionRecord:
 
     def add(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Add an update's sums of all ranks; log each task's share of the examples."""
-        sums = np.array([sum(log.get(key, 0) for log in logging_outputs) for key in self._keys]).reshape(len(SUMS), -1)
+        sums = np.array(
+            [sum(log.get(key, 0) for log in logging_outputs) for key in self._keys]
+        ).reshape(len(SUMS), -1)
         self._sums += sums
         self._updates += 1
         self._ungathered += self._chosen
@@ -125,7 +141,9 @@ class SelectionRecord:
         if not self._updates:
             return None
         self.gather()
-        drawn, trained, entropy = (dict(zip(self.names, row.tolist(), strict=True)) for row in self._sums)
+        drawn, trained, entropy = (
+            dict(zip(self.names, row.tolist(), strict=True)) for row in self._sums
+        )
         seen = [int(flags.sum()) for flags in self._seen]
         share = sum(seen) / sum(map(len, self._seen))
         metrics.log_scalar("share_of_data", share, weight=0, priority=901, round=4)
@@ -133,7 +151,10 @@ class SelectionRecord:
             "updates": self._updates,
             DRAWN: {name: int(count) for name, count in drawn.items()},
             TRAINED: {name: int(count) for name, count in trained.items()},
-            ENTROPY: {name: total / drawn[name] if drawn[name] else None for name, total in entropy.items()},
+            ENTROPY: {
+                name: total / drawn[name] if drawn[name] else None
+                for name, total in entropy.items()
+            },
             "distinct": dict(zip(self.names, seen, strict=True)),
             "share_of_data": share,
         }
@@ -155,7 +176,12 @@ class SelectionRecord:
             name: {"size": len(flags), "bits": torch.from_numpy(np.packbits(flags))}
             for name, flags in zip(self.names, self._seen, strict=True)
         }
-        return {"seen": seen, "names": self.names, "sums": self._sums.tolist(), "updates": self._updates}
+        return {
+            "seen": seen,
+            "names": self.names,
+            "sums": self._sums.tolist(),
+            "updates": self._updates,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a checkpoint's state; a task whose number of examples changed restarts."""

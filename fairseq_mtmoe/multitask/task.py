@@ -28,7 +28,13 @@ from fairseq_mtmoe.multitask.mixtures.training import PADDING, TrainingMixture
 from fairseq_mtmoe.multitask.sampling.plan import SamplingPlan
 from fairseq_mtmoe.multitask.selection import REPORT_EVERY, Selection, SelectionRecord
 from fairseq_mtmoe.multitask.task_sampling import announce, announce_part, moved, refuse_too_long
-from fairseq_mtmoe.multitask.validation import GateMovement, Group, add_task_sums, log_groups, plain_numbers
+from fairseq_mtmoe.multitask.validation import (
+    GateMovement,
+    Group,
+    add_task_sums,
+    log_groups,
+    plain_numbers,
+)
 from fairseq_mtmoe.report.routing import unmoved
 from fairseq_mtmoe.report.run_log import FILE_NAME
 from fairseq_mtmoe.slots.slot import unwrapped
@@ -54,7 +60,11 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         """
         self.task_names = list(task_names)
         self.run_log = run_log.TrainingRunLog(os.path.join(self.args.save_dir, FILE_NAME))
-        self.stopwatch, self.record, self.movement = run_log.Stopwatch(), run_log.TrainingRecord(), GateMovement()
+        self.stopwatch, self.record, self.movement = (
+            run_log.Stopwatch(),
+            run_log.TrainingRecord(),
+            GateMovement(),
+        )
         self.num_updates = 0  # set by the trainer before each epoch
         self._run: dict[str, Any] = {"options": {}}  # options and model size, see `begins`
         self._device = torch.device("cpu")
@@ -64,7 +74,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         self._model_names: list[str] | None = None
         self._evaluated_split = ""
         self._epoch = 1
-        self._parts_ahead: list[tuple[int, int, int]] = []  # not yet logged: epoch, number, updates before
+        self._parts_ahead: list[
+            tuple[int, int, int]
+        ] = []  # not yet logged: epoch, number, updates before
 
     @property
     @abstractmethod
@@ -144,7 +156,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         described: what the name is, for the error.
         """
         if name not in self.task_names:
-            raise_invalid(described, f"one of the model's tasks {shortened(self.task_names, name)}", name)
+            raise_invalid(
+                described, f"one of the model's tasks {shortened(self.task_names, name)}", name
+            )
         return self.task_names.index(name)
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
@@ -188,7 +202,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
             per_update = num_shards * freqs[min(epoch, len(freqs)) - 1]
             batches, too_long = dataset.epoch_batches(max_positions, *limits, per_update)
             if not batches:
-                refuse_too_long(int(dataset.num_tokens_vec(too_long).min()), max_tokens, max_positions)
+                refuse_too_long(
+                    int(dataset.num_tokens_vec(too_long).min()), max_tokens, max_positions
+                )
             # Logs the examples that are skipped, or raises.
             self.filter_indices_by_size(too_long, dataset, max_positions, ignore_invalid_inputs)
             return batches
@@ -208,7 +224,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         training_model(unwrapped(model)).expect_weights()
         dataset: TrainingMixture = self.datasets[self._train_subset]
         announce(self.run_log, dataset, epoch, self._described_run, self.shown_name)
-        self._parts_ahead = [(epoch, number, part.update) for number, part in enumerate(dataset.plan.parts(epoch))]
+        self._parts_ahead = [
+            (epoch, number, part.update) for number, part in enumerate(dataset.plan.parts(epoch))
+        ]
         self._announce_parts(self.num_updates)
 
     def _announce_parts(self, update: int) -> None:
@@ -231,14 +249,18 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         sample = self._dummy_batch(sample, model) if ignore_grad else sample
         chosen = None
         if CANDIDATES in sample:
-            with torch.autocast(next(model.parameters()).device.type, enabled=isinstance(optimizer, AMPOptimizer)):
+            with torch.autocast(
+                next(model.parameters()).device.type, enabled=isinstance(optimizer, AMPOptimizer)
+            ):
                 chosen = self.choose(sample, unwrapped(model), criterion, update_num)
             sample = moved(self.datasets[self._train_subset].chosen_batch(chosen.items), model)
         sample = self.for_models(sample, [model])
         if not ignore_grad and PADDING in sample:
             padded, positions = sample[PADDING]
             metrics.log_scalar("padding", padded / positions, positions, priority=185, round=4)
-        result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
+        result = super().train_step(
+            sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs
+        )
         if chosen is not None:
             self._update = update_num + 1
             result[2].update(self._record.note(chosen, counts=not ignore_grad))
@@ -251,11 +273,17 @@ class Multitask(TrainingTask, FairseqTask, ABC):
             return sample
         return moved(dataset.collater([dataset[0]]), model)
 
-    def choose(self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int) -> Selection:
+    def choose(
+        self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int
+    ) -> Selection:
         """Return the most uncertain of a batch's candidates."""
 
-        def measure(batch: dict[str, Any], model: nn.Module, under_dropout: bool) -> tuple[Tensor, Tensor, Tensor]:
-            return self.uncertainties(self.for_models(batch, [model]), model, criterion, under_dropout)
+        def measure(
+            batch: dict[str, Any], model: nn.Module, under_dropout: bool
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            return self.uncertainties(
+                self.for_models(batch, [model]), model, criterion, under_dropout
+            )
 
         return selection.choose(sample, model, measure, update)
 
@@ -263,7 +291,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     def _record(self) -> SelectionRecord:
         if self._selection is None:
             plan = self.datasets[self._train_subset].plan
-            self._selection = SelectionRecord(dict(zip(map(self.shown_name, plan.names), plan.sizes, strict=True)))
+            self._selection = SelectionRecord(
+                dict(zip(map(self.shown_name, plan.names), plan.sizes, strict=True))
+            )
             if self._saved_selection is not None:
                 self._selection.restore(self._saved_selection)
         return self._selection
@@ -316,7 +346,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """Reduce as fairseq does; a validation also logs figures of tasks and groups."""
-        logging_outputs = [plain_numbers(log) for log in logging_outputs]  # saves a host synchronisation per number
+        logging_outputs = [
+            plain_numbers(log) for log in logging_outputs
+        ]  # saves a host synchronisation per number
         if any(log.get("sample_size", 1) for log in logging_outputs):  # 0: no example has a target
             super().reduce_metrics(logging_outputs, criterion)
         if self.stopwatch.is_running:
@@ -352,16 +384,22 @@ class Multitask(TrainingTask, FairseqTask, ABC):
 
     def sparsified(self, update: int, num_experts: int, model: nn.Module) -> None:
         """Write the event `sparsified`."""
-        self.run_log.write("sparsified", update=update, num_experts=num_experts, **model_size(model))
+        self.run_log.write(
+            "sparsified", update=update, num_experts=num_experts, **model_size(model)
+        )
 
     def ended(self) -> None:
         """Warn of gates that have hardly learned."""
         still_gates = unmoved(list(self.movement.latest))
         if still_gates and run_log.is_first_process():
-            reasons = "; ".join(f"{reason} in {', '.join(layers)}" for reason, layers in still_gates.items())
+            reasons = "; ".join(
+                f"{reason} in {', '.join(layers)}" for reason, layers in still_gates.items()
+            )
             logger.warning(f"gates have hardly learned: {reasons} (--gate-lr-factor)")
 
-    def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
+    def expert_comm(
+        self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]
+    ) -> None:
         """Write the event `expert_comm`."""
         self.run_log.write("expert_comm", update=update, updates=updates, layers=layers)
 
@@ -385,7 +423,11 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         metric = self._run["options"].get("best_checkpoint_metric")
         if metric is not None and metric not in stats:
             raise_invalid("--best-checkpoint-metric", f"one of {shortened(stats, metric)}", metric)
-        position = {"epoch": self._epoch, "update": stats["num_updates"], "subset": self._evaluated_split}
+        position = {
+            "epoch": self._epoch,
+            "update": stats["num_updates"],
+            "subset": self._evaluated_split,
+        }
         tasks = [name for name in self.validated_tasks if f"{name}_loss" in meters]
         names = [group.name for group in self.groups()] if tasks else []
         groups = [name for name in names if name in meters or f"{name}_loss" in meters]
@@ -393,13 +435,18 @@ class Multitask(TrainingTask, FairseqTask, ABC):
             self.tasks_event_key: {name: self.figures(meters, name) for name in tasks},
             self.groups_event_key: {name: self.figures(meters, name) for name in groups},
         }
-        self.run_log.write("valid", **position, **self._so_far(), **figures, all=self.figures(meters, None))
+        self.run_log.write(
+            "valid", **position, **self._so_far(), **figures, all=self.figures(meters, None)
+        )
         if layers := validation.expert_counts(model):
             self.run_log.write("experts", **position, task_names=self.task_names, layers=layers)
             stats.update(validation.expert_figures(layers, self.task_names))
         if gates := self.movement.figures(model):
             self.run_log.write("gates", **position, since=self.movement.since, layers=gates)
-        weights, event = validation.mixture_weights(model), training_model(unwrapped(model)).gates_event
+        weights, event = (
+            validation.mixture_weights(model),
+            training_model(unwrapped(model)).gates_event,
+        )
         if weights and event is not None:
             name, fields = event
             self.run_log.write(name, **position, **fields, layers=weights)

@@ -22,8 +22,12 @@ logger = logging.getLogger(__name__)
 
 def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
     """Return the sampling plan of the options; options that a task lacks are defaults."""
-    options: dict[str, Any] = {field.name: getattr(args, field.name, field.default) for field in fields(Schedule)}
-    durations = [name for name in ("heating_epochs", "heating_updates") if options[name] is not None]
+    options: dict[str, Any] = {
+        field.name: getattr(args, field.name, field.default) for field in fields(Schedule)
+    }
+    durations = [
+        name for name in ("heating_epochs", "heating_updates") if options[name] is not None
+    ]
     if durations and options["sampling_method"] == UNCERTAINTY:
         raise UserError(
             f"`{flag(durations[0])}` must be left out with `--sampling-method {UNCERTAINTY}`: the model "
@@ -35,8 +39,12 @@ def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
         for key in loader.keys:
             if key not in weights:
                 raise_invalid("--sampling-weights", f"a dictionary with {key}", weights)
-    options["sampling_weights"] = tuple(float(weights[key]) for key in loader.keys) if weights else None
-    return SamplingPlan(loader.shard_sizes, Schedule(**options), args.seed, loader.keys, bool(durations))
+    options["sampling_weights"] = (
+        tuple(float(weights[key]) for key in loader.keys) if weights else None
+    )
+    return SamplingPlan(
+        loader.shard_sizes, Schedule(**options), args.seed, loader.keys, bool(durations)
+    )
 
 
 def announce(
@@ -62,11 +70,18 @@ def announce(
         )
     options = options_of(schedule, names)
     del options["virtual_data_size"], options["sampling_weights"]
-    run_log.write("run", sizes=dict(zip(names, plan.sizes, strict=True)), **about, **options, seed=plan.seed)
+    run_log.write(
+        "run", sizes=dict(zip(names, plan.sizes, strict=True)), **about, **options, seed=plan.seed
+    )
 
 
 def announce_part(
-    run_log: TrainingRunLog, plan: SamplingPlan, epoch: int, part: int, updates: int, shown_name: Callable[[str], str]
+    run_log: TrainingRunLog,
+    plan: SamplingPlan,
+    epoch: int,
+    part: int,
+    updates: int,
+    shown_name: Callable[[str], str],
 ) -> None:
     """Log how a part of an epoch, which begins after `updates` updates, is sampled."""
     names = [shown_name(key) for key in plan.names]
@@ -77,7 +92,9 @@ def announce_part(
     drawn = {"temperature": temperature, "probabilities": shares, "of_candidates": of_candidates}
     run_log.write("sampling", **position, **drawn)
     if of_candidates:
-        logger.info(f"epoch {epoch}: equally many candidates of each task; the most uncertain ones train")
+        logger.info(
+            f"epoch {epoch}: equally many candidates of each task; the most uncertain ones train"
+        )
         return  # each update logs the tasks' shares
     shown = ", ".join(f"{name} {share:.4f}" for name, share in shares.items())
     heat = "" if temperature is None else f" temperature {temperature},"
@@ -92,7 +109,11 @@ def announce_part(
 def refuse_too_long(shortest: int, max_tokens: int | None, max_positions: Any) -> NoReturn:
     """Raise the `UserError` of an epoch whose examples are all too long; `shortest`: tokens of the shortest one."""
     if max_tokens is not None and shortest > max_tokens:
-        raise_invalid("--max-tokens", f"at least {shortest}, the length of the shortest training example", max_tokens)
+        raise_invalid(
+            "--max-tokens",
+            f"at least {shortest}, the length of the shortest training example",
+            max_tokens,
+        )
     raise UserError(
         f"Training examples must have at most {max_positions} tokens, the limit of model and task, but the shortest of "
         f"the epoch has {shortest}."

@@ -43,13 +43,18 @@ def refuse_training_subset(options: Mapping[str, Any], train_subset: str) -> Non
     """
     subsets = options.get("valid_subset", "valid")
     if train_subset in subsets.split(",") and not options.get("disable_validation"):
-        raise_invalid("--valid-subset", f"other subsets than --train-subset {train_subset}", subsets)
+        raise_invalid(
+            "--valid-subset", f"other subsets than --train-subset {train_subset}", subsets
+        )
 
 
 def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str]) -> None:
     """Add the batch's sums under the name of `task`, and zeros under all others."""
     sums = {name: logging_output.get(name, logging_output.get("loss")) for name in SUMS}
-    zeros = {name: torch.zeros_like(value) if isinstance(value, Tensor) else 0 for name, value in sums.items()}
+    zeros = {
+        name: torch.zeros_like(value) if isinstance(value, Tensor) else 0
+        for name, value in sums.items()
+    }
     for other in tasks:
         for name, value in (sums if other == task else zeros).items():
             logging_output[f"{other}_{name}"] = value
@@ -59,7 +64,10 @@ def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Gr
     """Log each group's loss, nll_loss (base 2) and ppl over all tokens of its tasks."""
     for group in groups:
         sums = {
-            name: sum(log.get(f"{task}_{name}", 0) for log in logging_outputs for task in group.tasks) for name in SUMS
+            name: sum(
+                log.get(f"{task}_{name}", 0) for log in logging_outputs for task in group.tasks
+            )
+            for name in SUMS
         }
         if not sums["sample_size"] or not sums["ntokens"]:
             continue
@@ -68,7 +76,9 @@ def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Gr
         key = f"{group.name}_nll_loss"
         metrics.log_scalar(f"{group.name}_loss", loss, sums["sample_size"], priority=1000, round=3)
         metrics.log_scalar(key, nll_loss, sums["ntokens"], priority=1000, round=3)
-        metrics.log_derived(f"{group.name}_ppl", lambda meters, key=key: utils.get_perplexity(meters[key].avg), 1000)
+        metrics.log_derived(
+            f"{group.name}_ppl", lambda meters, key=key: utils.get_perplexity(meters[key].avg), 1000
+        )
 
 
 def plain_numbers(log: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +105,9 @@ def group_values(meters: Mapping[str, Any], prefix: str) -> dict[str, float]:
 def _mixtures(model: nn.Module) -> dict[str, MixtureWeights]:
     """Return the records of source weights by the dotted paths of their blocks."""
     blocks = adapter_blocks(model)
-    return {path: block.mixture.seen for path, block in blocks.items() if block.mixture.seen is not None}
+    return {
+        path: block.mixture.seen for path, block in blocks.items() if block.mixture.seen is not None
+    }
 
 
 def _records(model: nn.Module) -> list[Any]:
@@ -149,7 +161,9 @@ def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
     return weights
 
 
-def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Sequence[str]) -> dict[str, float]:
+def expert_figures(
+    layers: Mapping[str, Sequence[Sequence[int]]], task_names: Sequence[str]
+) -> dict[str, float]:
     """Return TensorBoard's `expert_entropy/LAYER` or `/TASK`, and `experts_used/LAYER`.
 
     Entropies are fractions of their maximum: a layer's is the mean over tasks, a task's the mean over layers.
@@ -183,7 +197,9 @@ class GateMovement:
         )  # figures of the last validations, by layer
         self.enabled = True  # off while a validation translates
         self._start: dict[str, Tensor] = {}
-        self._counts: dict[str, Tensor] = {}  # by layer: tokens whose expert changed, and all tokens
+        self._counts: dict[
+            str, Tensor
+        ] = {}  # by layer: tokens whose expert changed, and all tokens
         self._hooks: list[RemovableHandle] = []
 
     def begin(self, model: nn.Module, update: int) -> None:
@@ -221,7 +237,10 @@ class GateMovement:
         hidden_TH, task_B, padding_T, *_ = inputs
         with torch.autocast(hidden_TH.device.type, enabled=False):
             weights = (self._start[path], gate.weight)
-            experts = [gate.scores(weight, hidden_TH.float(), task_B, padding_T).argmax(1) for weight in weights]
+            experts = [
+                gate.scores(weight, hidden_TH.float(), task_B, padding_T).argmax(1)
+                for weight in weights
+            ]
         then_T, now_T = experts
         real_T = routing.expert_T < gate.num_experts
         self._counts[path] += torch.stack([(then_T != now_T) & real_T, real_T]).sum(1)
@@ -238,7 +257,10 @@ class GateMovement:
             if path in self._counts:
                 start, now = self._start[path].float(), layer.gate.weight.detach().float()
                 changed, tokens = _summed(self._counts[path]).tolist()
-                figures |= {"moved": float((now - start).norm() / start.norm()), "changed": changed / max(tokens, 1)}
+                figures |= {
+                    "moved": float((now - start).norm() / start.norm()),
+                    "changed": changed / max(tokens, 1),
+                }
             layers[path] = figures
         self.rest()
         self.latest.append(layers)
@@ -246,7 +268,10 @@ class GateMovement:
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {"since": self.since, "start": {path: weight.cpu() for path, weight in self._start.items()}}
+        return {
+            "since": self.since,
+            "start": {path: weight.cpu() for path, weight in self._start.items()},
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a checkpoint's state."""
@@ -254,4 +279,8 @@ class GateMovement:
 
 
 def _learned(model: nn.Module) -> dict[str, MoELayer]:
-    return {path: layer for path, layer in expert_layers(unwrapped(model)).items() if layer.gate.is_learned}
+    return {
+        path: layer
+        for path, layer in expert_layers(unwrapped(model)).items()
+        if layer.gate.is_learned
+    }

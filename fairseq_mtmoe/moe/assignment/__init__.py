@@ -65,6 +65,10 @@ def assigned(
 
 
 @assigned.register_fake
-def _(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _(
+    scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     num_tokens, num_experts = scores_TN.shape
-    return scores_TN.new_empty(num_tokens, dtype=torch.long), scores_TN.new_empty(num_experts, dtype=torch.float32)
+    return scores_TN.new_empty(num_tokens, dtype=torch.long), scores_TN.new_empty(
+        num_experts, dtype=torch.float32
+    )

@@ -103,9 +103,15 @@ class RunningPrices(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._known = self._pending = None
         loaded = [state_dict.get(prefix + name) for name in names]
-        if all(torch.is_tensor(value) and is_on_cpu(value) for value in loaded):  # a GPU would be synchronised
-            self._known = bool(self.weight > 0 and self.total.isfinite().all() and self.weight.isfinite())
-            if not self._known:  # damaged prices would route everything to one expert, and never recover
+        if all(
+            torch.is_tensor(value) and is_on_cpu(value) for value in loaded
+        ):  # a GPU would be synchronised
+            self._known = bool(
+                self.weight > 0 and self.total.isfinite().all() and self.weight.isfinite()
+            )
+            if (
+                not self._known
+            ):  # damaged prices would route everything to one expert, and never recover
                 self.total.zero_()
                 self.weight.zero_()
 

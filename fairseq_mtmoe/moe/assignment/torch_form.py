@@ -16,7 +16,9 @@ from torch.nn import functional as F
 # an earlier step may have been of other languages.
 WARMEST, COLDEST, STEPS = 0.25, 0.002, 6
 TEMPERATURES = tuple(WARMEST * (COLDEST / WARMEST) ** (step / (STEPS - 1)) for step in range(STEPS))
-LONGEST_STEP = 4.0  # in temperatures: longer steps are cut, since the smooth demand is only a local model
+LONGEST_STEP = (
+    4.0  # in temperatures: longer steps are cut, since the smooth demand is only a local model
+)
 ROUNDS = 3  # of moving surplus tokens
 RIDGE = 0.01  # of an expert's demand
 LEVEL = 100.0  # in ridges: keeps the mean of the prices
@@ -32,7 +34,9 @@ class Assignment(NamedTuple):
 
 
 @torch.no_grad()
-def torch_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
+def torch_assignment(
+    scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
+) -> Assignment:
     """Compute `priced_assignment` without a bound on the gap.
 
     N is at least 2, T at least 1. `padding_T` is True at padding, whose expert is N. `start_N` are prices of an earlier
@@ -40,12 +44,18 @@ def torch_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N
     """
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
-    real_T = scores_TN.new_ones(num_tokens, dtype=torch.float32) if padding_T is None else (~padding_T).float()
+    real_T = (
+        scores_TN.new_ones(num_tokens, dtype=torch.float32)
+        if padding_T is None
+        else (~padding_T).float()
+    )
     number = real_T.sum()
     count = number.clamp(min=1)
     with torch.autocast(scores_TN.device.type, enabled=False):
         scaled_TN, size = _scaled(scores_TN.float(), real_T, count)
-        start_N = torch.zeros(num_experts, device=scores_TN.device) if start_N is None else start_N / size
+        start_N = (
+            torch.zeros(num_experts, device=scores_TN.device) if start_N is None else start_N / size
+        )
         prices_N = _prices(scaled_TN, None if padding_T is None else real_T, count, start_N)
     value_TN = scaled_TN - prices_N
     best_T, expert_T = value_TN.max(1)
@@ -60,7 +70,10 @@ def torch_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N
 def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Return scaled scores, from 0 down to -1 on average per token, and the scale."""
     odd_TN = ~(scores_TN.abs() < torch.inf)  # NaN too
-    low, high = scores_TN.masked_fill(odd_TN, torch.inf).amin(), scores_TN.masked_fill(odd_TN, -torch.inf).amax()
+    low, high = (
+        scores_TN.masked_fill(odd_TN, torch.inf).amin(),
+        scores_TN.masked_fill(odd_TN, -torch.inf).amax(),
+    )
     size = torch.maximum(low.abs(), high.abs())
     size = torch.where((size > 0) & (size < torch.inf), size, 1)
     # If no score is finite, `low` is +inf, and all scores count as equal.
@@ -84,12 +97,16 @@ def _prices(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: Te
     prices_1N = start_N.nan_to_num(0, 0, 0).unsqueeze(0)
     prices_1N = (prices_1N - prices_1N.mean()).clamp(-FARTHEST, FARTHEST).float()
     # Prices are defined only up to a constant: without the second term the system would be singular.
-    ridge_NN = torch.eye(num_experts, device=scores_TN.device) * (1 + RIDGE) + RIDGE * LEVEL / num_experts
+    ridge_NN = (
+        torch.eye(num_experts, device=scores_TN.device) * (1 + RIDGE) + RIDGE * LEVEL / num_experts
+    )
     weight_T1 = None if real_T is None else (real_T * (num_experts / count)).unsqueeze(1)
     for temperature in TEMPERATURES:
         demand_TN = (scores_TN - prices_1N).div_(temperature).softmax(1)
         if weight_T1 is None:
-            both_NN = torch.addmm(ridge_NN, demand_TN.t(), demand_TN, beta=0, alpha=num_experts / num_tokens)
+            both_NN = torch.addmm(
+                ridge_NN, demand_TN.t(), demand_TN, beta=0, alpha=num_experts / num_tokens
+            )
         else:
             both_NN = demand_TN.t() @ (demand_TN * weight_T1)
         demand_1N = both_NN.sum(0, keepdim=True).clamp_(min=SHUNNED)

@@ -13,7 +13,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.assignment.torch_form import ROUNDS, TEMPERATURES, Assignment, torch_assignment
+from fairseq_mtmoe.moe.assignment.torch_form import (
+    ROUNDS,
+    TEMPERATURES,
+    Assignment,
+    torch_assignment,
+)
 from fairseq_mtmoe.moe.device_kind import has_triton
 
 logger = logging.getLogger(__name__)
@@ -27,7 +32,9 @@ WARPS = 8
 TOLERANCE = 0.02  # of the trial's prices; errors of a wrong kernel are larger
 
 
-def assignment_on_gpu(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
+def assignment_on_gpu(
+    scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
+) -> Assignment:
     """Compute `torch_assignment` with the fewest launches."""
     num_tokens, num_experts = scores_TN.shape
     is_small = num_tokens <= MOST_TOKENS and num_experts <= MOST_EXPERTS
@@ -36,9 +43,13 @@ def assignment_on_gpu(scores_TN: Tensor, padding_T: Tensor | None = None, start_
     return torch_assignment(scores_TN, padding_T, start_N)
 
 
-def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
+def triton_assignment(
+    scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
+) -> Assignment:
     """Compute `torch_assignment` by Triton kernels; without a start, prices begin at 0."""
-    from fairseq_mtmoe.moe.assignment import triton_kernels as run  # on first use: Triton may be missing
+    from fairseq_mtmoe.moe.assignment import (
+        triton_kernels as run,
+    )  # on first use: Triton may be missing
 
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
@@ -64,7 +75,14 @@ def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_
     with torch.cuda.device_of(scores_TN):  # type: ignore[no-untyped-call]
         run.extremes[by_part](scores_TN, part, *size, tiles, **tile)
         run.spreads[by_part](
-            scores_TN, padding, below_TN, part, *size, tiles, HAS_PADDING=padding_T is not None, **parts
+            scores_TN,
+            padding,
+            below_TN,
+            part,
+            *size,
+            tiles,
+            HAS_PADDING=padding_T is not None,
+            **parts,
         )
         start = part if start_N is None else start_N.contiguous()
         for number in range(len(TEMPERATURES) + 1):
@@ -95,10 +113,14 @@ def kernels_are_right(device: torch.device) -> bool:
     try:
         assignment = triton_assignment(*arguments)
     except Exception:  # no compiler, another version's interface, …
-        logger.warning("Triton's kernels cannot be used: torch operations replace them.", exc_info=True)
+        logger.warning(
+            "Triton's kernels cannot be used: torch operations replace them.", exc_info=True
+        )
         return False
     expected = torch_assignment(*arguments)
-    has_prices = torch.allclose(assignment.price_N, expected.price_N, rtol=TOLERANCE, atol=TOLERANCE)
+    has_prices = torch.allclose(
+        assignment.price_N, expected.price_N, rtol=TOLERANCE, atol=TOLERANCE
+    )
     is_right = has_prices and torch.equal(assignment.expert_T, expected.expert_T)
     if not is_right:
         logger.warning("Triton's kernels are wrong: torch operations replace them.")

@@ -13,13 +13,19 @@ import triton.language as tl
 
 INFINITE = tl.constexpr(float("inf"))
 TINY = tl.constexpr(1.2e-38)
-CONJUGATE_STEPS = tl.constexpr(8)  # of conjugate gradients for Newton's system; more steps change nothing
-RIDGE, LEVEL, SHUNNED, LONGEST_STEP = (tl.constexpr(value) for value in (0.01, 100.0, 1e-3, 4.0))  # as in gpu_form.py
+CONJUGATE_STEPS = tl.constexpr(
+    8
+)  # of conjugate gradients for Newton's system; more steps change nothing
+RIDGE, LEVEL, SHUNNED, LONGEST_STEP = (
+    tl.constexpr(value) for value in (0.01, 100.0, 1e-3, 4.0)
+)  # as in gpu_form.py
 
 
 @triton.jit
 @no_type_check
-def extremes(scores, parts, num_tokens, num_experts, tiles, TOKENS: tl.constexpr, EXPERTS: tl.constexpr):
+def extremes(
+    scores, parts, num_tokens, num_experts, tiles, TOKENS: tl.constexpr, EXPERTS: tl.constexpr
+):
     """Write the lowest and highest finite score of a program's tokens to `parts`."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     expert = tl.arange(0, EXPERTS)
@@ -129,7 +135,9 @@ def step(
     expert, part = tl.arange(0, EXPERTS), tl.arange(0, PROGRAMS)
     is_expert = expert < num_experts
     lowest = tl.sum(tl.load(parts + 2 * programs + part, mask=part < programs, other=0.0), 0)
-    number = tl.maximum(tl.sum(tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0), 0), 1.0)
+    number = tl.maximum(
+        tl.sum(tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0), 0), 1.0
+    )
     spread = tl.where(lowest / number < -TINY, -lowest / number, 1.0)
     _, _, size = _range(parts, programs, PROGRAMS)
 
@@ -147,12 +155,18 @@ def step(
         for other in range(programs):
             both += tl.load(both_before + other * EXPERTS * EXPERTS + square)
         price = tl.load(price_before + expert)
-        price += temperature_before * _newton_step(both * (num_experts / number), num_experts, EXPERTS)
+        price += temperature_before * _newton_step(
+            both * (num_experts / number), num_experts, EXPERTS
+        )
     if program == 0:
         tl.store(price_after + expert, price)
         if IS_LAST:
             price_64 = tl.where(is_expert, price, 0.0).to(tl.float64)
-            price_64 = (price_64 - tl.sum(price_64, 0) / num_experts) * spread.to(tl.float64) * size.to(tl.float64)
+            price_64 = (
+                (price_64 - tl.sum(price_64, 0) / num_experts)
+                * spread.to(tl.float64)
+                * size.to(tl.float64)
+            )
             price_64 = tl.minimum(tl.maximum(price_64, -3.4028234e38), 3.4028234e38)
             tl.store(price_after + EXPERTS + expert, price_64.to(tl.float32), mask=is_expert)
 
@@ -161,13 +175,18 @@ def step(
         token = (program * tiles + tile) * TOKENS + tl.arange(0, TOKENS)
         is_token = token < num_tokens
         place = below + token[:, None] * num_experts + expert[None, :]
-        value = tl.load(place, mask=is_token[:, None] & is_expert[None, :], other=0.0) / spread - price[None, :]
+        value = (
+            tl.load(place, mask=is_token[:, None] & is_expert[None, :], other=0.0) / spread
+            - price[None, :]
+        )
         value = tl.where(is_expert[None, :], value, -INFINITE)
         highest = tl.max(value, 1)
         real = _real(padding, token, num_tokens, HAS_PADDING)
         if IS_LAST:
             tl.store(best + token, highest, mask=is_token)
-            tl.store(chosen + token, tl.where(real > 0, tl.argmax(value, 1), num_experts), mask=is_token)
+            tl.store(
+                chosen + token, tl.where(real > 0, tl.argmax(value, 1), num_experts), mask=is_token
+            )
         else:
             demand = tl.exp((value - highest[:, None]) / temperature)
             demand = demand / tl.sum(demand, 1)[:, None]
@@ -214,7 +233,9 @@ def wish(
     is_dearer = (prices[None, :] > prices[:, None]) | (
         (prices[None, :] == prices[:, None]) & (expert[None, :] < expert[:, None])
     )
-    share = number // num_experts + (tl.sum(is_dearer.to(tl.int32), 1) < number % num_experts).to(tl.int32)
+    share = number // num_experts + (tl.sum(is_dearer.to(tl.int32), 1) < number % num_experts).to(
+        tl.int32
+    )
     share = tl.where(is_expert, share, 0)
     surplus = counts - share
     if tl.program_id(0) == 0:
@@ -222,13 +243,22 @@ def wish(
         tl.store(shares + EXPERTS + expert, surplus)
 
     lowest = tl.sum(tl.load(parts + 2 * programs + part, mask=part < programs, other=0.0), 0)
-    number = tl.maximum(tl.sum(tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0), 0), 1.0)
+    number = tl.maximum(
+        tl.sum(tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0), 0), 1.0
+    )
     spread = tl.where(lowest / number < -TINY, -lowest / number, 1.0)
     place = below + token[:, None] * num_experts + expert[None, :]
-    value = tl.load(place, mask=is_token[:, None] & is_expert[None, :], other=0.0) / spread - prices[None, :]
+    value = (
+        tl.load(place, mask=is_token[:, None] & is_expert[None, :], other=0.0) / spread
+        - prices[None, :]
+    )
     value = tl.where((is_expert & (surplus < 0))[None, :], value, -INFINITE)
     tl.store(target + token, tl.argmax(value, 1), mask=is_token)
-    tl.store(loss + token, tl.load(best + token, mask=is_token, other=0.0) - tl.max(value, 1), mask=is_token)
+    tl.store(
+        loss + token,
+        tl.load(best + token, mask=is_token, other=0.0) - tl.max(value, 1),
+        mask=is_token,
+    )
 
 
 @triton.jit
@@ -239,7 +269,10 @@ def leave(
     """Write which tokens leave: full experts release the cheapest."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     is_token = token < num_tokens
-    mine, cost = tl.load(chosen + token, mask=is_token, other=-1), tl.load(loss + token, mask=is_token, other=0.0)
+    mine, cost = (
+        tl.load(chosen + token, mask=is_token, other=-1),
+        tl.load(loss + token, mask=is_token, other=0.0),
+    )
     rank = tl.zeros((TOKENS,), tl.int32)
     for start in range(0, num_tokens, CHUNK):
         other = start + tl.arange(0, CHUNK)
@@ -267,7 +300,10 @@ def arrive(
     """Move leaving tokens: experts with room take the cheapest."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     is_token = token < num_tokens
-    mine, cost = tl.load(target + token, mask=is_token, other=-1), tl.load(loss + token, mask=is_token, other=0.0)
+    mine, cost = (
+        tl.load(target + token, mask=is_token, other=-1),
+        tl.load(loss + token, mask=is_token, other=0.0),
+    )
     rank = tl.zeros((TOKENS,), tl.int32)
     for start in range(0, num_tokens, CHUNK):
         other = start + tl.arange(0, CHUNK)

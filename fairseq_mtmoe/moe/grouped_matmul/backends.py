@@ -15,13 +15,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind
-from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
+from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import (
+    Operand,
+    batched_products,
+    has_batched_products,
+)
 
 GROUPED_MM_ALIGNMENT = 16  # bytes, for rows of all operands
 GROUPED_MM_GROUPS = 1023  # the maximum of torch's grouped product
 PIECE = 256  # rows of a large group that a core computes at a time
 FEW_NUMBERS = 2**16  # up to this number, biases are gathered in one call instead of copied by group
-SLICES = 4  # of a weight's gradient for several cores, if few groups have most rows, else half as many
+SLICES = (
+    4  # of a weight's gradient for several cores, if few groups have most rows, else half as many
+)
 NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 
 
@@ -37,7 +43,9 @@ class Backend:
     outer: Callable[[Tensor, Tensor, Tensor, NewEmpty], Tensor]
 
 
-def _linear_one_by_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear_one_by_one(
+    rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
     out = rows.new_empty(len(rows), weight.shape[1])
     start = 0
     for group, end in enumerate(offsets.tolist()):
@@ -74,7 +82,9 @@ def _linear_batched(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor 
     ends = offsets.tolist()
     if bias is None or len(rows) * num_outputs > FEW_NUMBERS:
         out = rows.new_empty(len(rows), num_outputs)
-        for bias_O, part in zip(() if bias is None else bias, out.tensor_split(offsets), strict=False):
+        for bias_O, part in zip(
+            () if bias is None else bias, out.tensor_split(offsets), strict=False
+        ):
             part.copy_(bias_O)
     else:
         out = bias.index_select(0, _group_of_rows(len(rows), offsets).clamp_(max=len(ends) - 1))
@@ -152,19 +162,29 @@ def _outer_in_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) ->
     return out.masked_fill(idle_N.view(-1, 1, 1), 0)
 
 
-def _linear_filled(max_rows: int, rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear_filled(
+    max_rows: int, rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
     if len(rows) == 0:
         return rows.new_zeros(0, weight.shape[1])
     rows_NCI, matrices = filled_up(rows, offsets, max_rows), weight.transpose(1, 2)
-    out_NCO = torch.bmm(rows_NCI, matrices) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows_NCI, matrices)
+    out_NCO = (
+        torch.bmm(rows_NCI, matrices)
+        if bias is None
+        else torch.baddbmm(bias.unsqueeze(1), rows_NCI, matrices)
+    )
     return taken_out(out_NCO, offsets, len(rows))
 
 
-def _outer_filled(max_rows: int, grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
+def _outer_filled(
+    max_rows: int, grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty
+) -> Tensor:
     if len(rows) == 0:
         return grad.new_zeros(len(offsets), grad.shape[1], rows.shape[1])
     out = new(grad, (len(offsets), grad.shape[1], rows.shape[1]))
-    return torch.bmm(filled_up(grad, offsets, max_rows).mT, filled_up(rows, offsets, max_rows), out=out)
+    return torch.bmm(
+        filled_up(grad, offsets, max_rows).mT, filled_up(rows, offsets, max_rows), out=out
+    )
 
 
 def filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
@@ -232,7 +252,11 @@ def backend_for(
     kind, dtype = device_kind(first), dtype or first.dtype
     if kind is DeviceKind.CPU:
         return BATCHED if has_batched_products(*operands) else ONE_BY_ONE
-    if kind is DeviceKind.GPU_WITH_GROUPED_MM and groups <= GROUPED_MM_GROUPS and _takes_grouped_mm(dtype, operands):
+    if (
+        kind is DeviceKind.GPU_WITH_GROUPED_MM
+        and groups <= GROUPED_MM_GROUPS
+        and _takes_grouped_mm(dtype, operands)
+    ):
         return IN_ONE
     return ONE_BY_ONE if max_rows is None else padded_backend(max_rows)
 

@@ -35,7 +35,9 @@ class GradientBufferPool:
         size = torch.Size(shape).numel() * like.element_size()
         with self._lock:
             for storage in self._storages:
-                if storage.nbytes() == size and count_uses(storage._cdata) == 1:  # the one in our list
+                if (
+                    storage.nbytes() == size and count_uses(storage._cdata) == 1
+                ):  # the one in our list
                     return like.new_empty(0).set_(storage).view(shape)
             tensor = like.new_empty(shape)
             self._storages = [*self._storages, tensor.untyped_storage()][-MOST:]

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
-Numbers = Tensor | Sequence[int] | int  # of each product, (P,), or one for all; few numbers are faster as a list
+Numbers = (
+    Tensor | Sequence[int] | int
+)  # of each product, (P,), or one for all; few numbers are faster as a list
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,9 @@ def _routine() -> Any:
             except (OSError, AttributeError):
                 return None
             routine.restype = None
-            with unset_fake_temporarily():  # a trial with fake tensors, which have no memory, would crash
+            with (
+                unset_fake_temporarily()
+            ):  # a trial with fake tensors, which have no memory, would crash
                 return routine if multiplies_right(routine) else None
     return None
 

@@ -21,7 +21,11 @@ ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, F.gelu)
 
 
 def grouped_linear(
-    rows_TI: Tensor, offsets_N: Tensor, weight_NOI: Tensor, bias_NO: Tensor | None = None, max_rows: int | None = None
+    rows_TI: Tensor,
+    offsets_N: Tensor,
+    weight_NOI: Tensor,
+    bias_NO: Tensor | None = None,
+    max_rows: int | None = None,
 ) -> Tensor:
     """Return each row times its group's matrix, plus bias: (T, I) to (T, O).
 
@@ -37,7 +41,9 @@ def grouped_linear(
 
     A group without rows gets a gradient of 0. Under autocast, operands are cast as for a linear layer.
     """
-    rows_TI, weight_NOI, *biases = _as_autocast_wants(rows_TI, weight_NOI, *(() if bias_NO is None else (bias_NO,)))
+    rows_TI, weight_NOI, *biases = _as_autocast_wants(
+        rows_TI, weight_NOI, *(() if bias_NO is None else (bias_NO,))
+    )
     offsets_N = offsets_at_hand(offsets_N, rows_TI, weight_NOI, max_rows)
     return _product(rows_TI, offsets_N, weight_NOI, biases[0] if biases else None, max_rows)
 
@@ -69,12 +75,18 @@ def reads_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> 
         return False
     device = rows.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
-    return backend_for(rows, weight, groups=len(weight), max_rows=max_rows, dtype=dtype) is ONE_BY_ONE
+    return (
+        backend_for(rows, weight, groups=len(weight), max_rows=max_rows, dtype=dtype) is ONE_BY_ONE
+    )
 
 
 def offsets_at_hand(offsets: Tensor, rows: Tensor, weight: Tensor, max_rows: int | None) -> Tensor:
     """Return the offsets, copied to the host once for all products if it reads them."""
-    return offsets if torch.compiler.is_compiling() or not reads_offsets(rows, weight, max_rows) else offsets.cpu()
+    return (
+        offsets
+        if torch.compiler.is_compiling() or not reads_offsets(rows, weight, max_rows)
+        else offsets.cpu()
+    )
 
 
 def _backend(first: Tensor, second: Tensor, offsets: Tensor, max_rows: int | None) -> Backend:
@@ -108,20 +120,32 @@ class _Network(torch.autograd.Function):
         offsets, rows, weight1, weight2, inner, active = ctx.saved_tensors
         _, _, _, _, wants_rows, *wants = ctx.needs_input_grad
         grad, max_rows = grad.contiguous(), ctx.max_rows
-        grad_weight2 = _weight_gradient(grad, active, offsets, max_rows, ctx.buffers) if wants[2] else None
+        grad_weight2 = (
+            _weight_gradient(grad, active, offsets, max_rows, ctx.buffers) if wants[2] else None
+        )
         grad_bias2 = _column_sums(grad, offsets) if wants[3] else None
         grad_inner = _product(grad, offsets, weight2.transpose(1, 2), None, max_rows)
         if ctx.is_gelu:
             torch.ops.aten.gelu_backward.grad_input(grad_inner, inner, grad_input=grad_inner)
         else:
-            torch.ops.aten.threshold_backward.grad_input(grad_inner, inner, 0, grad_input=grad_inner)
-        grad_weight1 = _weight_gradient(grad_inner, rows, offsets, max_rows, ctx.buffers) if wants[0] else None
+            torch.ops.aten.threshold_backward.grad_input(
+                grad_inner, inner, 0, grad_input=grad_inner
+            )
+        grad_weight1 = (
+            _weight_gradient(grad_inner, rows, offsets, max_rows, ctx.buffers) if wants[0] else None
+        )
         grad_bias1 = _column_sums(grad_inner, offsets) if wants[1] else None
-        grad_rows = _product(grad_inner, offsets, weight1.transpose(1, 2), None, max_rows) if wants_rows else None
+        grad_rows = (
+            _product(grad_inner, offsets, weight1.transpose(1, 2), None, max_rows)
+            if wants_rows
+            else None
+        )
         return None, None, None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
 
 
-def _product(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None) -> Tensor:
+def _product(
+    rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None
+) -> Tensor:
     """Compute a product, by the operator only if there is a graph.
 
     Calling an operator costs as much as a small product.
@@ -145,7 +169,11 @@ def _summed(grad: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _weight_gradient(
-    grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None, buffers: GradientBufferPool | None
+    grad: Tensor,
+    rows: Tensor,
+    offsets: Tensor,
+    max_rows: int | None,
+    buffers: GradientBufferPool | None,
 ) -> Tensor:
     if buffers is None or torch.compiler.is_compiling():
         outer: Tensor = _outer(grad, rows, offsets, max_rows)
@@ -162,7 +190,9 @@ def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
 
 
 @torch.library.custom_op("mtmoe::grouped_linear", mutates_args=())
-def _linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None) -> Tensor:
+def _linear(
+    rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None
+) -> Tensor:
     return _backend(rows, weight, offsets, max_rows).linear(rows, offsets, weight, bias)
 
 
@@ -179,7 +209,9 @@ def _sum(grad: Tensor, offsets: Tensor) -> Tensor:
 
 
 @_linear.register_fake
-def _(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None) -> Tensor:
+def _(
+    rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None
+) -> Tensor:
     return rows.new_empty(rows.shape[0], weight.shape[1])
 
 
@@ -193,13 +225,17 @@ def _(grad: Tensor, offsets: Tensor) -> Tensor:
     return grad.new_empty(offsets.shape[0], grad.shape[1])
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, int | None], output: Tensor) -> None:
+def _remember(
+    ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, int | None], output: Tensor
+) -> None:
     rows, offsets, weight, _, max_rows = inputs
     ctx.save_for_backward(rows, offsets, weight)
     ctx.max_rows = max_rows
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor | None, Tensor | None, None]:
+def _backward(
+    ctx: Any, grad: Tensor
+) -> tuple[Tensor | None, None, Tensor | None, Tensor | None, None]:
     rows, offsets, weight = ctx.saved_tensors
     wants_rows, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
     grad = grad.contiguous()

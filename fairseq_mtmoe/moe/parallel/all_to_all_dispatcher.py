@@ -19,7 +19,11 @@ from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 def dispatcher_for(placement: ExpertPlacement, record: CommRecord) -> Dispatcher[Any]:
     """Return the dispatcher for a placement; `record` gets the cost of its communication."""
-    return AllToAllDispatcher(placement, record) if placement.is_sharded else LocalDispatcher(placement.num_experts)
+    return (
+        AllToAllDispatcher(placement, record)
+        if placement.is_sharded
+        else LocalDispatcher(placement.num_experts)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +52,14 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
 
     def __init__(self, placement: ExpertPlacement, record: CommRecord) -> None:
         assert placement.group is not None
-        self.placement = placement  # not its group, which cannot be copied with a model (for averaging)
+        self.placement = (
+            placement  # not its group, which cannot be copied with a model (for averaging)
+        )
         self.record = record
-        self.leaving, self.arriving = LocalDispatcher(placement.num_experts), LocalDispatcher(placement.count)
+        self.leaving, self.arriving = (
+            LocalDispatcher(placement.num_experts),
+            LocalDispatcher(placement.count),
+        )
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -59,22 +68,39 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         return self.placement.group
 
     def dispatch(
-        self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None, arriving_PE: Tensor | None = None
+        self,
+        x_TH: Tensor,
+        expert_T: Tensor,
+        max_rows: int | None = None,
+        arriving_PE: Tensor | None = None,
     ) -> tuple[Tensor, AllToAllPlan]:
         """See `Dispatcher`; `max_rows` is ignored, since rows of other ranks arrive, too."""
         rows_TH, left = self.leaving.dispatch(x_TH, expert_T)
-        if torch.is_autocast_enabled(rows_TH.device.type):  # experts would cast on arrival: send fewer bytes
+        if torch.is_autocast_enabled(
+            rows_TH.device.type
+        ):  # experts would cast on arrival: send fewer bytes
             rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
         send, received, received_PE = self._counts(left.offsets_N, arriving_PE)
         receive = [sum(by_expert) for by_expert in received]
         size = self.placement.group_size
-        rows_SH = exchange(rows_TH[: sum(send)], send, receive, self.group, self.record, gradient_scale=size)
+        rows_SH = exchange(
+            rows_TH[: sum(send)], send, receive, self.group, self.record, gradient_scale=size
+        )
         count_E = [sum(by_process) for by_process in zip(*received, strict=True)]
         host_offsets_E = torch.tensor(count_E, device="cpu").cumsum(0)
         rows_SH, arrived = self._sorted(rows_SH, received_PE)
-        offsets_E = rows_SH.new_full((1,), len(rows_SH), dtype=torch.long) if arrived is None else arrived.offsets_N
+        offsets_E = (
+            rows_SH.new_full((1,), len(rows_SH), dtype=torch.long)
+            if arrived is None
+            else arrived.offsets_N
+        )
         plan = AllToAllPlan(
-            offsets_N=offsets_E, host_offsets_N=host_offsets_E, left=left, send=send, receive=receive, arrived=arrived
+            offsets_N=offsets_E,
+            host_offsets_N=host_offsets_E,
+            left=left,
+            send=send,
+            receive=receive,
+            arrived=arrived,
         )
         return rows_SH, plan
 
@@ -83,13 +109,17 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         if plan.arrived is not None:
             rows_SH = self.arriving.combine(rows_SH, plan.arrived)
         mean = 1 / self.placement.group_size
-        rows_TH = exchange(rows_SH, plan.receive, plan.send, self.group, self.record, gradient_scale=mean)
+        rows_TH = exchange(
+            rows_SH, plan.receive, plan.send, self.group, self.record, gradient_scale=mean
+        )
         padding = len(plan.left.token_T) - len(rows_TH)
         if padding:
             rows_TH = torch.cat([rows_TH, rows_TH.new_zeros(padding, rows_TH.shape[1])])
         return self.leaving.combine(rows_TH, plan.left, scale_T)
 
-    def _counts(self, offsets_N: Tensor, received_PE: Tensor | None) -> tuple[list[int], list[list[int]], Tensor]:
+    def _counts(
+        self, offsets_N: Tensor, received_PE: Tensor | None
+    ) -> tuple[list[int], list[list[int]], Tensor]:
         """Return numbers of rows to each rank, and from each per local expert, (P, E)."""
         size, count = self.placement.group_size, self.placement.count
         sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))

@@ -67,7 +67,9 @@ class CommRecord:
         return CommRecord()  # events cannot be copied, and a copy of a model has sent nothing
 
 
-def all_to_all(rows: Tensor, send: Counts, receive: Counts, group: dist.ProcessGroup, record: CommRecord) -> Tensor:
+def all_to_all(
+    rows: Tensor, send: Counts, receive: Counts, group: dist.ProcessGroup, record: CommRecord
+) -> Tensor:
     """Send `send[p]` rows, in order, to rank p, receive `receive[p]`; no gradients."""
     arrived = rows.new_empty(sum(receive), *rows.shape[1:])
     with record.measure(sum(send) - send[dist.get_rank(group)], rows):
@@ -97,7 +99,12 @@ def gather_numbers(
 
 
 def exchange(
-    rows: Tensor, send: Counts, receive: Counts, group: dist.ProcessGroup, record: CommRecord, gradient_scale: float
+    rows: Tensor,
+    send: Counts,
+    receive: Counts,
+    group: dist.ProcessGroup,
+    record: CommRecord,
+    gradient_scale: float,
 ) -> Tensor:
     """Compute `all_to_all` with gradients, which are sent back times `gradient_scale`."""
     operands = rows, send, receive, group, record, gradient_scale

@@ -62,12 +62,19 @@ def place_experts(num_experts: int, timeout: float | None = None) -> ExpertPlace
 
     An all-to-all with a silent rank fails after `timeout` seconds.
     """
-    if are_whole() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if (
+        are_whole()
+        or not dist.is_available()
+        or not dist.is_initialized()
+        or dist.get_world_size() == 1
+    ):
         return ExpertPlacement(num_experts, 0, num_experts)
     world = dist.group.WORLD
     key = (num_experts, world)
     if key not in _placements:
-        for old in [old for old in _placements if old[1] is not world]:  # the process group is a new one
+        for old in [
+            old for old in _placements if old[1] is not world
+        ]:  # the process group is a new one
             del _placements[old]
         _placements[key] = _new_placement(num_experts, timeout)
     return _placements[key]
@@ -79,14 +86,22 @@ def _new_placement(num_experts: int, timeout: float | None) -> ExpertPlacement:
     if size == 1:
         return ExpertPlacement(num_experts, 0, num_experts)
     position, replica, count = rank % size, rank // size, num_experts // size
-    groups = [_new_group(range(start, start + size), timeout) for start in range(0, world_size, size)]
+    groups = [
+        _new_group(range(start, start + size), timeout) for start in range(0, world_size, size)
+    ]
     starts = range(size) if world_size > size else ()
-    replicas = [_new_group(range(start, world_size, size), timeout) for start in starts] or [None] * size
-    return ExpertPlacement(num_experts, position * count, count, groups[replica], size, replicas[position], replica)
+    replicas = [_new_group(range(start, world_size, size), timeout) for start in starts] or [
+        None
+    ] * size
+    return ExpertPlacement(
+        num_experts, position * count, count, groups[replica], size, replicas[position], replica
+    )
 
 
 def _new_group(ranks: range, timeout: float | None) -> Any:
-    return dist.new_group(list(ranks), timeout=None if timeout is None else timedelta(seconds=timeout))
+    return dist.new_group(
+        list(ranks), timeout=None if timeout is None else timedelta(seconds=timeout)
+    )
 
 
 @contextmanager
@@ -111,11 +126,15 @@ def average_over_replicas(tensors: list[Tensor], placement: ExpertPlacement) -> 
         return
     size = dist.get_world_size(placement.replicas)
     for bucket in buckets(tensors):
-        joined = bucket[0] if len(bucket) == 1 else torch.cat([tensor.reshape(-1) for tensor in bucket])
+        joined = (
+            bucket[0] if len(bucket) == 1 else torch.cat([tensor.reshape(-1) for tensor in bucket])
+        )
         dist.all_reduce(joined.div_(size), group=placement.replicas)
         if len(bucket) > 1:
             parts = torch.split(joined, [tensor.numel() for tensor in bucket])
-            torch._foreach_copy_(bucket, [part.view_as(tensor) for tensor, part in zip(bucket, parts, strict=True)])
+            torch._foreach_copy_(
+                bucket, [part.view_as(tensor) for tensor, part in zip(bucket, parts, strict=True)]
+            )
 
 
 def buckets(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

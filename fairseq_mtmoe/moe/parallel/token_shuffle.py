@@ -17,7 +17,9 @@ from fairseq_mtmoe.moe.device_kind import is_on_gpu
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all, gather_numbers
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
-Assign = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]  # scores and padding to experts and prices
+Assign = Callable[
+    [Tensor, Tensor | None], tuple[Tensor, Tensor]
+]  # scores and padding to experts and prices
 
 
 def real_tokens(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
@@ -37,7 +39,9 @@ class TokenCounts:
         self._following = following
         self._counts: list[list[int]] | None = None  # by stack
 
-    def among(self, group: dist.ProcessGroup, num_tokens: int, device: torch.device, record: CommRecord) -> list[int]:
+    def among(
+        self, group: dist.ProcessGroup, num_tokens: int, device: torch.device, record: CommRecord
+    ) -> list[int]:
         """Return the counts of all ranks in order; only the first call communicates."""
         if self._counts is None:
             self._counts = gather_numbers([num_tokens, *self._following], device, group, record)
@@ -77,11 +81,15 @@ class TokenShuffle:
         num_tokens, num_experts = scores_TN.shape
         numbers = (counts or TokenCounts()).among(group, num_tokens, scores_TN.device, record)
         rank, size = dist.get_rank(group), len(numbers)
-        assert numbers[rank] == num_tokens, "a stack must have the number of tokens that the pass gathered"
+        assert numbers[rank] == num_tokens, (
+            "a stack must have the number of tokens that the pass gathered"
+        )
         send = parts_of(num_tokens, rank, size)
         receive = [parts_of(count, source, size)[rank] for source, count in enumerate(numbers)]
         # From pinned memory the copy to a GPU is asynchronous.
-        order_T = torch.randperm(num_tokens, pin_memory=is_on_gpu(scores_TN)).to(scores_TN.device, non_blocking=True)
+        order_T = torch.randperm(num_tokens, pin_memory=is_on_gpu(scores_TN)).to(
+            scores_TN.device, non_blocking=True
+        )
         # The last column has the token's rank, from 1, and 0 at padding.
         sent = scores_TN.new_full((num_tokens, num_experts + 1), rank + 1)
         sent[:, :-1] = scores_TN[order_T]
@@ -110,7 +118,9 @@ class TokenShuffle:
         label_S = owner_S * (num_experts + 1) + expert_S  # N is padding's
         answer_S = expert_S.to(torch.int32)
         count = answer_S.new_zeros((size + 1) * (num_experts + 1))
-        count = count.scatter_add_(0, label_S, torch.ones_like(answer_S)).view(size + 1, -1)[1:, :-1]
+        count = count.scatter_add_(0, label_S, torch.ones_like(answer_S)).view(size + 1, -1)[
+            1:, :-1
+        ]
         count_PX = count.reshape(size, size, -1).transpose(0, 1).flatten(1)
         answers = torch.split(answer_S, receive)
         return torch.cat([part for pair in zip(answers, count_PX, strict=True) for part in pair])

@@ -11,9 +11,14 @@ from torch import Tensor
 
 from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Item, batches_of
 
-INDEX, LENGTH = "index", "length"  # keys of an example: number in its task, tokens of its longest side
+INDEX, LENGTH = (
+    "index",
+    "length",
+)  # keys of an example: number in its task, tokens of its longest side
 CANDIDATES, PASSES, DROPOUT_PASS = "of_candidates", "passes", "dropout_pass"  # keys of the sample
-TASKS_AT_ONCE = 8  # a pass of 8 batches without gradients takes less memory than a training step of one
+TASKS_AT_ONCE = (
+    8  # a pass of 8 batches without gradients takes less memory than a training step of one
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,16 @@ class Candidates:
         """Return the examples with these numbers, with tensors again."""
         chosen = [self.items[number] for number in numbers]
         return [
-            (task, {**example, **{name: torch.from_numpy(example[name]) for name in self.tensors & example.keys()}})
+            (
+                task,
+                {
+                    **example,
+                    **{
+                        name: torch.from_numpy(example[name])
+                        for name in self.tensors & example.keys()
+                    },
+                },
+            )
             for task, example in chosen
         ]
 
@@ -38,7 +52,9 @@ class Candidates:
         return np.array([task for task, _ in self.items])
 
 
-def batches_of_ranks(indices: Sequence[np.ndarray], longest: Sequence[np.ndarray], *limits: Any) -> list[np.ndarray]:
+def batches_of_ranks(
+    indices: Sequence[np.ndarray], longest: Sequence[np.ndarray], *limits: Any
+) -> list[np.ndarray]:
     """Return the indices of each step's candidates, task after task; limits as in `batches_of`, for ranks.
 
     indices, longest: each task's candidates by rank, and their greatest lengths; a task may lack the last ranks.
@@ -63,15 +79,23 @@ def candidate_batch(
     once = [*{(task, example[INDEX]): (task, example) for task, example in items}.values()]
     numbered = [(task, {**example, "id": number}) for number, (task, example) in enumerate(once)]
     by_length = sorted(numbered, key=lambda item: item[1][LENGTH])
-    tensors = {name for _, example in once for name, value in example.items() if isinstance(value, Tensor)}
-    arrays = ({name: example[name].numpy() for name in tensors & example.keys()} for _, example in once)
-    packed = tuple((task, {**example, **each}) for (task, example), each in zip(once, arrays, strict=True))
+    tensors = {
+        name for _, example in once for name, value in example.items() if isinstance(value, Tensor)
+    }
+    arrays = (
+        {name: example[name].numpy() for name in tensors & example.keys()} for _, example in once
+    )
+    packed = tuple(
+        (task, {**example, **each}) for (task, example), each in zip(once, arrays, strict=True)
+    )
     sample: Batch = {CANDIDATES: Candidates(packed, count, frozenset(tensors))}
     if not all(dropout_draws):
         plain = [item for item in by_length if not dropout_draws[item[0]]]
         passes = -(-list(dropout_draws).count(0) // TASKS_AT_ONCE)
         parts = np.array_split(np.arange(len(plain)), passes)
-        sample[PASSES] = [collate([plain[number] for number in part] or numbered[:1]) for part in parts]
+        sample[PASSES] = [
+            collate([plain[number] for number in part] or numbered[:1]) for part in parts
+        ]
     if any(dropout_draws):
         drawn = [item for item in by_length for _ in range(dropout_draws[item[0]])]
         sample[DROPOUT_PASS] = collate(drawn or numbered[:1])

@@ -15,7 +15,9 @@ from fairseq.data import FairseqDataset, data_utils
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.multitask.sampling.draw import Numbering
 
-Item = tuple[int, dict[str, Any]]  # the number of a task in the mixture, and an example of its dataset
+Item = tuple[
+    int, dict[str, Any]
+]  # the number of a task in the mixture, and an example of its dataset
 Batch = dict[str, Any]
 # Makes a batch in fairseq's form from all tasks' datasets and at least one example.
 # Rows may be in any order: `id` (B,) has the `id` of each row's example.
@@ -97,7 +99,9 @@ class MixtureDataset(FairseqDataset):
     def size(self, index: int) -> tuple[int, ...]:
         return tuple(self.sizes_of(np.array([index]))[0].tolist())
 
-    def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
+    def filter_indices_by_size(
+        self, indices: np.ndarray, max_sizes: Any
+    ) -> tuple[np.ndarray, list[int]]:
         """Return the indices of examples up to `max_sizes` (per side, or one for all), and those of longer ones."""
         too_long_V = (self.sizes_of(indices) > limits_of(max_sizes)).any(axis=1)
         return indices[~too_long_V], indices[too_long_V].tolist()
@@ -133,11 +137,17 @@ class EvaluationMixture(MixtureDataset):
     interleaves = False
 
     def __init__(
-        self, names: Sequence[str], datasets: list[FairseqDataset], task_ids: Sequence[int], collate: Collate
+        self,
+        names: Sequence[str],
+        datasets: list[FairseqDataset],
+        task_ids: Sequence[int],
+        collate: Collate,
     ) -> None:
         super().__init__(task_ids, collate)
         self.names = list(names)
-        self.choose(datasets, Numbering([len(dataset) for dataset in datasets], [len(datasets)], [1]))
+        self.choose(
+            datasets, Numbering([len(dataset) for dataset in datasets], [len(datasets)], [1])
+        )
 
     def collater(self, items: Sequence[Item]) -> Batch:
         batch = super().collater(items)
@@ -155,7 +165,9 @@ class EvaluationMixture(MixtureDataset):
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         tasks, _ = self.numbering.locate_all(indices)
         parts = np.split(indices, np.flatnonzero(np.diff(tasks)) + 1)
-        batches_by_task = [super(EvaluationMixture, self).batch_by_size(part, *args, **kwargs) for part in parts]
+        batches_by_task = [
+            super(EvaluationMixture, self).batch_by_size(part, *args, **kwargs) for part in parts
+        ]
         batches = list(itertools.chain.from_iterable(batches_by_task))
         if not self.interleaves or not batches:
             return batches

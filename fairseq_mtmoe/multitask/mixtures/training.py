@@ -8,8 +8,20 @@ from typing import Any, Protocol
 import numpy as np
 from fairseq.data import FairseqDataset
 
-from fairseq_mtmoe.multitask.mixtures.candidates import INDEX, LENGTH, batches_of_ranks, candidate_batch
-from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Collate, Item, MixtureDataset, batches_of, limits_of
+from fairseq_mtmoe.multitask.mixtures.candidates import (
+    INDEX,
+    LENGTH,
+    batches_of_ranks,
+    candidate_batch,
+)
+from fairseq_mtmoe.multitask.mixtures.dataset import (
+    Batch,
+    Collate,
+    Item,
+    MixtureDataset,
+    batches_of,
+    limits_of,
+)
 from fairseq_mtmoe.multitask.sampling.candidates import ranked
 from fairseq_mtmoe.multitask.sampling.order import Order, order_by_length
 from fairseq_mtmoe.multitask.sampling.permutation import derive_key
@@ -18,7 +30,9 @@ from fairseq_mtmoe.multitask.sampling.saved_plans import changes, restored_plan,
 
 logger = logging.getLogger(__name__)
 
-Alter = Callable[[dict[str, Any], int], dict[str, Any]]  # from an example and a seed to the altered example
+Alter = Callable[
+    [dict[str, Any], int], dict[str, Any]
+]  # from an example and a seed to the altered example
 
 PADDING = "padding"  # key in a training batch: number of padding positions and of all positions
 
@@ -32,7 +46,9 @@ class TaskLoader(Protocol):
     @property
     def shard_sizes(self) -> Sequence[Sequence[int]]: ...
 
-    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]: ...  # None: the first shards
+    def load(
+        self, shards: Sequence[int] | None = None
+    ) -> list[FairseqDataset]: ...  # None: the first shards
 
 
 class TrainingMixture(MixtureDataset):
@@ -81,7 +97,9 @@ class TrainingMixture(MixtureDataset):
         self.epoch = 0
         self.set_epoch(self.plan.epoch)
         if not goes_on:
-            logger.warning(f"the data has changed since the checkpoint: the rest of epoch {epoch} is skipped")
+            logger.warning(
+                f"the data has changed since the checkpoint: the rest of epoch {epoch} is skipped"
+            )
         return goes_on
 
     def __len__(self) -> int:
@@ -113,19 +131,35 @@ class TrainingMixture(MixtureDataset):
         return with_padding(super().collater(items))
 
     def epoch_batches(
-        self, max_sizes: Any, max_tokens: int | None, max_sentences: int | None, multiple: int, per_update: int = 1
+        self,
+        max_sizes: Any,
+        max_tokens: int | None,
+        max_sentences: int | None,
+        multiple: int,
+        per_update: int = 1,
     ) -> tuple[list[np.ndarray], np.ndarray]:
         """Return the epoch's batches, part after part, and the examples left out as too long."""
-        limits, said = (max_tokens, max_sentences, multiple), f"[{self.loader.split}] epoch {self.epoch} draws"
+        limits, said = (
+            (max_tokens, max_sentences, multiple),
+            f"[{self.loader.split}] epoch {self.epoch} draws",
+        )
         if self.draws_candidates:
-            *ranks, too_long = ranked(self.draw, [dataset.sizes for dataset in self.datasets], limits_of(max_sizes))
+            *ranks, too_long = ranked(
+                self.draw, [dataset.sizes for dataset in self.datasets], limits_of(max_sizes)
+            )
             logger.info(f"{said} {len(self)} candidates, as many from each task")
             parts = [batches_of_ranks(*ranks, *limits)]
         else:
-            orders, parts = map(list, zip(*self._cut_parts(max_sizes, limits, per_update), strict=True))
+            orders, parts = map(
+                list, zip(*self._cut_parts(max_sizes, limits, per_update), strict=True)
+            )
             counts = np.sum([order.counts for order in orders], axis=0).tolist()
             each = dict(zip(self.loader.keys, counts, strict=True))
-            within = f"; the temperature rises within it, in {len(parts)} parts" if len(parts) > 1 else ""
+            within = (
+                f"; the temperature rises within it, in {len(parts)} parts"
+                if len(parts) > 1
+                else ""
+            )
             logger.info(f"{said} {len(self)} examples, from each task {each}{within}")
             too_long = np.concatenate([order.too_long for order in orders])
         self.batch_counts = [len(batches) for batches in parts]
@@ -148,7 +182,10 @@ class TrainingMixture(MixtureDataset):
         plan, epoch = self.plan, self.epoch
 
         def cut(part: int | None) -> tuple[Order, list[np.ndarray]]:
-            key, sizes = plan.order_key(epoch, part or 0), [dataset.sizes for dataset in self.datasets]
+            key, sizes = (
+                plan.order_key(epoch, part or 0),
+                [dataset.sizes for dataset in self.datasets],
+            )
             order = order_by_length(plan.draw(epoch, part=part), sizes, key, limits_of(max_sizes))
             return order, batches_of(order.indices.astype(np.int64), order.longest_V, *limits)
 
@@ -174,7 +211,9 @@ def with_padding(batch: Batch) -> Batch:
     if "net_input" in batch:
         inputs, tokens = batch["net_input"], int(batch["ntokens"])
         positions: int = inputs["src_tokens"].numel()
-        if "src_lengths" in inputs:  # then `ntokens` counts targets, which are as long as `prev_output_tokens`
+        if (
+            "src_lengths" in inputs
+        ):  # then `ntokens` counts targets, which are as long as `prev_output_tokens`
             tokens += int(inputs["src_lengths"].sum())
             positions += inputs["prev_output_tokens"].numel()
         batch[PADDING] = (positions - tokens, positions)

@@ -45,13 +45,18 @@ def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
     position = np.arange(len(sides_ES))
     within, parts = position % WINDOW, -(-WINDOW // max(size, 1))
     part = position // WINDOW * parts + within * parts // WINDOW
-    turned_SE = np.where(part % 2, -sides_ES.T, sides_ES.T)  # a step across the end of a part then has similar lengths
+    turned_SE = np.where(
+        part % 2, -sides_ES.T, sides_ES.T
+    )  # a step across the end of a part then has similar lengths
     order: NDArray[np.int64] = np.lexsort((*turned_SE[::-1], part))
     return order
 
 
 def most_uncertain(
-    entropy_C: NDArray[np.float64], most_C: NDArray[np.float64], task_C: NDArray[np.int64], count: int
+    entropy_C: NDArray[np.float64],
+    most_C: NDArray[np.float64],
+    task_C: NDArray[np.int64],
+    count: int,
 ) -> NDArray[np.int64]:
     """Return the sorted numbers of the `count` most uncertain candidates; all if there are fewer.
 

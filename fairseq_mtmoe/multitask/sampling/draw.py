@@ -50,11 +50,15 @@ class Numbering:
         task = bisect_right(self.task_starts, item) - 1
         return task, item - self.task_starts[task]
 
-    def locate_all(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate_all(
+        self, indices: NDArray[np.integer]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return tasks and examples' numbers (V,) of many indices."""
         indices = indices.astype(np.int64)
         groups = np.searchsorted(self.starts, indices, side="right") - 1
-        items = (indices - np.array(self.starts)[groups]) % np.array(self.sizes)[groups] + np.array(self.firsts)[groups]
+        items = (indices - np.array(self.starts)[groups]) % np.array(self.sizes)[groups] + np.array(
+            self.firsts
+        )[groups]
         tasks = np.searchsorted(self.task_starts, items, side="right") - 1
         return tasks, items - np.array(self.task_starts)[tasks]
 
@@ -121,7 +125,9 @@ def numbers_within(groups_V: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return each element's number among those of its group; `groups_V` has numbers from 0 on."""
     sizes = np.bincount(groups_V)
     numbers_V = np.empty(len(groups_V), dtype=np.int64)
-    numbers_V[groups_V.argsort(kind="stable")] = np.arange(len(groups_V)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    numbers_V[groups_V.argsort(kind="stable")] = np.arange(len(groups_V)) - np.repeat(
+        np.cumsum(sizes) - sizes, sizes
+    )
     return numbers_V
 
 

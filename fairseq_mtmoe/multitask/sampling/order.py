@@ -15,7 +15,10 @@ from fairseq_mtmoe.multitask.sampling.permutation import Words
 Lengths = NDArray[np.integer]
 Limits = float | Sequence[float]
 
-_FACTORS = {4: (0x9E3779B1, 0x85EBCA6B), 8: (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)}  # by word size in bytes
+_FACTORS = {
+    4: (0x9E3779B1, 0x85EBCA6B),
+    8: (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9),
+}  # by word size in bytes
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,9 @@ class Order:
     counts: NDArray[np.int64]  # (L,) examples of each task, those left out included
 
 
-def order_by_length(draw: Draw, lengths: Sequence[Lengths], key: int, limits: Limits = np.inf) -> Order:
+def order_by_length(
+    draw: Draw, lengths: Sequence[Lengths], key: int, limits: Limits = np.inf
+) -> Order:
     """Sort a draw's examples by length.
 
     lengths: (n, S) of each task. key: seed for the order of equal lengths. limits: the largest lengths taken, (S,) or

@@ -81,6 +81,8 @@ class _Network:
         """Return numbers below the modulus; a product's highest bits are the best mixed."""
         half_width = self.word(4 * half.itemsize)
         hashed: Words = half * self.factors[number] + self.summands[number]
-        hashed = (hashed ^ hashed >> half_width) * self.word(0x85EBCA6B if self.word is np.uint32 else int(GOLDEN))
+        hashed = (hashed ^ hashed >> half_width) * self.word(
+            0x85EBCA6B if self.word is np.uint32 else int(GOLDEN)
+        )
         hashed = (hashed >> half_width) * modulus
         return hashed >> half_width

@@ -25,7 +25,9 @@ from fairseq_mtmoe.multitask.sampling.schedule import Schedule, apportion
 
 _COUNTS, _EXAMPLES, _ORDER, _ALTERED = 1, 2, 3, 4  # purposes of pseudo-random numbers
 
-Shards = tuple[tuple[int, int], ...]  # for tasks drawn as one: (task's number, shard's number) of each
+Shards = tuple[
+    tuple[int, int], ...
+]  # for tasks drawn as one: (task's number, shard's number) of each
 
 
 class Part(NamedTuple):
@@ -44,7 +46,9 @@ class EpochStart:
     epochs_left: int  # with the same shards, this one included
     shard_epoch: int = 0  # number of earlier changes of shards
     update: int = 0  # updates before the epoch
-    cursors: Mapping[Shards, int] = field(default_factory=dict)  # examples drawn earlier from each sequence
+    cursors: Mapping[Shards, int] = field(
+        default_factory=dict
+    )  # examples drawn earlier from each sequence
     parts: tuple[Part, ...] = ()  # those known so far; empty: the epoch is one part
 
 
@@ -103,7 +107,9 @@ class SamplingPlan:
 
     def probabilities(self, epoch: int, part: int = 0) -> NDArray[np.float64]:
         """Return the tasks' shares (L,) in a part of an epoch."""
-        return self.start_of(epoch).schedule.probabilities_at(epoch, self.sizes, self.parts(epoch)[part].update)
+        return self.start_of(epoch).schedule.probabilities_at(
+            epoch, self.sizes, self.parts(epoch)[part].update
+        )
 
     def temperature(self, epoch: int, part: int = 0) -> float | None:
         """Return the temperature of a part of an epoch; None if the method has none."""
@@ -126,19 +132,27 @@ class SamplingPlan:
         start = self.start_of(epoch, update)
         sizes, groups = self._sizes(start.shard_epoch), self._groups(start.schedule)
         shards = [self._shards(group, start.shard_epoch) for group in groups]
-        keys = [derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(of)) for of in shards]
+        keys = [
+            derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(of)) for of in shards
+        ]
         cursors = [start.cursors.get(of, 0) for of in shards]
         stretches: list[Stretch] = []
         passes: list[int] = []
         for other, counts in enumerate(self._counts(start)):
-            for number, (group, count, key) in enumerate(zip(groups, counts.tolist(), keys, strict=True)):
+            for number, (group, count, key) in enumerate(
+                zip(groups, counts.tolist(), keys, strict=True)
+            ):
                 cursor, size = cursors[number], sum(sizes[task] for task in group)
                 if part in (None, other):
-                    stretches += _stretches(len(passes), size, cursor, count, key, start.schedule.draws_candidates)
+                    stretches += _stretches(
+                        len(passes), size, cursor, count, key, start.schedule.draws_candidates
+                    )
                 passes.append(-(-(cursor + count) // size) - cursor // size)
                 cursors[number] += count
         chosen = tuple(start.shard_epoch % len(sizes) for sizes in self.shard_sizes)
-        return Draw(chosen, Numbering(sizes, [len(group) for group in groups], passes), tuple(stretches))
+        return Draw(
+            chosen, Numbering(sizes, [len(group) for group in groups], passes), tuple(stretches)
+        )
 
     def rises_within(self, epoch: int) -> bool:
         """Return whether an epoch may need further parts."""
@@ -158,7 +172,9 @@ class SamplingPlan:
         """
         start = self.start_of(epoch)
         update = start.update + updates
-        left = self.epoch_size(start.schedule, start.shard_epoch) - sum(part.size for part in start.parts)
+        left = self.epoch_size(start.schedule, start.shard_epoch) - sum(
+            part.size for part in start.parts
+        )
         if size > left or start.schedule.step_at(update) is None:
             size = left
         self._start = replace(start, parts=(*start.parts, Part(size, update)))
@@ -172,16 +188,29 @@ class SamplingPlan:
         Each task continues its shuffled sequence, also with other options; a task whose data has changed starts again.
         Returns False if an epoch that `has_begun` cannot be drawn again, as data has changed: the next epoch begins.
         """
-        start, same_data = before._start, (before.names, before.shard_sizes) == (self.names, self.shard_sizes)
+        start, same_data = (
+            before._start,
+            (before.names, before.shard_sizes) == (self.names, self.shard_sizes),
+        )
         if has_begun and not same_data:
             start = before.start_of(start.epoch + 1, update)
-        self.seed, self.schedule = before.seed, self.schedule.following(before.schedule, self.given_duration)
+        self.seed, self.schedule = (
+            before.seed,
+            self.schedule.following(before.schedule, self.given_duration),
+        )
         cursors = self._take_over(before, start.cursors)
         if has_begun and same_data:
             start = replace(start, cursors=cursors)
         elif same_data:
             left = self._epochs_left(start, start.epochs_left)
-            start = replace(start, schedule=self.schedule, update=update, epochs_left=left, cursors=cursors, parts=())
+            start = replace(
+                start,
+                schedule=self.schedule,
+                update=update,
+                epochs_left=left,
+                cursors=cursors,
+                parts=(),
+            )
         else:
             left = self._epochs_per_pass(start.shard_epoch)
             start = EpochStart(start.epoch, self.schedule, left, start.shard_epoch, update, cursors)
@@ -190,12 +219,18 @@ class SamplingPlan:
 
     def _take_over(self, before: SamplingPlan, cursors: Mapping[Shards, int]) -> dict[Shards, int]:
         """Take over another plan's task numbers; return the cursors of tasks whose data has not changed."""
-        known = dict(zip(before.names, zip(before.numbers, before.shard_sizes, strict=True), strict=True))
+        known = dict(
+            zip(before.names, zip(before.numbers, before.shard_sizes, strict=True), strict=True)
+        )
         fresh = itertools.count(max(before.numbers, default=-1) + 1)
         self.numbers = [known[name][0] if name in known else next(fresh) for name in self.names]
         sizes = dict(zip(self.numbers, self.shard_sizes, strict=True))
         same = {number for number, old_sizes in known.values() if sizes.get(number) == old_sizes}
-        return {shards: cursor for shards, cursor in cursors.items() if all(number in same for number, _ in shards)}
+        return {
+            shards: cursor
+            for shards, cursor in cursors.items()
+            if all(number in same for number, _ in shards)
+        }
 
     def _groups(self, schedule: Schedule) -> list[tuple[int, ...]]:
         # If every example is taken once, all tasks share one sequence: a pass is exact for any virtual epoch size.
@@ -203,13 +238,17 @@ class SamplingPlan:
         return [tuple(tasks)] if schedule.takes_everything else [(task,) for task in tasks]
 
     def _shards(self, group: tuple[int, ...], shard_epoch: int) -> Shards:
-        return tuple((self.numbers[task], shard_epoch % len(self.shard_sizes[task])) for task in group)
+        return tuple(
+            (self.numbers[task], shard_epoch % len(self.shard_sizes[task])) for task in group
+        )
 
     def _sizes(self, shard_epoch: int) -> list[int]:
         return [sizes[shard_epoch % len(sizes)] for sizes in self.shard_sizes]
 
     def _parts(self, start: EpochStart) -> tuple[Part, ...]:
-        return start.parts or (Part(self.epoch_size(start.schedule, start.shard_epoch), start.update),)
+        return start.parts or (
+            Part(self.epoch_size(start.schedule, start.shard_epoch), start.update),
+        )
 
     def epoch_size(self, schedule: Schedule, shard_epoch: int) -> int:
         """Return the number of examples in an epoch by a schedule."""
@@ -223,16 +262,22 @@ class SamplingPlan:
                 counts.append(np.full(len(self.sizes), part.size))
                 continue
             probabilities = start.schedule.probabilities_at(start.epoch, self.sizes, part.update)
-            shares = np.array([probabilities[list(group)].sum() for group in self._groups(start.schedule)])
+            shares = np.array(
+                [probabilities[list(group)].sum() for group in self._groups(start.schedule)]
+            )
             # Pseudo-random and uniform in [0, 1).
-            offset = (derive_key(self.seed, _COUNTS, start.epoch, *_further(number)) >> 11) * 2.0**-53
+            offset = (
+                derive_key(self.seed, _COUNTS, start.epoch, *_further(number)) >> 11
+            ) * 2.0**-53
             counts.append(apportion(part.size, shares, offset))
         return counts
 
     def after(self, start: EpochStart, update: int) -> EpochStart:
         """Return the state after an epoch, at which `update` updates were made."""
         cursors = dict(start.cursors)
-        for group, count in zip(self._groups(start.schedule), np.sum(self._counts(start), axis=0), strict=True):
+        for group, count in zip(
+            self._groups(start.schedule), np.sum(self._counts(start), axis=0), strict=True
+        ):
             shards = self._shards(group, start.shard_epoch)
             cursors[shards] = cursors.get(shards, 0) + int(count)
         shard_epoch, left = start.shard_epoch + (start.epochs_left == 1), start.epochs_left - 1
@@ -241,13 +286,18 @@ class SamplingPlan:
 
     def _epochs_per_pass(self, shard_epoch: int) -> int:
         sizes = self._sizes(shard_epoch)
-        return math.ceil(self.schedule.pass_size(sizes, self.sizes) / self.schedule.epoch_size(sizes, self.sizes))
+        return math.ceil(
+            self.schedule.pass_size(sizes, self.sizes) / self.schedule.epoch_size(sizes, self.sizes)
+        )
 
     def _epochs_left(self, start: EpochStart, left: int) -> int:
         """Convert `left` epochs of a start's schedule into epochs of this plan's schedule."""
         if start.schedule == self.schedule:
             return left
-        old, new = (self.epoch_size(schedule, start.shard_epoch) for schedule in (start.schedule, self.schedule))
+        old, new = (
+            self.epoch_size(schedule, start.shard_epoch)
+            for schedule in (start.schedule, self.schedule)
+        )
         return math.ceil(left * old / new)
 
 
@@ -256,7 +306,9 @@ def _further(part: int) -> tuple[int, ...]:
     return (part,) if part else ()
 
 
-def _stretches(group: int, size: int, cursor: int, count: int, key: int, in_order: bool) -> list[Stretch]:
+def _stretches(
+    group: int, size: int, cursor: int, count: int, key: int, in_order: bool
+) -> list[Stretch]:
     """Return the stretches of `count` examples of a group's sequence from `cursor` on.
 
     They are the end of a pass, whole passes (one stretch each if `in_order`), and the beginning of a pass.
@@ -266,7 +318,9 @@ def _stretches(group: int, size: int, cursor: int, count: int, key: int, in_orde
     wholes = range(whole_from, whole_to + 1) if in_order else (whole_from, whole_to)
     bounds = [cursor, *(whole * size for whole in wholes if whole_from <= whole_to), end]
     return [
-        Stretch(group, low // size - first, size, low % size, high - low, derive_key(key, low // size))
+        Stretch(
+            group, low // size - first, size, low % size, high - low, derive_key(key, low // size)
+        )
         for low, high in itertools.pairwise(bounds)
         if high > low
     ]

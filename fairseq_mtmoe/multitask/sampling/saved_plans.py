@@ -13,7 +13,11 @@ def options_of(schedule: Schedule, names: Sequence[str]) -> dict[str, Any]:
     """Return a schedule's values by option name, with weights by task name."""
     options, weights = asdict(schedule), schedule.sampling_weights
     options["sampling_weights"] = weights and dict(zip(names, weights, strict=True))
-    return options if schedule.heating_coefficient > 0 else {**options, "heating_epochs": None, "heating_updates": None}
+    return (
+        options
+        if schedule.heating_coefficient > 0
+        else {**options, "heating_epochs": None, "heating_updates": None}
+    )
 
 
 def changes(before: SamplingPlan, now: SamplingPlan) -> list[str]:
@@ -38,7 +42,10 @@ def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
             "shard_epoch": start.shard_epoch,
             "update": start.update,
             "parts": [list(part) for part in start.parts],
-            "cursors": [[[list(shard) for shard in shards], cursor] for shards, cursor in start.cursors.items()],
+            "cursors": [
+                [[list(shard) for shard in shards], cursor]
+                for shards, cursor in start.cursors.items()
+            ],
         },
     }
 
@@ -47,15 +54,32 @@ def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
     """Return the saved plan, at its position (UserError: the state is damaged)."""
     try:
         names, start = saved["names"], saved["place"]
-        plan = SamplingPlan(saved["shard_sizes"], _schedule_of(saved["rules"], names), saved["seed"], names)
+        plan = SamplingPlan(
+            saved["shard_sizes"], _schedule_of(saved["rules"], names), saved["seed"], names
+        )
         plan.numbers = list(saved["numbers"])
         assert len(names) == len(plan.numbers) == len(plan.sizes)
-        schedule, shard_epoch, update = _schedule_of(start["rules"], names), start["shard_epoch"], start["update"]
+        schedule, shard_epoch, update = (
+            _schedule_of(start["rules"], names),
+            start["shard_epoch"],
+            start["update"],
+        )
         cursors = {tuple(map(tuple, shards)): cursor for shards, cursor in start["cursors"]}
         parts = tuple(Part(*part) for part in start["parts"])
         parts = parts or (Part(plan.epoch_size(schedule, shard_epoch), update),)
-        plan.begin_at(EpochStart(start["epoch"], schedule, start["epochs_left"], shard_epoch, update, cursors, parts))
-    except (KeyError, TypeError, ValueError, AssertionError, AttributeError, ZeroDivisionError) as error:
+        plan.begin_at(
+            EpochStart(
+                start["epoch"], schedule, start["epochs_left"], shard_epoch, update, cursors, parts
+            )
+        )
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AssertionError,
+        AttributeError,
+        ZeroDivisionError,
+    ) as error:
         rule = "must be as it was saved, but is damaged: resume from another checkpoint"
         how = "start the data again with `--reset-dataloader`"
         raise UserError(f"The checkpoint's position in the data {rule}, or {how}.") from error

@@ -22,7 +22,9 @@ STEPS = 20  # if heating counts updates, a part of an epoch has at most C / STEP
 _MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, relative to the data
 
 
-def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+def temperature_probabilities(
+    sizes: Sequence[float] | NDArray[np.float64], temperature: float
+) -> NDArray[np.float64]:
     """Return (L,) `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`, equation 1, for any sizes and T; empty tasks get 0."""
     values = np.asarray(sizes, dtype=np.float64)
     with np.errstate(divide="ignore", over="ignore"):
@@ -45,9 +47,14 @@ def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> 
 
 
 Positive = Annotated[float, Rule("a finite number above 0", lambda value: 0 < value < math.inf)]
-NonNegative = Annotated[float, Rule("a finite number of at least 0", lambda value: 0 <= value < math.inf)]
+NonNegative = Annotated[
+    float, Rule("a finite number of at least 0", lambda value: 0 <= value < math.inf)
+]
 Count = Annotated[int, at_least(1)]
-_SHARES = Rule("finite numbers of at least 0, with one above 0", lambda of: min(of) >= 0 and 0 < sum(of) < math.inf)
+_SHARES = Rule(
+    "finite numbers of at least 0, with one above 0",
+    lambda of: min(of) >= 0 and 0 < sum(of) < math.inf,
+)
 Weights = Annotated[tuple[float, ...], _SHARES]
 
 
@@ -109,9 +116,15 @@ class Schedule:
 
     def check_duration(self) -> None:
         """Check that heating has a duration, from an option or a checkpoint (UserError: it has none)."""
-        if self.heating_coefficient > 0 and self.heating_epochs is None and self.heating_updates is None:
+        if (
+            self.heating_coefficient > 0
+            and self.heating_epochs is None
+            and self.heating_updates is None
+        ):
             durations = "`--heating-epochs`, `--heating-updates` or `--max-epoch`"
-            raise UserError(f"`--heating-coefficient` above 0 needs {durations}, the duration of heating.")
+            raise UserError(
+                f"`--heating-coefficient` above 0 needs {durations}, the duration of heating."
+            )
 
     @property
     def draws_candidates(self) -> bool:
@@ -139,18 +152,26 @@ class Schedule:
 
     def step_at(self, update: int) -> int | None:
         """Return the number of updates that may share a temperature; None if a whole epoch may."""
-        if self.heating_coefficient == 0 or self.heating_updates is None or update >= self.heating_updates:
+        if (
+            self.heating_coefficient == 0
+            or self.heating_updates is None
+            or update >= self.heating_updates
+        ):
             return None
         return -(-self.heating_updates // STEPS)
 
-    def probabilities_at(self, epoch: int, sizes: Sequence[int], update: int = 0) -> NDArray[np.float64]:
+    def probabilities_at(
+        self, epoch: int, sizes: Sequence[int], update: int = 0
+    ) -> NDArray[np.float64]:
         """Return the tasks' shares (L,) at an epoch, by the sizes of all their data."""
         temperature = self.temperature_at(epoch, update)
         if temperature is not None:
             return temperature_probabilities(sizes, temperature)
         if self.sampling_weights is not None:
             shares = np.array(self.sampling_weights, dtype=np.float64)
-        elif self.sampling_method in ("uniform", UNCERTAINTY) or epoch < (self.natural_from_epoch or 0):
+        elif self.sampling_method in ("uniform", UNCERTAINTY) or epoch < (
+            self.natural_from_epoch or 0
+        ):
             shares = np.ones(len(sizes))
         else:
             shares = np.array(sizes, dtype=np.float64)

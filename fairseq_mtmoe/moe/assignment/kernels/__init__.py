@@ -21,7 +21,9 @@ Assign = Callable[[int, int, int, int | None, int, int], int]
 LIBRARIES = {"AVX512": "_assignment_avx512", "AVX2": "_assignment_avx2", "DEFAULT": "_assignment"}
 
 
-def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | None = None) -> Assignment | None:
+def assign(
+    scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | None = None
+) -> Assignment | None:
     """Compute the optimal `priced_assignment` in one thread, without Python's lock.
 
     A build gives the same result for the same scores. `build` is one of `BUILDS`, by default the fastest. Returns None
@@ -39,7 +41,14 @@ def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | Non
         start_N = start_N.detach().float().contiguous()
         assert start_N.shape == price_N.shape and start_N.device == price_N.device
     start = None if start_N is None else start_N.data_ptr()
-    outcome = build(scores_TN.data_ptr(), num_tokens, num_experts, start, expert_T.data_ptr(), price_N.data_ptr())
+    outcome = build(
+        scores_TN.data_ptr(),
+        num_tokens,
+        num_experts,
+        start,
+        expert_T.data_ptr(),
+        price_N.data_ptr(),
+    )
     return Assignment(expert_T, price_N) if outcome == 0 else None
 
 
@@ -47,7 +56,10 @@ def load_builds(folder: Path, capability: str) -> dict[str, Assign]:
     """Return a folder's libraries for a processor's capability, the fastest first."""
     names = list(LIBRARIES)
     runnable = names[names.index(capability) :] if capability in names else names[-1:]
-    builds = {name: load(folder / f"{LIBRARIES[name]}{sysconfig.get_config_var('EXT_SUFFIX')}") for name in runnable}
+    builds = {
+        name: load(folder / f"{LIBRARIES[name]}{sysconfig.get_config_var('EXT_SUFFIX')}")
+        for name in runnable
+    }
     return {name: function for name, function in builds.items() if function is not None}
 
 
