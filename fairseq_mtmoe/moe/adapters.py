@@ -1,12 +1,13 @@
 """Banks of low-rank adapters, and their weighted sum as one low-rank product: PEMT, equation 1.
 
-An adapter maps a token's I inputs to r inner activations, and these to O outputs. A mixture of K adapters with weights
-w is
+An adapter maps a token's I inputs to r inner activations, and these to O outputs. A mixture of K
+adapters with weights w is
 
-    Σ_k w_k E_k(x) = [w_1 z_1 … w_K z_K] [up_1; …; up_K],   [z_1 … z_K] = narrow([down_1; …; down_K] x)
+    Σ_k w_k E_k(x) = [w_1 z_1 … w_K z_K] [up_1; …; up_K],
+    [z_1 … z_K] = narrow([down_1; …; down_K] x)
 
-two products with M = K·r columns between them. If the adapters are frozen, the backward pass stores only these columns
-of a token.
+two products with M = K·r columns between them. If the adapters are frozen, the backward pass
+stores only these columns of a token.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ TINY = 1e-16  # an adapter's output with a smaller squared norm has no direction
 class AdapterBank(StackedBank, ABC):
     """K adapters of one kind: `down` (K, r, I), `up` (K, r, O), and biases.
 
-    Outputs are multiplied by `scale`. `down` is initialized as in `nn.Linear`, each member separately. All else starts
-    at 0, so that a new adapter adds nothing.
+    Outputs are multiplied by `scale`. `down` is initialized as in `nn.Linear`, each member
+    separately. All else starts at 0, so that a new adapter adds nothing.
 
     Attributes:
-        reads_inner: whether the input is a feed-forward layer's inner activations, (…, F), instead of its input.
+        reads_inner: whether the input is a feed-forward layer's inner activations, (…, F),
+            instead of its input.
     """
 
     reads_inner: ClassVar[bool]
@@ -56,8 +58,8 @@ class AdapterBank(StackedBank, ABC):
     def widen(self, narrow: Tensor, weights: Tensor | None, base: Tensor) -> Tensor:
         """Return `base` plus the weighted sum of outputs, (…, B, O), for inner activations (…, B, M).
 
-        `weights` are (K,), or for each sentence (B, K); None: all 1. A single member of weight 1 gives the same bits as
-        without weights.
+        `weights` are (K,), or for each sentence (B, K); None: all 1. A single member of weight 1
+        gives the same bits as without weights.
         """
         if weights is not None:
             narrow = narrow * weights.to(narrow.dtype).repeat_interleave(self.rank, -1)
@@ -76,7 +78,8 @@ class AdapterBank(StackedBank, ABC):
     def cosines(self, narrow: Tensor, output: Tensor) -> Tensor:
         """Return cos(H_o, E_k), (…, K), float32, for a layer's output H_o, (…, O).
 
-        It never computes E_k: H_o·E_k = (up_k H_o)·z_k, and E_k·E_k = z_k·(up_k up_kᵀ) z_k. The cosine of E_k = 0 is 0.
+        It never computes E_k: H_o·E_k = (up_k H_o)·z_k, and E_k·E_k = z_k·(up_k up_kᵀ) z_k. The
+        cosine of E_k = 0 is 0.
         """
         # The residual stream may exceed the range of float16.
         kind = torch.float32 if narrow.dtype == torch.float16 else narrow.dtype

@@ -1,8 +1,8 @@
 """Dispatchers: they group tokens by expert, and restore their order after the experts.
 
-A dispatcher has no parameters. `LocalDispatcher` sorts tokens by expert if one process holds all experts;
-`parallel/all_to_all_dispatcher.py` is for sharded experts. Each expert reads its slice of the sorted rows without a
-copy, balanced or not, and all shapes are known before the routing.
+A dispatcher has no parameters. `LocalDispatcher` sorts tokens by expert if one process holds all
+experts; `parallel/all_to_all_dispatcher.py` is for sharded experts. Each expert reads its slice
+of the sorted rows without a copy, balanced or not, and all shapes are known before the routing.
 """
 
 from abc import ABC, abstractmethod
@@ -53,7 +53,8 @@ class Dispatcher(ABC, Generic[Plan]):
     ) -> tuple[Tensor, Plan]:
         """Return the sorted rows of this rank's experts, (S, H), and the plan.
 
-        Padding has an `expert_T` of N or more. `max_rows` and `arriving_PE` (see `Routing`) save a communication.
+        Padding has an `expert_T` of N or more. `max_rows` and `arriving_PE` (see `Routing`) save
+        a communication.
         """
 
     @abstractmethod

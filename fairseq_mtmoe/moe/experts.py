@@ -1,7 +1,8 @@
 """Experts: N feed-forward networks with stacked weights.
 
-The expert `E(x) = W2 · dropout(activation(W1 x + b1)) + b2` of both "Tricks for Training Sparse Translation Models" and
-MT-TaG is a transformer's feed-forward layer, without the norm and residual connection of its block.
+The expert `E(x) = W2 · dropout(activation(W1 x + b1)) + b2` of both "Tricks for Training Sparse
+Translation Models" and MT-TaG is a transformer's feed-forward layer, without the norm and
+residual connection of its block.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class ExpertBank(StackedBank):
         inner_size: F, the width between the two linear maps.
         activation: applied to the inner tensor.
         dropout: probability of dropping inner activations in training.
-        placement: the experts of this rank, by default all. Parameters of sharded experts have fairseq's attribute
-            `expert`.
+        placement: the experts of this rank, by default all. Parameters of sharded experts have
+            fairseq's attribute `expert`.
         draws: initialize the parameters; otherwise the caller must set them.
     """
 

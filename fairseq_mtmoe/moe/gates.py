@@ -1,9 +1,9 @@
 """Four gates, which choose an expert and a weight for each token.
 
-The gate of BASE layers (Lewis et al. 2021) as in "Tricks for Training Sparse Translation Models", except that
-evaluation routes by the prices of training; the task-aware gate of MT-TaG (equations 3-6); Switch's single softmax
-gate; and a fixed gate with one expert per task. All compute in float32, so that rounding to half precision changes no
-decision (Switch Transformer, §2.4).
+The gate of BASE layers (Lewis et al. 2021) as in "Tricks for Training Sparse Translation Models",
+except that evaluation routes by the prices of training; the task-aware gate of MT-TaG (equations
+3-6); Switch's single softmax gate; and a fixed gate with one expert per task. All compute in
+float32, so that rounding to half precision changes no decision (Switch Transformer, §2.4).
 """
 
 from abc import ABC, abstractmethod
@@ -43,11 +43,14 @@ class Routing:
 
     Attributes:
         expert_T: each token's expert, (T,), long; N for padding.
-        gate_T: the weight of its output, (T,), float32, positive; gradients reach the gate and the tokens through it.
+        gate_T: the weight of its output, (T,), float32, positive; gradients reach the gate and
+            the tokens through it.
         uniform_gate: the value of `gate_T` if the gate is undecided (all logits 0).
-        balance_loss: Switch's load-balancing loss, 1 if the load is even; None if the gate defines none.
+        balance_loss: Switch's load-balancing loss, 1 if the load is even; None if the gate
+            defines none.
         max_rows: upper bound of an expert's number of tokens, if known without synchronisation.
-        arriving_PE: number of rows that each rank has for each expert of this rank, if the assignment returned it.
+        arriving_PE: number of rows that each rank has for each expert of this rank, if the
+            assignment returned it.
     """
 
     expert_T: Tensor
@@ -65,7 +68,8 @@ class Gate(nn.Module, ABC):
         needs_tasks: whether routing needs task ids.
         balances: whether routings have a balance loss.
         routes_alone: whether the routing of a token is independent of other tokens.
-        is_learned: whether it has a `weight`, whose scores decide and scale; otherwise the layer has no `blend`.
+        is_learned: whether it has a `weight`, whose scores decide and scale; otherwise the layer
+            has no `blend`.
     """
 
     needs_tasks: ClassVar[bool] = False
@@ -93,7 +97,8 @@ class Gate(nn.Module, ABC):
 
         Args:
             hidden_TH: the residual stream, finite also at padding.
-            task_B: the task of each token (B = T), or of each sentence, long: token t is of sentence t modulo B.
+            task_B: the task of each token (B = T), or of each sentence, long: token t is of
+                sentence t modulo B.
             padding_T: True at padding, which is not routed: its expert is N.
             counts: shared by the layers that see the same tokens; None for a single layer.
         """
@@ -128,12 +133,14 @@ class Gate(nn.Module, ABC):
 
 class BaseGate(Gate):
     """BASE: balanced assignment in training; evaluation routes by running prices.
-    The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode depends only on `self.training`.
+    The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode depends only on
+    `self.training`.
 
     Attributes:
-        evaluation: `prices`: by score minus running price, as training did; `greedy`: by score (BASE layers);
-            `balanced`: equal loads in this rank's batch.
-        shuffle: shuffles tokens over all ranks before the assignment; None assigns this rank's own tokens.
+        evaluation: `prices`: by score minus running price, as training did; `greedy`: by score
+            (BASE layers); `balanced`: equal loads in this rank's batch.
+        shuffle: shuffles tokens over all ranks before the assignment; None assigns this rank's
+            own tokens.
     """
 
     def __init__(

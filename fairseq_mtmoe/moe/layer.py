@@ -1,7 +1,7 @@
 """The expert layer: a gate, a dispatcher and an expert bank in the place of a transformer's feed-forward layer.
 
-By its gate, it is that of "Tricks for Training Sparse Translation Models" (§2.1, BASE layers) or of MT-TaG (equations
-3-6).
+By its gate, it is that of "Tricks for Training Sparse Translation Models" (§2.1, BASE layers) or
+of MT-TaG (equations 3-6).
 """
 
 from typing import Any
@@ -22,16 +22,17 @@ COMBINES = ("preserving", "paper")
 class MoELayer(nn.Module):
     """The feed-forward branch `scale · E_e(branch_input)` with experts E.
 
-    The block around it adds dropout and the residual connection. With `combine="paper"` the scale is the gate value:
-    `y = h + α·E(h)` is the paper's `α·(h + E(h)) + (1-α)·h`. With `"preserving"` the scale is
-    `1 + blend·(gate/uniform_gate - 1)` with a learned `blend` that starts at 0. Copies of a dense layer then start with
-    that layer's output.
+    The block around it adds dropout and the residual connection. With `combine="paper"` the scale
+    is the gate value: `y = h + α·E(h)` is the paper's `α·(h + E(h)) + (1-α)·h`. With
+    `"preserving"` the scale is `1 + blend·(gate/uniform_gate - 1)` with a learned `blend` that
+    starts at 0. Copies of a dense layer then start with that layer's output.
 
     Attributes:
-        last_balance_loss: the gate's load-balancing loss in the last forward pass, until `balance_loss` takes it; or
-            None.
+        last_balance_loss: the gate's load-balancing loss in the last forward pass, until
+            `balance_loss` takes it; or None.
         load: number of tokens of each expert, counted while enabled.
-        idle: whether all tokens count as padding, in a dummy batch for ranks that wait for this rank's experts.
+        idle: whether all tokens count as padding, in a dummy batch for ranks that wait for this
+            rank's experts.
         comm: time and bytes of all-to-all, recorded while enabled.
     """
 
@@ -63,7 +64,8 @@ class MoELayer(nn.Module):
             hidden: the gate's input, the residual stream, (…, H), finite also at padding.
             branch_input: the experts' input, the normed residual stream, (…, H).
             padding_mask: True at padding, (…), which is not routed and gets 0.
-            task_ids: the task of each token, (…), long; or of its last dimensions, such as (B,) of (L, B).
+            task_ids: the task of each token, (…), long; or of its last dimensions, such as (B,)
+                of (L, B).
             token_counts: shared by the layers that see the same tokens in this pass.
         """
         width = branch_input.shape[-1]
@@ -86,15 +88,17 @@ class MoELayer(nn.Module):
         return output_TH.to(branch_input.dtype).view_as(branch_input)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A tensor with a graph cannot be copied, and copies of a model (for averaging) do not need it.
+        # A tensor with a graph cannot be copied, and copies of a model (for averaging) do not
+        # need it.
         return {**self.__dict__, "last_balance_loss": None}
 
 
 def balance_loss(module: nn.Module) -> Tensor:
     """Return the sum of the last pass's load-balancing losses, float32; 0 without any.
 
-    Each layer adds 1 if its load is even, up to N if one expert gets all tokens. Losses are removed from the layers,
-    because a layer that the next pass skips (layerdrop) must not return the same graph again.
+    Each layer adds 1 if its load is even, up to N if one expert gets all tokens. Losses are
+    removed from the layers, because a layer that the next pass skips (layerdrop) must not return
+    the same graph again.
     """
     losses = []
     for layer in module.modules():

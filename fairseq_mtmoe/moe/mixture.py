@@ -67,8 +67,8 @@ def layer_similarity(
 ) -> Tensor:
     """Return a layer's 1/K Σ_k w_k cos(H_o, E_k) (equation 5), the mean over tokens.
 
-    `cosines` are (L, B, K), `weights` (K,) or (B, K), `padding_mask` is True at padding, (B, L). The result is a
-    float32 scalar.
+    `cosines` are (L, B, K), `weights` (K,) or (B, K), `padding_mask` is True at padding, (B, L).
+    The result is a float32 scalar.
     """
     of_tokens_LB = (cosines * weights.float()).sum(-1) / cosines.shape[-1]
     if padding_mask is None:

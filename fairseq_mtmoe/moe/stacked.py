@@ -12,7 +12,8 @@ from fairseq_mtmoe.moe.device_kind import is_on_cpu
 class StackedBank(nn.Module):
     """Members of equal shape with stacked parameters, which a subclass defines.
 
-    Each member is initialized by its own generator, seeded by the bank's `seed`: equal on any number of ranks.
+    Each member is initialized by its own generator, seeded by the bank's `seed`: equal on any
+    number of ranks.
     """
 
     def __init__(self) -> None:
@@ -21,7 +22,8 @@ class StackedBank(nn.Module):
 
     def generator(self, index: int) -> torch.Generator:
         """Return the CPU generator of one member; `index` counts members over all ranks."""
-        # A hash, because torch keeps 32 bits of a seed: sums of both numbers would repeat seeds in other banks.
+        # A hash, because torch keeps 32 bits of a seed: sums of both numbers would repeat seeds
+        # in other banks.
         digest = hashlib.blake2b(f"{self.seed} {index}".encode(), digest_size=4).digest()
         return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little"))
 

@@ -1,9 +1,9 @@
 """MT-Uncertainty sampling in a training step: train on the candidates that the model is most uncertain of.
 
-CA-MTL, §2.2 and algorithm 1. Candidates pass through the model as in evaluation: without gradients or dropout, and
-expert layers record nothing. Where uncertainty is measured under dropout, its random numbers depend on the candidates
-and the update alone. The step's own random numbers do not change, also in a resumed run and with any number of
-processes.
+CA-MTL, §2.2 and algorithm 1. Candidates pass through the model as in evaluation: without
+gradients or dropout, and expert layers record nothing. Where uncertainty is measured under
+dropout, its random numbers depend on the candidates and the update alone. The step's own random
+numbers do not change, also in a resumed run and with any number of processes.
 """
 
 import itertools
@@ -47,8 +47,8 @@ class Selection:
 def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Selection:
     """Return the most uncertain candidates of the step after `update` updates.
 
-    `measure(batch, model, under_dropout)` returns the candidates' numbers (E,), their entropies H_i and the maxima of
-    these. The model is left in training mode.
+    `measure(batch, model, under_dropout)` returns the candidates' numbers (E,), their entropies
+    H_i and the maxima of these. The model is left in training mode.
     """
     candidates: Candidates = sample[CANDIDATES]
     model.eval()

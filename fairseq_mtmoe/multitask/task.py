@@ -1,7 +1,7 @@
 """Base of tasks that train several tasks: task ids, sampling, figures of each task, a run log.
 
-A *task* here is sampled and validated by its name: a benchmark's task, or a language pair of translation. The model
-gets a *task id*, an index into `task_names`; several tasks may share one.
+A *task* here is sampled and validated by its name: a benchmark's task, or a language pair of
+translation. The model gets a *task id*, an index into `task_names`; several tasks may share one.
 """
 
 import logging
@@ -93,8 +93,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the `id`s of examples, their entropies and the maxima of these.
 
-        With `under_dropout`, only examples whose entropy is measured under dropout, else only the others; see
-        `TrainingMixture.dropout_draws`.
+        With `under_dropout`, only examples whose entropy is measured under dropout, else only the
+        others; see `TrainingMixture.dropout_draws`.
         """
 
     def shown_name(self, key: str) -> str:

@@ -1,7 +1,7 @@
 """Figures of a validation over all ranks: losses of tasks and groups, expert tokens, source weights, gates.
 
-A validation batch holds one task. Its sums go into the logging output under the task's name, with zeros for all others:
-fairseq adds them over ranks, which must have the same keys and types.
+A validation batch holds one task. Its sums go into the logging output under the task's name, with
+zeros for all others: fairseq adds them over ranks, which must have the same keys and types.
 """
 
 import math
@@ -166,8 +166,8 @@ def expert_figures(
 ) -> dict[str, float]:
     """Return TensorBoard's `expert_entropy/LAYER` or `/TASK`, and `experts_used/LAYER`.
 
-    Entropies are fractions of their maximum: a layer's is the mean over tasks, a task's the mean over layers.
-    `layers` has the number of tokens of each task and expert.
+    Entropies are fractions of their maximum: a layer's is the mean over tasks, a task's the mean
+    over layers. `layers` has the number of tokens of each task and expert.
     """
     figures: dict[str, float] = {}
     by_task: dict[str, list[float]] = {}
@@ -248,8 +248,8 @@ class GateMovement:
     def figures(self, model: nn.Module) -> dict[str, dict[str, float]]:
         """Return the figures of each layer, and stop comparing; a collective call.
 
-        `blend`; `moved`: the distance from the first weights divided by their norm; `changed`: the fraction of tokens
-        whose expert changed.
+        `blend`; `moved`: the distance from the first weights divided by their norm; `changed`:
+        the fraction of tokens whose expert changed.
         """
         layers: dict[str, dict[str, float]] = {}
         for path, layer in _learned(model).items():

@@ -1,9 +1,10 @@
 """Balanced assignment: which expert each token of a training batch goes to.
 
-BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores with equally many tokens
-per expert: a linear assignment (transportation) problem. It is solved by dual prices, the tokens' choices and
-augmenting paths, compiled for CPUs (`kernels/`). GPUs have a form without synchronisation and without augmenting
-paths, in Triton (`triton_form.py`) or in torch (`torch_form.py`). CPUs without the compiled library use the latter.
+BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores
+with equally many tokens per expert: a linear assignment (transportation) problem. It is solved by
+dual prices, the tokens' choices and augmenting paths, compiled for CPUs (`kernels/`). GPUs have a
+form without synchronisation and without augmenting paths, in Triton (`triton_form.py`) or in
+torch (`torch_form.py`). CPUs without the compiled library use the latter.
 """
 
 import torch
@@ -24,15 +25,18 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None) -> Assig
     Every expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens.
 
     Args:
-        scores_TN: any floating type. Infinite scores count as the highest or lowest finite one, NaN as the lowest.
-        start_N: prices of an earlier step, (N,), float32, in units of the scores. On a CPU bad ones only cost time. On
-            a GPU, prices that are off by more than the mean over tokens of highest - lowest score may enlarge the gap.
+        scores_TN: any floating type. Infinite scores count as the highest or lowest finite one,
+            NaN as the lowest.
+        start_N: prices of an earlier step, (N,), float32, in units of the scores. On a CPU bad
+            ones only cost time. On a GPU, prices that are off by more than the mean over tokens
+            of highest - lowest score may enlarge the gap.
 
-    On a CPU, every token gets the expert with the highest score - price, except in ties, and the gap to the optimum is
-    at most 1e-6 of the sum over tokens of highest - lowest score. On a GPU, and where the compiled library is missing
-    or scores are not finite or of extreme size, it is at most 0.1% of this sum, but with very few different scores.
-    The result depends only on scores and start; the work is bounded. Prices are finite. They are 0 without tokens and
-    for a single expert.
+    On a CPU, every token gets the expert with the highest score - price, except in ties, and the
+    gap to the optimum is at most 1e-6 of the sum over tokens of highest - lowest score. On a GPU,
+    and where the compiled library is missing or scores are not finite or of extreme size, it is
+    at most 0.1% of this sum, but with very few different scores. The result depends only on
+    scores and start; the work is bounded. Prices are finite. They are 0 without tokens and for a
+    single expert.
     """
     num_tokens, num_experts = scores_TN.shape
     if num_tokens == 0 or num_experts == 1:

@@ -1,8 +1,8 @@
 """Running dual prices of balanced assignment: evaluation routes by them as training did.
 
-At the optimum of the assignment, each token takes the expert with the highest `score - price` (duality). The running
-mean of the N prices routes a token as training did on average, independent of its batch. (Loss-free balancing, Wang et
-al. 2024, adds a similar bias, updated by the loads.)
+At the optimum of the assignment, each token takes the expert with the highest `score - price`
+(duality). The running mean of the N prices routes a token as training did on average, independent
+of its batch. (Loss-free balancing, Wang et al. 2024, adds a similar bias, updated by the loads.)
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MEMORY = 0.95  # see benchmarks/results/prices.md
 class RunningPrices(nn.Module):
     """The running mean of one expert layer's prices, in units of the scores.
 
-    It is 0 before the first update.
-    `total`, (N,), sums the prices of all updates, the newest times 1 - memory, the one before times memory of that, and
-    so on. `weight`, (), sums these factors. Both are float32 in every model. Their means over several models (averaged
+    It is 0 before the first update. `total`, (N,), sums the prices of all updates, the newest
+    times 1 - memory, the one before times memory of that, and so on. `weight`, (), sums these
+    factors. Both are float32 in every model. Their means over several models (averaged
     checkpoints) are means over the models that have prices. `memory` is from 0 to below 1.
     """
 

@@ -1,7 +1,8 @@
 """Balanced assignment in torch: a fixed sequence of operations without host synchronisation.
 
-It computes prices and each token's choice. In a fixed number of rounds, surplus tokens move to the experts where they
-lose least. At the end, experts with room take the remaining surplus tokens in order.
+It computes prices and each token's choice. In a fixed number of rounds, surplus tokens move to
+the experts where they lose least. At the end, experts with room take the remaining surplus tokens
+in order.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# One step at each of these temperatures. The first is high, and steps may be long, because the tokens of
-# an earlier step may have been of other languages.
+# One step at each of these temperatures. The first is high, and steps may be long, because the
+# tokens of an earlier step may have been of other languages.
 WARMEST, COLDEST, STEPS = 0.25, 0.002, 6
 TEMPERATURES = tuple(WARMEST * (COLDEST / WARMEST) ** (step / (STEPS - 1)) for step in range(STEPS))
 LONGEST_STEP = (
@@ -39,8 +40,8 @@ def torch_assignment(
 ) -> Assignment:
     """Compute `priced_assignment` without a bound on the gap.
 
-    N is at least 2, T at least 1. `padding_T` is True at padding, whose expert is N. `start_N` are prices of an earlier
-    step, of mean 0.
+    N is at least 2, T at least 1. `padding_T` is True at padding, whose expert is N. `start_N`
+    are prices of an earlier step, of mean 0.
     """
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
@@ -88,15 +89,17 @@ def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, T
 def _prices(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: Tensor) -> Tensor:
     """Return prices from those of an earlier step, or 0, in few operations.
 
-    With an entropy term (as in Sinkhorn's optimal transport), a token's choice is a softmax at a temperature, and
-    demand is smooth. Newton's method takes one step at each of the falling temperatures. Demand falls nearly
-    exponentially as a price rises. Therefore a step equalises its logarithm, which converges from far away. With D the
-    demand, (T, N), and d its sums, in shares, the step x solves (diag(d) - DᵀD) x = d log d, divided by d.
+    With an entropy term (as in Sinkhorn's optimal transport), a token's choice is a softmax at a
+    temperature, and demand is smooth. Newton's method takes one step at each of the falling
+    temperatures. Demand falls nearly exponentially as a price rises. Therefore a step equalises
+    its logarithm, which converges from far away. With D the demand, (T, N), and d its sums, in
+    shares, the step x solves (diag(d) - DᵀD) x = d log d, divided by d.
     """
     num_tokens, num_experts = scores_TN.shape
     prices_1N = start_N.nan_to_num(0, 0, 0).unsqueeze(0)
     prices_1N = (prices_1N - prices_1N.mean()).clamp(-FARTHEST, FARTHEST).float()
-    # Prices are defined only up to a constant: without the second term the system would be singular.
+    # Prices are defined only up to a constant: without the second term the system would be
+    # singular.
     ridge_NN = (
         torch.eye(num_experts, device=scores_TN.device) * (1 + RIDGE) + RIDGE * LEVEL / num_experts
     )

@@ -1,8 +1,9 @@
 """Balanced assignment on a GPU by Triton kernels: the algorithm of `torch_form.py` in 20 launches.
 
-Prices take the same six steps from the highest to the lowest temperature, one launch each. Then come rounds in which
-surplus tokens move to the experts where they lose least, three launches each. At the end experts with room take the
-rest. Ranks are counted (T² comparisons on the whole GPU), not sorted.
+Prices take the same six steps from the highest to the lowest temperature, one launch each. Then
+come rounds in which surplus tokens move to the experts where they lose least, three launches
+each. At the end experts with room take the rest. Ranks are counted (T² comparisons on the whole
+GPU), not sorted.
 """
 
 from __future__ import annotations

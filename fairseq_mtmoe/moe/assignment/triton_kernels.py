@@ -1,7 +1,8 @@
 """The Triton kernels of `triton_form.py`; torch's builds for CUDA include Triton.
 
-Every program computes the common values (sums of parts, prices, counts) itself, in the same order, so that the same
-scores give the same result. Vectors over experts are padded to EXPERTS, a power of two.
+Every program computes the common values (sums of parts, prices, counts) itself, in the same
+order, so that the same scores give the same result. Vectors over experts are padded to EXPERTS, a
+power of two.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def _real(padding, token, num_tokens, HAS_PADDING: tl.constexpr):
 def _newton_step(both, num_experts, EXPERTS: tl.constexpr):
     """Return Newton's step in temperatures, from DᵀD in shares, as gpu_form.py's.
 
-    The system is multiplied by the demand, which makes it symmetric, and solved by conjugate gradients.
+    The system is multiplied by the demand, which makes it symmetric, and solved by conjugate
+    gradients.
     """
     expert = tl.arange(0, EXPERTS)
     is_expert = expert < num_experts
@@ -128,8 +130,8 @@ def step(
     TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """Move the prices by the last step's demand, and write this program's demand.
-    The first step starts with the prices of an earlier batch, or 0. The last step writes each token's choice and its
-    value, and after the prices also prices in units of the scores.
+    The first step starts with the prices of an earlier batch, or 0. The last step writes each
+    token's choice and its value, and after the prices also prices in units of the scores.
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
     expert, part = tl.arange(0, EXPERTS), tl.arange(0, PROGRAMS)

@@ -1,8 +1,9 @@
 """Backends of grouped matmul, and the choice of the fastest one.
 
-One product after the other, anywhere; all products in one call of MKL, on a CPU; torch's grouped product in one kernel,
-on a GPU; and, on GPUs without this kernel, one product of groups padded to equal sizes, if an upper bound of their rows
-is known. The last two do not synchronise to read the offsets. Tests compare them.
+One product after the other, anywhere; all products in one call of MKL, on a CPU; torch's grouped
+product in one kernel, on a GPU; and, on GPUs without this kernel, one product of groups padded to
+equal sizes, if an upper bound of their rows is known. The last two do not synchronise to read the
+offsets. Tests compare them.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,8 +36,8 @@ NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 class Backend:
     """A grouped matmul and its weight gradient.
 
-    `linear(rows, offsets, weight, bias)` and `outer(grad, rows, offsets, new_empty)`; `new_empty` allocates the
-    gradient, if the backend can choose its memory.
+    `linear(rows, offsets, weight, bias)` and `outer(grad, rows, offsets, new_empty)`; `new_empty`
+    allocates the gradient, if the backend can choose its memory.
     """
 
     linear: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]

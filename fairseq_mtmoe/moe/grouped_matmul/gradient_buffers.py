@@ -1,8 +1,9 @@
 """A pool of gradient buffers, reused from one update to the next.
 
-On a CPU new memory is cleared page by page, which takes up to a tenth of the layer's time with many experts. A buffer
-is free by torch's use count of its storage, which is no public interface. It is checked once, because a wrong count
-would overwrite gradients in use. If the check fails, nothing is reused.
+On a CPU new memory is cleared page by page, which takes up to a tenth of the layer's time with
+many experts. A buffer is free by torch's use count of its storage, which is no public interface.
+It is checked once, because a wrong count would overwrite gradients in use. If the check fails,
+nothing is reused.
 """
 
 import threading

@@ -1,8 +1,8 @@
 """Many matrix products of different sizes in one call of MKL on a CPU.
 
-`torch.bmm` needs equal sizes, and after each single product the cores wait for each other. Intel's MKL, which torch's
-builds for x86 contain, has `sgemm_batch` for this, but torch does not expose it. The routine is checked once, with
-products of known results.
+`torch.bmm` needs equal sizes, and after each single product the cores wait for each other.
+Intel's MKL, which torch's builds for x86 contain, has `sgemm_batch` for this, but torch does not
+expose it. The routine is checked once, with products of known results.
 """
 
 import ctypes
@@ -67,7 +67,8 @@ def batched_products(
     """Write the P products `scale · left[p] @ right[p]` into `out[p]`.
 
     Args:
-        rows, columns, inner: the sizes of each product: (rows, inner) times (inner, columns). No size may be 0.
+        rows, columns, inner: the sizes of each product: (rows, inner) times (inner, columns). No
+            size may be 0.
         adds: whether to add the products to `out`.
         routine: the routine to call, by default MKL's.
     """
@@ -132,7 +133,8 @@ def multiplies_right(routine: Any) -> bool:
     """Return whether a routine's products are right, and it writes nowhere else."""
     left, right = (torch.arange(1, 40, dtype=torch.float32, device="cpu") for _ in range(2))
     out = torch.full((20,), -1, dtype=torch.float32, device="cpu")
-    # (2, 3) times (3, 4), written from element 2 on, and (1, 5) times (5, 2), from 14 on; rows are 5 elements apart.
+    # (2, 3) times (3, 4), written from element 2 on, and (1, 5) times (5, 2), from 14 on; rows
+    # are 5 elements apart.
     batched_products(
         Operand(left, [0, 10], 5),
         Operand(right, [0, 20], 5, transposed=True),

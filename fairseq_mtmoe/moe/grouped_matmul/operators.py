@@ -1,7 +1,7 @@
 """Grouped matmul as torch operators with gradients, for experts and task gates.
 
-Rows are sorted by group, and `offsets_N` has the end of each group. Every group is written directly into its slice of
-the result, without padding or copies. `torch.compile` is supported.
+Rows are sorted by group, and `offsets_N` has the end of each group. Every group is written
+directly into its slice of the result, without padding or copies. `torch.compile` is supported.
 """
 
 from collections.abc import Callable
@@ -33,13 +33,14 @@ def grouped_linear(
 
     Args:
         rows_TI: rows sorted by group.
-        offsets_N: the end of each group, (N,), long, non-decreasing, at most T; for rows on a GPU they may be on the
-            CPU if `reads_offsets`.
+        offsets_N: the end of each group, (N,), long, non-decreasing, at most T; for rows on a GPU
+            they may be on the CPU if `reads_offsets`.
         weight_NOI: a matrix for each group, read as views without a copy.
         bias_NO: a bias for each group.
         max_rows: upper bound of a group's number of rows, if known without synchronisation.
 
-    A group without rows gets a gradient of 0. Under autocast, operands are cast as for a linear layer.
+    A group without rows gets a gradient of 0. Under autocast, operands are cast as for a linear
+    layer.
     """
     rows_TI, weight_NOI, *biases = _as_autocast_wants(
         rows_TI, weight_NOI, *(() if bias_NO is None else (bias_NO,))

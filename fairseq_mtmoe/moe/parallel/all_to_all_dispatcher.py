@@ -1,8 +1,8 @@
 """The all-to-all dispatcher, for sharded experts: it sends rows to their experts' ranks and back.
 
-As in BASE layers (Lewis et al., 2021): one all-to-all sends the numbers of rows, unless they are known, and one sends
-the rows each way. The host synchronises only for these numbers. The layer's output equals that of one process with all
-experts and all rows.
+As in BASE layers (Lewis et al., 2021): one all-to-all sends the numbers of rows, unless they are
+known, and one sends the rows each way. The host synchronises only for these numbers. The layer's
+output equals that of one process with all experts and all rows.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,8 @@ class AllToAllPlan(DispatchPlan):
     """The plan of an all-to-all.
 
     Attributes:
-        left: the order of this rank's tokens before they were sent, by expert, and therefore by rank.
+        left: the order of this rank's tokens before they were sent, by expert, and therefore by
+            rank.
         send: number of rows sent to each rank, (P,).
         receive: number of rows received from each rank, (P,).
         arrived: the order of received rows, sorted by expert; None if this rank has one expert.
@@ -46,8 +47,8 @@ class AllToAllPlan(DispatchPlan):
 class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
     """Sends each row to the rank of its expert, one of the P ranks in the experts' group.
 
-    Both methods are collective calls. Gradients of this rank's experts are divided by P, because they see the rows of P
-    ranks, whose losses data parallelism averages.
+    Both methods are collective calls. Gradients of this rank's experts are divided by P, because
+    they see the rows of P ranks, whose losses data parallelism averages.
     """
 
     def __init__(self, placement: ExpertPlacement, record: CommRecord) -> None:

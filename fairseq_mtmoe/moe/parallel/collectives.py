@@ -1,6 +1,7 @@
 """All-to-all of rows with gradients, and a record of its cost.
 
-These are collective calls: all ranks of a group make them in the same order, also ranks without rows.
+These are collective calls: all ranks of a group make them in the same order, also ranks without
+rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Expert placement: the experts of each rank, and the ranks of its all-to-all.
 
-`N` experts and `W` ranks need not divide each other. With `P = gcd(N, W)`, each `P` consecutive ranks form a group that
-holds all experts, `N/P` on each rank. The `W/P` groups are replicas of each other. Without a common divisor every rank
-holds all experts, and there is no all-to-all.
+`N` experts and `W` ranks need not divide each other. With `P = gcd(N, W)`, each `P` consecutive
+ranks form a group that holds all experts, `N/P` on each rank. The `W/P` groups are replicas of
+each other. Without a common divisor every rank holds all experts, and there is no all-to-all.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ class ExpertPlacement:
     """The experts of one rank: `count` of `num_experts`, from number `first` on.
 
     Attributes:
-        group: the P ranks of the all-to-all, in the order of their experts; None if this rank holds all experts.
-        replicas: the ranks with the same experts, whose gradients are averaged; None unless there are several and
-            experts are sharded. (Experts that every rank holds are ordinary parameters.)
+        group: the P ranks of the all-to-all, in the order of their experts; None if this rank
+            holds all experts.
+        replicas: the ranks with the same experts, whose gradients are averaged; None unless there
+            are several and experts are sharded. (Experts that every rank holds are ordinary
+            parameters.)
         replica: the number of this rank's group, from 0; replica 0 writes checkpoints.
     """
 

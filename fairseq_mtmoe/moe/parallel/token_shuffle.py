@@ -1,8 +1,8 @@
 """Token shuffle: balanced assignment of tokens that are shuffled over ranks, as in BASE layers' training.
 
-Sentences of one rank resemble each other, and must not be spread over all experts. Only scores are shuffled (N numbers
-there, the expert's number back); tokens go directly to their expert. The rank that assigns tokens knows their numbers
-per expert first, and sends these with the answers.
+Sentences of one rank resemble each other, and must not be spread over all experts. Only scores
+are shuffled (N numbers there, the expert's number back); tokens go directly to their expert. The
+rank that assigns tokens knows their numbers per expert first, and sends these with the answers.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class TokenShuffle:
 
         Also returns prices, (N,), and number of tokens, (), of the part that this rank assigned.
 
-        The order is drawn from torch's CPU generator, which fairseq seeds in each update, so resumed runs draw the
-        same.
+        The order is drawn from torch's CPU generator, which fairseq seeds in each update, so
+        resumed runs draw the same.
         """
         group = self.placement.group
         assert group is not None
@@ -112,7 +112,8 @@ class TokenShuffle:
     def _answers(self, expert_S: Tensor, owner_S: Tensor, receive: list[int]) -> Tensor:
         """Return the experts of tokens and N numbers for each rank in turn, int32.
 
-        The numbers are the rows in this part that each rank sends to each of the receiver's N/P experts.
+        The numbers are the rows in this part that each rank sends to each of the receiver's N/P
+        experts.
         """
         size, num_experts = self.placement.group_size, self.placement.num_experts
         label_S = owner_S * (num_experts + 1) + expert_S  # N is padding's

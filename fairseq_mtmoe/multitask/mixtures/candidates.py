@@ -57,7 +57,8 @@ def batches_of_ranks(
 ) -> list[np.ndarray]:
     """Return the indices of each step's candidates, task after task; limits as in `batches_of`, for ranks.
 
-    indices, longest: each task's candidates by rank, and their greatest lengths; a task may lack the last ranks.
+    indices, longest: each task's candidates by rank, and their greatest lengths; a task may lack
+    the last ranks.
     """
     longest_R = np.zeros(max(map(len, longest)), dtype=np.int64)
     for lengths in longest:
@@ -71,9 +72,10 @@ def candidate_batch(
 ) -> Batch:
     """Return a sample with a step's `CANDIDATES`, each example once, and the batches of their forward passes.
 
-    `PASSES` are the batches without dropout, shortest examples first. Their number is fixed, because experts in other
-    processes take part in each. `DROPOUT_PASS` repeats the examples of tasks with `dropout_draws`, once per draw. A
-    batch's `id` has the candidates' numbers; an empty batch gets the first candidate.
+    `PASSES` are the batches without dropout, shortest examples first. Their number is fixed,
+    because experts in other processes take part in each. `DROPOUT_PASS` repeats the examples of
+    tasks with `dropout_draws`, once per draw. A batch's `id` has the candidates' numbers; an
+    empty batch gets the first candidate.
     """
     count = max(Counter(task for task, _ in items).values())
     once = [*{(task, example[INDEX]): (task, example) for task, example in items}.values()]

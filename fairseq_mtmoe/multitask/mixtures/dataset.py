@@ -1,7 +1,7 @@
 """A dataset of several tasks, whose batches have the task id of each example.
 
-A task is sampled and validated by its name: a benchmark task, or a language pair. The model gets each example's *task
-id*, which several tasks may share: `task_ids` (B,).
+A task is sampled and validated by its name: a benchmark task, or a language pair. The model gets
+each example's *task id*, which several tasks may share: `task_ids` (B,).
 """
 
 import itertools
@@ -113,7 +113,8 @@ class MixtureDataset(FairseqDataset):
         """Return a batch in fairseq's form with `task_ids` (B,)."""
         if not items:
             return {}
-        # Collating reorders the examples; their positions in `items`, given as ids, tell the new order.
+        # Collating reorders the examples; their positions in `items`, given as ids, tell the new
+        # order.
         indexed = [(task, {**example, "id": index}) for index, (task, example) in enumerate(items)]
         batch = self.collate(self.datasets, indexed)
         order = batch["id"].tolist()
@@ -130,8 +131,8 @@ def mixed(batches: Sequence[np.ndarray]) -> list[np.ndarray]:
 class EvaluationMixture(MixtureDataset):
     """All examples of several tasks, in batches of one task; `task` is its name.
 
-    interleaves: whether one batch of each task comes first, and then each task's share of any number of batches, of all
-        lengths, for `--max-valid-steps`.
+    interleaves: whether one batch of each task comes first, and then each task's share of any
+        number of batches, of all lengths, for `--max-valid-steps`.
     """
 
     interleaves = False
@@ -172,7 +173,8 @@ class EvaluationMixture(MixtureDataset):
         if not self.interleaves or not batches:
             return batches
         batches = list(itertools.chain.from_iterable(map(mixed, batches_by_task)))
-        # From 0 to 1 in each task: its first batch is among the first of all, the others follow at equal distances.
+        # From 0 to 1 in each task: its first batch is among the first of all, the others follow
+        # at equal distances.
         counts = [len(task_batches) for task_batches in batches_by_task]
         places = np.concatenate([np.r_[0, np.arange(1.5, count)] / count for count in counts])
         return [batches[number] for number in np.argsort(places, kind="stable")]

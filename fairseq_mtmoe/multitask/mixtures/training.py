@@ -54,8 +54,8 @@ class TaskLoader(Protocol):
 class TrainingMixture(MixtureDataset):
     """The examples or candidates of an epoch, determined by plan, epoch and the number of updates before it.
 
-    `alter` changes each example by a seed that depends on its index, so that any process makes the same. Batches are
-    made by the lengths before that.
+    `alter` changes each example by a seed that depends on its index, so that any process makes
+    the same. Batches are made by the lengths before that.
     """
 
     def __init__(

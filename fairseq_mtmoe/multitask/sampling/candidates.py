@@ -1,8 +1,9 @@
 """Candidates of training steps: equally many per task, from which the model chooses.
 
-CA-MTL, algorithm 1: a step draws b examples of each of T tasks and trains on b of the b·T. Candidates come in *ranks*:
-the first of every task, then the second, and so on. A step takes as many ranks as the limits of sentences and tokens
-allow; the longest candidate of a rank counts. Within a window, tasks' shuffled sequences are sorted by length.
+CA-MTL, algorithm 1: a step draws b examples of each of T tasks and trains on b of the b·T.
+Candidates come in *ranks*: the first of every task, then the second, and so on. A step takes as
+many ranks as the limits of sentences and tokens allow; the longest candidate of a rank counts.
+Within a window, tasks' shuffled sequences are sorted by length.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,8 @@ def ranked(
 def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
     """Return an order of a task's candidates, by length within each window, alternately ascending and descending.
 
-    At most the task's `size` examples are sorted together, as an example would otherwise be next to its copy.
+    At most the task's `size` examples are sorted together, as an example would otherwise be next
+    to its copy.
     """
     position = np.arange(len(sides_ES))
     within, parts = position % WINDOW, -(-WINDOW // max(size, 1))
@@ -60,9 +62,9 @@ def most_uncertain(
 ) -> NDArray[np.int64]:
     """Return the sorted numbers of the `count` most uncertain candidates; all if there are fewer.
 
-    Uncertainty is `U_i = H_i / (Ĥ · H'_t)`, with Ĥ the greatest of the tasks' mean entropies, and 0 if that is 0. Among
-    equally uncertain candidates tasks take turns. Values that are not finite count as most uncertain: the training step
-    handles them.
+    Uncertainty is `U_i = H_i / (Ĥ · H'_t)`, with Ĥ the greatest of the tasks' mean entropies, and
+    0 if that is 0. Among equally uncertain candidates tasks take turns. Values that are not
+    finite count as most uncertain: the training step handles them.
 
     Args:
         entropy_C: H_i of each candidate, at least 0.

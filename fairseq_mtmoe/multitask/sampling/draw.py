@@ -1,7 +1,7 @@
 """The draw of an epoch, described by a few numbers.
 
-An index identifies a drawn example without a table. Each task, or all tasks if they are drawn as one, has a range of
-indices that holds its examples once for each pass that the epoch touches.
+An index identifies a drawn example without a table. Each task, or all tasks if they are drawn as
+one, has a range of indices that holds its examples once for each pass that the epoch touches.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ def numbers_within(groups_V: NDArray[np.integer]) -> NDArray[np.int64]:
 def stratified_share(strata_E: NDArray[np.integer], share: float, seed: int) -> NDArray[np.int64]:
     """Draw `share · E` of E examples with about this share of each stratum, at least one; return sorted numbers.
 
-    Draws with one seed are nested: a smaller share is a subset of a larger one. `strata_E` has numbers from 0 on.
+    Draws with one seed are nested: a smaller share is a subset of a larger one. `strata_E` has
+    numbers from 0 on.
     """
     assert 0 < share <= 1 and len(strata_E)
     order = items_at(0, len(strata_E), len(strata_E), derive_key(seed)).astype(np.int64)

@@ -1,6 +1,7 @@
 """Sorting the examples of a draw by length.
 
-The order is by the length of the first side, then of the next, then pseudo-random, so that batches mix the tasks.
+The order is by the length of the first side, then of the next, then pseudo-random, so that
+batches mix the tasks.
 """
 
 from collections.abc import Sequence
@@ -36,8 +37,8 @@ def order_by_length(
 ) -> Order:
     """Sort a draw's examples by length.
 
-    lengths: (n, S) of each task. key: seed for the order of equal lengths. limits: the largest lengths taken, (S,) or
-    one for all sides.
+    lengths: (n, S) of each task. key: seed for the order of equal lengths. limits: the largest
+    lengths taken, (S,) or one for all sides.
     """
     indices, sides, counts = _drawn(draw, lengths)
     outside = np.greater(sides.T, limits).any(axis=1)

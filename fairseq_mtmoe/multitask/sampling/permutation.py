@@ -1,8 +1,9 @@
 """Pseudo-random permutations of n items; any part can be computed by itself.
 
-A key gives a permutation of 0 … n-1: a Feistel network over the next power of two, with cycle walking (Black and
-Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). So V of n items cost time in V, and no list of n numbers is
-made. Up to 2^32 items words have 32 bits, of which twice as many fit into a vector instruction.
+A key gives a permutation of 0 … n-1: a Feistel network over the next power of two, with cycle
+walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). So V of n items cost
+time in V, and no list of n numbers is made. Up to 2^32 items words have 32 bits, of which twice
+as many fit into a vector instruction.
 """
 
 from typing import Any
@@ -73,7 +74,8 @@ class _Network:
             changed = 1 - number % 2
             modulus = self.word(self.moduli[changed])
             half = halves[changed] + self._hash(halves[1 - changed], number, modulus)
-            # Modulo: of the two candidates, one modulus apart, the wrong one is larger, as negative numbers wrap.
+            # Modulo: of the two candidates, one modulus apart, the wrong one is larger, as
+            # negative numbers wrap.
             halves[changed] = np.minimum(half, half - modulus)
         return halves[1] << low_bits | halves[0]
 

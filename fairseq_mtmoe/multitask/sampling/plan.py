@@ -1,11 +1,12 @@
 """The sampling plan of a run: the examples and shards of each epoch.
 
-Each task has an endless shuffled sequence of its examples (see `permutation`); an epoch takes the next ones. A task's
-cursor is the sum of the counts of earlier epochs, so any epoch can be drawn by itself. After a change of schedule or
-data, the plan continues from the cursors in a checkpoint (see `saved_plans`).
+Each task has an endless shuffled sequence of its examples (see `permutation`); an epoch takes the
+next ones. A task's cursor is the sum of the counts of earlier epochs, so any epoch can be drawn
+by itself. After a change of schedule or data, the plan continues from the cursors in a checkpoint
+(see `saved_plans`).
 
-If the temperature rises by updates, a long epoch is drawn in parts, one after the other, as a part's number of updates
-is known only when its examples are in batches.
+If the temperature rises by updates, a long epoch is drawn in parts, one after the other, as a
+part's number of updates is known only when its examples are in batches.
 """
 
 from __future__ import annotations
@@ -185,8 +186,9 @@ class SamplingPlan:
     def follow(self, before: SamplingPlan, has_begun: bool, update: int) -> bool:
         """Resume from the interrupted run's plan: take over its seed and cursors, and finish its epoch as begun.
 
-        Each task continues its shuffled sequence, also with other options; a task whose data has changed starts again.
-        Returns False if an epoch that `has_begun` cannot be drawn again, as data has changed: the next epoch begins.
+        Each task continues its shuffled sequence, also with other options; a task whose data has
+        changed starts again. Returns False if an epoch that `has_begun` cannot be drawn again, as
+        data has changed: the next epoch begins.
         """
         start, same_data = (
             before._start,
@@ -233,7 +235,8 @@ class SamplingPlan:
         }
 
     def _groups(self, schedule: Schedule) -> list[tuple[int, ...]]:
-        # If every example is taken once, all tasks share one sequence: a pass is exact for any virtual epoch size.
+        # If every example is taken once, all tasks share one sequence: a pass is exact for any
+        # virtual epoch size.
         tasks = range(len(self.sizes))
         return [tuple(tasks)] if schedule.takes_everything else [(task,) for task in tasks]
 
@@ -311,7 +314,8 @@ def _stretches(
 ) -> list[Stretch]:
     """Return the stretches of `count` examples of a group's sequence from `cursor` on.
 
-    They are the end of a pass, whole passes (one stretch each if `in_order`), and the beginning of a pass.
+    They are the end of a pass, whole passes (one stretch each if `in_order`), and the beginning
+    of a pass.
     """
     first, end = cursor // size, cursor + count
     whole_from, whole_to = -(-cursor // size), end // size

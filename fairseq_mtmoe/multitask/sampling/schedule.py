@@ -1,6 +1,7 @@
 """The sampling options of a run, the tasks' shares at each epoch, and the number of examples in an epoch.
 
-Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation Models".
+Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation
+Models".
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def temperature_probabilities(
 def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> NDArray[np.int64]:
     """Split `total` into integers (L,) with these shares, by systematic sampling with one random number.
 
-    Each count is `total · p` rounded up or down, and its expectation over a uniform `offset` in [0, 1) is `total · p`.
+    Each count is `total · p` rounded up or down, and its expectation over a uniform `offset` in
+    [0, 1) is `total · p`.
     """
     cumulated = np.cumsum(probabilities)
     bounds = np.floor(total * (cumulated / cumulated[-1]) + offset).astype(np.int64)
@@ -62,16 +64,21 @@ Weights = Annotated[tuple[float, ...], _SHARES]
 class Schedule:
     """The sampling options: the tasks' shares of an epoch and its size. They may change when a run is resumed.
 
-    Methods: fairseq's, of which `concat` and `RoundRobin` take every example once; MT-TaG's (appendix A.4), uniform
-    until the gates have learned, then by size; CA-MTL's, equally many candidates per task (`candidates.py`).
+    Methods: fairseq's, of which `concat` and `RoundRobin` take every example once; MT-TaG's
+    (appendix A.4), uniform until the gates have learned, then by size; CA-MTL's, equally many
+    candidates per task (`candidates.py`).
 
     Args (UserError: a value is out of range):
-        heating_coefficient, heating_epochs: k and C of equation 2; C is None while only a checkpoint knows it.
-        heating_updates: C in updates; an epoch, or a part of a long one, has the temperature of its first update.
+        heating_coefficient, heating_epochs: k and C of equation 2; C is None while only a
+            checkpoint knows it.
+        heating_updates: C in updates; an epoch, or a part of a long one, has the temperature of
+            its first update.
         natural_from_epoch: the first epoch of `uniform-then-natural` that is drawn by size.
         sampling_weights: (L,) fixed shares, instead of the method's.
-        virtual_epoch_size: examples in an epoch, at most a pass; None: a pass over the current shards.
-        virtual_data_size: examples in a pass; None: fairseq's rule, or for candidates the size of the largest task.
+        virtual_epoch_size: examples in an epoch, at most a pass; None: a pass over the current
+            shards.
+        virtual_data_size: examples in a pass; None: fairseq's rule, or for candidates the size of
+            the largest task.
     """
 
     sampling_method: Annotated[str, one_of(METHODS)] = "concat"
@@ -188,7 +195,8 @@ class Schedule:
             return sum(sizes)  # the shares become those of the sizes
         if self.draws_candidates:
             return max(sizes)
-        # As in fairseq, a pass sees the largest task once at the first epoch's shares; later shares keep this size.
+        # As in fairseq, a pass sees the largest task once at the first epoch's shares; later
+        # shares keep this size.
         largest = int(np.argmax(sizes))
         share = max(self.probabilities_at(1, whole_sizes)[largest], 1e-300)
         return max(1, int(min(sizes[largest] / share, _MAX_SCALE_UP * sum(sizes))))

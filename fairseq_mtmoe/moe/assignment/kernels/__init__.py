@@ -1,7 +1,7 @@
 """Balanced assignment compiled for CPUs: loads the libraries that `setup.py` builds from `assignment.cpp`, if any.
 
-`BUILDS` has the libraries that this machine can run, the fastest first, by torch's names of instruction sets.
-ATEN_CPU_CAPABILITY (`avx2`, `default`) excludes faster ones.
+`BUILDS` has the libraries that this machine can run, the fastest first, by torch's names of
+instruction sets. ATEN_CPU_CAPABILITY (`avx2`, `default`) excludes faster ones.
 """
 
 import ctypes
@@ -26,9 +26,10 @@ def assign(
 ) -> Assignment | None:
     """Compute the optimal `priced_assignment` in one thread, without Python's lock.
 
-    A build gives the same result for the same scores. `build` is one of `BUILDS`, by default the fastest. Returns None
-    if torch must compute it: without a library, on another device, if scores are not finite, exceed 1e30 or differ by
-    less than 1e-30 on average, or if memory is short.
+    A build gives the same result for the same scores. `build` is one of `BUILDS`, by default the
+    fastest. Returns None if torch must compute it: without a library, on another device, if
+    scores are not finite, exceed 1e30 or differ by less than 1e-30 on average, or if memory is
+    short.
     """
     build = build or next(iter(BUILDS.values()), None)
     if build is None or not is_on_cpu(scores_TN):
