@@ -1,4 +1,4 @@
-"""Options of multi-task tasks: how tasks share an epoch, and the options that they read from fairseq."""
+"""Options of multi-task tasks: their own, and those that they read from fairseq."""
 
 from dataclasses import dataclass, field
 from typing import List, Optional
@@ -28,7 +28,8 @@ class MultitaskConfig(FairseqDataclass):
 
     virtual_epoch_size: Optional[int] = option(
         None,
-        "number of examples (sentences) in an epoch, at most one pass over the data (default: one pass)",
+        "number of examples (sentences) in an epoch, at most one pass over the data "
+        "(default: one pass)",
     )
 
 
@@ -39,8 +40,8 @@ class SamplingConfig(MultitaskConfig):
     sampling_method: str = option(
         "concat",
         "how tasks share an epoch: concat (natural, by size), temperature, uniform, RoundRobin, "
-        "uniform-then-natural, or uncertainty (draw equally many candidates of each, and train on those that the model "
-        "is most uncertain of)",
+        "uniform-then-natural, or uncertainty (draw equally many candidates of each, and train on "
+        "those that the model is most uncertain of)",
     )
     sampling_temperature: float = option(
         1.5, "T of --sampling-method temperature, and where heating starts"
@@ -51,14 +52,17 @@ class SamplingConfig(MultitaskConfig):
     )
     heating_epochs: Optional[int] = option(
         None,
-        "C of temperature heating (default: --max-epoch when the run begins; raising it later changes nothing)",
+        "C of temperature heating (default: --max-epoch when the run begins; raising it later "
+        "changes nothing)",
     )
     heating_updates: Optional[int] = option(
         None,
-        "C of temperature heating in updates instead of epochs: an epoch has the temperature of its first update; an "
-        "epoch longer than C/20 is drawn in parts of C/20 updates, each with its own temperature",
+        "C of temperature heating in updates instead of epochs: an epoch has the temperature of "
+        "its first update; an epoch longer than C/20 is drawn in parts of C/20 updates, each with "
+        "its own temperature",
     )
     natural_from_epoch: Optional[int] = option(
         None,
-        "first epoch (or virtual epoch) that uniform-then-natural samples by size; earlier ones are uniform",
+        "first epoch (or virtual epoch) that uniform-then-natural samples by size; earlier ones "
+        "are uniform",
     )

@@ -1,4 +1,4 @@
-"""The run log's part on training: environment, time, tokens, and figures since the last line."""
+"""The run log's part on training: environment, time, tokens and figures."""
 
 import os
 import platform
@@ -21,15 +21,10 @@ SAME_NAME = (
     *("loss", "nll_loss", "lr", "gnorm", "wps", "ups", "wpb", "bsz", "clip"),
     *("loss_scale", "gb_free", "padding", "expert_comm_ms"),
 )
-FIGURES = {
-    **{name: name for name in SAME_NAME},
-    "nonfinite_updates": "skipped",
-}  # fairseq's names of figures to ours
-TOTALS = (
-    "skipped",
-    "loss_scale",
-    "gb_free",
-)  # logged by their last value, all others by their mean
+# fairseq's names of figures to ours
+FIGURES = {**{name: name for name in SAME_NAME}, "nonfinite_updates": "skipped"}
+# These figures are logged by their last value, all others by their mean.
+TOTALS = ("skipped", "loss_scale", "gb_free")
 LINES = 1000  # events `train` per e-fold of updates, so that logs of long runs stay short
 
 
@@ -76,16 +71,16 @@ class Stopwatch:
 
     @seconds.setter
     def seconds(self, value: float) -> None:
-        self._seconds, self._since = value, None
+        self._seconds = value
+        self._since = None
 
 
 class TrainingRecord:
     """Training figures since the run log's last line, and the tokens of the whole run."""
 
     def __init__(self) -> None:
-        self.tokens: int | None = (
-            0  # target tokens of all ranks; None if the run's checkpoint lacks the number
-        )
+        # Target tokens of all ranks; None if the run's checkpoint lacks the number.
+        self.tokens: int | None = 0
         self._written = 0
         self._since: list[dict[str, float]] = []
 
@@ -106,9 +101,11 @@ class TrainingRecord:
         for figures_of_update in self._since:
             for name, value in figures_of_update.items():
                 values.setdefault(name, []).append(value)
-        self._written, self._since = update, []
+        self._written = update
+        self._since = []
         means = {name: fmean(numbers) for name, numbers in values.items()}
-        return {name: values[name][-1] if name in TOTALS else mean for name, mean in means.items()}
+        totals = {name: numbers[-1] for name, numbers in values.items() if name in TOTALS}
+        return means | totals
 
 
 def _is_number(value: Any) -> bool:
@@ -120,7 +117,8 @@ def environment(device: torch.device) -> dict[str, Any]:
 
     Environment variables are left out, because they may hold secrets.
     """
-    made, versions = provenance(), {"python": platform.python_version()}
+    made = provenance()
+    versions = {"python": platform.python_version()}
     for name, packages in PACKAGES.items():
         for package in packages:
             with suppress(metadata.PackageNotFoundError):

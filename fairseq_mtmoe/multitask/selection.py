@@ -1,4 +1,4 @@
-"""MT-Uncertainty sampling in a training step: train on the candidates that the model is most uncertain of.
+"""MT-Uncertainty sampling: a training step with the most uncertain candidates.
 
 CA-MTL, §2.2 and algorithm 1. Candidates pass through the model as in evaluation: without
 gradients or dropout, and expert layers record nothing. Where uncertainty is measured under
@@ -58,12 +58,14 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Se
         with _dropout(model, seed=derive_key(update, task, example[INDEX]) >> 1):
             passes.append(measure(sample[DROPOUT_PASS], model, True))
     model.train()
-    columns = [
-        torch.cat([column.double() for column in columns]) for columns in zip(*passes, strict=True)
-    ]
+    columns = []
+    for parts in zip(*passes, strict=True):
+        columns.append(torch.cat([part.double() for part in parts]))
     number_E, entropy_E, most_E = torch.stack(columns).cpu().numpy()  # one host synchronisation
     entropy_C, most_C = np.zeros((2, len(candidates.items)))
-    entropy_C[number_E.astype(int)], most_C[number_E.astype(int)] = entropy_E, most_E
+    index_E = number_E.astype(int)
+    entropy_C[index_E] = entropy_E
+    most_C[index_E] = most_E
     numbers = most_uncertain(entropy_C, most_C, candidates.task_C, candidates.count)
     relative_C = np.divide(entropy_C, most_C, out=np.zeros_like(entropy_C), where=most_C != 0)
     return Selection(candidates.examples(numbers.tolist()), candidates, relative_C)
@@ -82,11 +84,11 @@ def _dropout(model: nn.Module, seed: int) -> Iterator[None]:
 
 
 REPORT_EVERY = 50  # updates; also at every validation and save
-DRAWN, TRAINED, ENTROPY = SUMS = (
-    "candidates",
-    "trained",
-    "relative_entropy",
-)  # by task, in a logging output
+# Keys of sums by task in a logging output.
+DRAWN = "candidates"
+TRAINED = "trained"
+ENTROPY = "relative_entropy"
+SUMS = (DRAWN, TRAINED, ENTROPY)
 
 
 class SelectionRecord:
@@ -97,9 +99,8 @@ class SelectionRecord:
         self._keys = [f"{name}_{figure}" for figure in SUMS for name in sizes]
         self._seen = [np.zeros(size, dtype=bool) for size in sizes.values()]
         self._chosen: list[tuple[int, int]] = []  # by this rank for the current step
-        self._ungathered: list[
-            tuple[int, int]
-        ] = []  # by this rank in completed updates, unknown to other ranks
+        # Chosen by this rank in completed updates, unknown to other ranks.
+        self._ungathered: list[tuple[int, int]] = []
         self._sums = np.zeros((len(SUMS), len(sizes)))
         self._updates = 0  # number of updates in the sums
 
@@ -112,7 +113,8 @@ class SelectionRecord:
         sums = np.zeros((len(SUMS), len(self.names)))
         if counts:
             self._chosen += [(task, example[INDEX]) for task, example in chosen.items]
-            tasks_C, length = chosen.candidates.task_C, len(self.names)
+            tasks_C = chosen.candidates.task_C
+            length = len(self.names)
             trained = np.bincount([task for task, _ in chosen.items], minlength=length)
             entropy = np.bincount(tasks_C, np.nan_to_num(chosen.relative_C), minlength=length)
             sums[:] = np.bincount(tasks_C, minlength=length), trained, entropy
@@ -124,9 +126,10 @@ class SelectionRecord:
 
     def add(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Add an update's sums of all ranks; log each task's share of the examples."""
-        sums = np.array(
-            [sum(log.get(key, 0) for log in logging_outputs) for key in self._keys]
-        ).reshape(len(SUMS), -1)
+        totals = []
+        for key in self._keys:
+            totals.append(sum(log.get(key, 0) for log in logging_outputs))
+        sums = np.array(totals).reshape(len(SUMS), -1)
         self._sums += sums
         self._updates += 1
         self._ungathered += self._chosen
@@ -147,18 +150,21 @@ class SelectionRecord:
         seen = [int(flags.sum()) for flags in self._seen]
         share = sum(seen) / sum(map(len, self._seen))
         metrics.log_scalar("share_of_data", share, weight=0, priority=901, round=4)
+        drawn_counts = {name: int(count) for name, count in drawn.items()}
+        trained_counts = {name: int(count) for name, count in trained.items()}
+        means: dict[str, float | None] = {}  # of the relative entropies
+        for name, total in entropy.items():
+            means[name] = total / drawn[name] if drawn[name] else None
         event = {
             "updates": self._updates,
-            DRAWN: {name: int(count) for name, count in drawn.items()},
-            TRAINED: {name: int(count) for name, count in trained.items()},
-            ENTROPY: {
-                name: total / drawn[name] if drawn[name] else None
-                for name, total in entropy.items()
-            },
+            DRAWN: drawn_counts,
+            TRAINED: trained_counts,
+            ENTROPY: means,
             "distinct": dict(zip(self.names, seen, strict=True)),
             "share_of_data": share,
         }
-        self._sums[:], self._updates = 0, 0
+        self._sums[:] = 0
+        self._updates = 0
         return event
 
     def gather(self) -> None:
@@ -190,4 +196,5 @@ class SelectionRecord:
             if kept["size"] == len(flags):
                 flags[:] = np.unpackbits(kept["bits"].numpy(), count=len(flags)).astype(bool)
         if state["names"] == self.names:
-            self._sums, self._updates = np.array(state["sums"]), state["updates"]
+            self._sums = np.array(state["sums"])
+            self._updates = state["updates"]

@@ -30,43 +30,50 @@ def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
     ]
     if durations and options["sampling_method"] == UNCERTAINTY:
         raise UserError(
-            f"`{flag(durations[0])}` must be left out with `--sampling-method {UNCERTAINTY}`: the model "
-            "decides how often each task trains, and there is no temperature."
+            f"`{flag(durations[0])}` must be left out with `--sampling-method {UNCERTAINTY}`: "
+            "the model decides how often each task trains, and there is no temperature."
         )
     if not durations:
         options["heating_epochs"] = args.max_epoch or None
-    if weights := options["sampling_weights"]:
+    weights = options["sampling_weights"]
+    options["sampling_weights"] = None
+    if weights:
         for key in loader.keys:
             if key not in weights:
                 raise_invalid("--sampling-weights", f"a dictionary with {key}", weights)
-    options["sampling_weights"] = (
-        tuple(float(weights[key]) for key in loader.keys) if weights else None
-    )
+        options["sampling_weights"] = tuple(float(weights[key]) for key in loader.keys)
     return SamplingPlan(
         loader.shard_sizes, Schedule(**options), args.seed, loader.keys, bool(durations)
     )
 
 
 def announce(
-    run_log: TrainingRunLog, dataset: TrainingMixture, epoch: int, run: Callable[[], dict[str, Any]],
+    run_log: TrainingRunLog,
+    dataset: TrainingMixture,
+    epoch: int,
+    run: Callable[[], dict[str, Any]],
     shown_name: Callable[[str], str],
-) -> None:  # fmt: skip
+) -> None:
     """Check the schedule; in a process's first epoch also write the event `run`.
 
     Warns of options that have no effect. run: returns the event's fields.
     """
-    plan, schedule = dataset.plan, dataset.plan.schedule
+    plan = dataset.plan
+    schedule = plan.schedule
     schedule.check_duration()
     if run_log.has_begun:
         return
-    names, about = [shown_name(key) for key in plan.names], run()
-    updates, most_updates = dataset.updates_of_epoch, about["options"].get("max_update") or 0
+    names = [shown_name(key) for key in plan.names]
+    about = run()
+    updates = dataset.updates_of_epoch
+    most_updates = about["options"].get("max_update") or 0
     is_only = epoch == 1 and (about["options"].get("max_epoch") == 1 or 0 < most_updates <= updates)
     if is_only and schedule.heating_coefficient > 0 and schedule.heating_epochs is not None:
         logger.warning(
-            f"--heating-coefficient has no effect, and the temperature stays at {schedule.sampling_temperature}: it "
-            f"rises from epoch to epoch, and the run ends within its first epoch of {updates} updates; use "
-            "--heating-updates to heat within an epoch, or --virtual-epoch-size for shorter epochs"
+            "--heating-coefficient has no effect, and the temperature stays at "
+            f"{schedule.sampling_temperature}: it rises from epoch to epoch, and the run ends "
+            f"within its first epoch of {updates} updates; use --heating-updates to heat within "
+            "an epoch, or --virtual-epoch-size for shorter epochs"
         )
     options = options_of(schedule, names)
     del options["virtual_data_size"], options["sampling_weights"]
@@ -86,12 +93,17 @@ def announce_part(
     """Log how a part of an epoch, which begins after `updates` updates, is sampled."""
     names = [shown_name(key) for key in plan.names]
     shares = dict(zip(names, plan.probabilities(epoch, part=part).tolist(), strict=True))
-    temperature, of_candidates = plan.temperature(epoch, part=part), plan.draws_candidates(epoch)
+    temperature = plan.temperature(epoch, part=part)
+    draws_candidates = plan.draws_candidates(epoch)
     # Not `update`: events are ordered by that field, and old logs order these events by epochs.
     position = {"epoch": epoch, "part": part, "updates_before": updates}
-    drawn = {"temperature": temperature, "probabilities": shares, "of_candidates": of_candidates}
+    drawn = {
+        "temperature": temperature,
+        "probabilities": shares,
+        "of_candidates": draws_candidates,
+    }
     run_log.write("sampling", **position, **drawn)
-    if of_candidates:
+    if draws_candidates:
         logger.info(
             f"epoch {epoch}: equally many candidates of each task; the most uncertain ones train"
         )
@@ -107,7 +119,10 @@ def announce_part(
 
 
 def refuse_too_long(shortest: int, max_tokens: int | None, max_positions: Any) -> NoReturn:
-    """Raise the `UserError` of an epoch whose examples are all too long; `shortest`: tokens of the shortest one."""
+    """Raise the `UserError` of an epoch whose examples are all too long.
+
+    shortest: number of tokens of the shortest example.
+    """
     if max_tokens is not None and shortest > max_tokens:
         raise_invalid(
             "--max-tokens",
@@ -115,8 +130,8 @@ def refuse_too_long(shortest: int, max_tokens: int | None, max_positions: Any) -
             max_tokens,
         )
     raise UserError(
-        f"Training examples must have at most {max_positions} tokens, the limit of model and task, but the shortest of "
-        f"the epoch has {shortest}."
+        f"Training examples must have at most {max_positions} tokens, the limit of model and task, "
+        f"but the shortest of the epoch has {shortest}."
     )
 
 

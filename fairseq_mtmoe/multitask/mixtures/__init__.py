@@ -1,1 +1,1 @@
-"""Several tasks under one index, and batches that know the task of each of their examples."""
+"""Several tasks under one index, and batches with the task of each example."""

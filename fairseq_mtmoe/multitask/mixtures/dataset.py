@@ -15,9 +15,8 @@ from fairseq.data import FairseqDataset, data_utils
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.multitask.sampling.draw import Numbering
 
-Item = tuple[
-    int, dict[str, Any]
-]  # the number of a task in the mixture, and an example of its dataset
+# The number of a task in the mixture, and an example of its dataset.
+Item = tuple[int, dict[str, Any]]
 Batch = dict[str, Any]
 # Makes a batch in fairseq's form from all tasks' datasets and at least one example.
 # Rows may be in any order: `id` (B,) has the `id` of each row's example.
@@ -28,8 +27,8 @@ def check_fit(longest: int, max_tokens: int | None) -> None:
     """Check that `max_tokens` allows the longest example (UserError: it does not)."""
     if max_tokens is not None and longest > max_tokens:
         raise UserError(
-            f"`--max-tokens`, or in validation `--max-tokens-valid`, must be at least {longest}, the length of the "
-            f"longest example, but is {max_tokens} instead."
+            "`--max-tokens`, or in validation `--max-tokens-valid`, must be at least "
+            f"{longest}, the length of the longest example, but is {max_tokens} instead."
         )
 
 
@@ -40,7 +39,9 @@ def batches_of(
     max_sentences: int | None = None,
     required_batch_size_multiple: int = 1,
 ) -> list[np.ndarray]:
-    """Return fairseq's batches, and the rest that it drops if it is no multiple of the required size.
+    """Return fairseq's batches, and the rest that it drops.
+
+    fairseq drops a rest that is no multiple of the required size.
 
     longest_V: the greatest length of any side of each example.
     """
@@ -55,7 +56,10 @@ def batches_of(
 
 
 def limits_of(max_sizes: Any) -> Any:
-    """Return the greatest lengths of examples, one for all sides or one for each; None is no limit."""
+    """Return the greatest lengths of examples; None is no limit.
+
+    They are one number for all sides, or one for each.
+    """
     return np.inf if max_sizes is None else max_sizes
 
 
@@ -102,7 +106,10 @@ class MixtureDataset(FairseqDataset):
     def filter_indices_by_size(
         self, indices: np.ndarray, max_sizes: Any
     ) -> tuple[np.ndarray, list[int]]:
-        """Return the indices of examples up to `max_sizes` (per side, or one for all), and those of longer ones."""
+        """Return the indices of examples up to `max_sizes`, and those of longer ones.
+
+        max_sizes: one number for each side, or one for all.
+        """
         too_long_V = (self.sizes_of(indices) > limits_of(max_sizes)).any(axis=1)
         return indices[~too_long_V], indices[too_long_V].tolist()
 
@@ -124,7 +131,7 @@ class MixtureDataset(FairseqDataset):
 
 
 def mixed(batches: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return batches in an order that is always the same, in which any first ones are of all lengths."""
+    """Return batches in a fixed order, in which any first ones are of all lengths."""
     return [batches[number] for number in np.random.default_rng(0).permutation(len(batches))]
 
 
@@ -157,7 +164,7 @@ class EvaluationMixture(MixtureDataset):
         return batch
 
     def ordered_indices(self) -> np.ndarray:
-        """Return all indices sorted by task, then by the length of the first side, then of the next."""
+        """Return all indices sorted by task, then by the length of each side in turn."""
         indices = np.arange(len(self))
         lengths_SV = self.sizes_of(indices).T
         order_V: np.ndarray = np.lexsort((*lengths_SV[::-1], self.numbering.locate_all(indices)[0]))

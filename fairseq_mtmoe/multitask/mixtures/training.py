@@ -1,4 +1,4 @@
-"""The training dataset: each epoch has the examples that the sampling plan draws from the tasks."""
+"""The training dataset: its epochs have the examples that the plan draws."""
 
 import itertools
 import logging
@@ -30,15 +30,14 @@ from fairseq_mtmoe.multitask.sampling.saved_plans import changes, restored_plan,
 
 logger = logging.getLogger(__name__)
 
-Alter = Callable[
-    [dict[str, Any], int], dict[str, Any]
-]  # from an example and a seed to the altered example
+# From an example and a seed to the altered example.
+Alter = Callable[[dict[str, Any], int], dict[str, Any]]
 
 PADDING = "padding"  # key in a training batch: number of padding positions and of all positions
 
 
 class TaskLoader(Protocol):
-    """Loader of several tasks' data: names in the plan, shard sizes, and one dataset each."""
+    """Loader of several tasks' data: names in the plan, shard sizes, and datasets."""
 
     split: str
     keys: list[str]
@@ -46,25 +45,34 @@ class TaskLoader(Protocol):
     @property
     def shard_sizes(self) -> Sequence[Sequence[int]]: ...
 
-    def load(
-        self, shards: Sequence[int] | None = None
-    ) -> list[FairseqDataset]: ...  # None: the first shards
+    # None: the first shards.
+    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]: ...
 
 
 class TrainingMixture(MixtureDataset):
-    """The examples or candidates of an epoch, determined by plan, epoch and the number of updates before it.
+    """The examples or candidates of an epoch.
 
+    Plan, epoch and the number of updates before it determine them.
     `alter` changes each example by a seed that depends on its index, so that any process makes
     the same. Batches are made by the lengths before that.
     """
 
     def __init__(
-        self, loader: TaskLoader, plan: SamplingPlan, task_ids: Sequence[int], collate: Collate, epoch: int = 1,
-        updates: int = 0, dropout_draws: Sequence[int] = (), alter: Alter | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        loader: TaskLoader,
+        plan: SamplingPlan,
+        task_ids: Sequence[int],
+        collate: Collate,
+        epoch: int = 1,
+        updates: int = 0,
+        dropout_draws: Sequence[int] = (),
+        alter: Alter | None = None,
+    ) -> None:
         super().__init__(task_ids, collate)
         self.dropout_draws = list(dropout_draws) or [0] * len(self.task_ids)
-        self.loader, self.plan, self._alter = loader, plan, alter
+        self.loader = loader
+        self.plan = plan
+        self._alter = alter
         self.updates = updates  # before the next epoch that is drawn
         plan.begin(updates)
         self.epoch = 0
@@ -90,7 +98,8 @@ class TrainingMixture(MixtureDataset):
 
     def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
         """Resume as `ResumesDraws` says; log changes."""
-        epoch, before = state["epoch"], restored_plan(state["sampling"])
+        epoch = state["epoch"]
+        before = restored_plan(state["sampling"])
         goes_on = self.plan.follow(before, has_begun, self.updates)
         for change in changes(before, self.plan):
             logger.warning(f"from epoch {self.plan.epoch + (goes_on and has_begun)} on: {change}")
@@ -106,13 +115,19 @@ class TrainingMixture(MixtureDataset):
         return len(self.draw)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for dataloader workers: without loader and plan, as they never draw an epoch."""
+        """Return the state for dataloader workers, without loader and plan.
+
+        Workers never draw an epoch.
+        """
         return {**self.__dict__, "loader": None, "plan": None}
 
     can_reuse_epoch_itr_across_epochs = False  # another epoch has other examples
 
     def __getitem__(self, index: int) -> Item:
-        """Return task and example; a candidate also has its length and its number over all shards of its task."""
+        """Return task and example.
+
+        A candidate also has its length, and its number over all shards of its task.
+        """
         task, example = super().__getitem__(index)
         if self._alter is not None:
             example = self._alter(example, derive_key(self._alter_key, int(index)))
@@ -138,28 +153,22 @@ class TrainingMixture(MixtureDataset):
         multiple: int,
         per_update: int = 1,
     ) -> tuple[list[np.ndarray], np.ndarray]:
-        """Return the epoch's batches, part after part, and the examples left out as too long."""
-        limits, said = (
-            (max_tokens, max_sentences, multiple),
-            f"[{self.loader.split}] epoch {self.epoch} draws",
-        )
+        """Return the epoch's batches, part after part, and examples that are too long."""
+        limits = (max_tokens, max_sentences, multiple)
+        said = f"[{self.loader.split}] epoch {self.epoch} draws"
         if self.draws_candidates:
-            *ranks, too_long = ranked(
-                self.draw, [dataset.sizes for dataset in self.datasets], limits_of(max_sizes)
-            )
+            sizes = [dataset.sizes for dataset in self.datasets]
+            *ranks, too_long = ranked(self.draw, sizes, limits_of(max_sizes))
             logger.info(f"{said} {len(self)} candidates, as many from each task")
             parts = [batches_of_ranks(*ranks, *limits)]
         else:
-            orders, parts = map(
-                list, zip(*self._cut_parts(max_sizes, limits, per_update), strict=True)
-            )
+            cut_parts = self._cut_parts(max_sizes, limits, per_update)
+            orders, parts = map(list, zip(*cut_parts, strict=True))
             counts = np.sum([order.counts for order in orders], axis=0).tolist()
             each = dict(zip(self.loader.keys, counts, strict=True))
-            within = (
-                f"; the temperature rises within it, in {len(parts)} parts"
-                if len(parts) > 1
-                else ""
-            )
+            within = ""
+            if len(parts) > 1:
+                within = f"; the temperature rises within it, in {len(parts)} parts"
             logger.info(f"{said} {len(self)} examples, from each task {each}{within}")
             too_long = np.concatenate([order.too_long for order in orders])
         self.batch_counts = [len(batches) for batches in parts]
@@ -167,7 +176,7 @@ class TrainingMixture(MixtureDataset):
         return list(itertools.chain.from_iterable(parts)), too_long
 
     def batch_by_size(self, indices: np.ndarray, *limits: Any) -> list[np.ndarray]:
-        """Return batches of these examples of the epoch, or of candidates, as `epoch_batches` makes them."""
+        """Return batches of these examples or candidates, as `epoch_batches` does."""
         if not self.draws_candidates:
             return super().batch_by_size(indices, *limits)
         tasks, _ = self.numbering.locate_all(indices)
@@ -178,42 +187,49 @@ class TrainingMixture(MixtureDataset):
     def _cut_parts(
         self, max_sizes: Any, limits: tuple[int | None, int | None, int], per_update: int
     ) -> list[tuple[Order, list[np.ndarray]]]:
-        """Return order and batches of each part; a part's size follows from the updates of the part before."""
-        plan, epoch = self.plan, self.epoch
+        """Return order and batches of each part.
+
+        The size of a part follows from the updates of the part before.
+        """
+        plan = self.plan
+        epoch = self.epoch
 
         def cut(part: int | None) -> tuple[Order, list[np.ndarray]]:
-            key, sizes = (
-                plan.order_key(epoch, part or 0),
-                [dataset.sizes for dataset in self.datasets],
-            )
+            key = plan.order_key(epoch, part or 0)
+            sizes = [dataset.sizes for dataset in self.datasets]
             order = order_by_length(plan.draw(epoch, part=part), sizes, key, limits_of(max_sizes))
             return order, batches_of(order.indices.astype(np.int64), order.longest_V, *limits)
 
-        known, size = plan.start_of(epoch).parts, len(self)
-        if known:
-            return [cut(part) for part in range(len(known))]
+        size = len(self)
+        drawn_parts = plan.start_of(epoch).parts
+        if drawn_parts:
+            return [cut(part) for part in range(len(drawn_parts))]
         if plan.rises_within(epoch):
             size = plan.part_size(epoch, size, len(cut(None)[1]), per_update)
-        found: list[tuple[Order, list[np.ndarray]]] = []
-        is_last, batches = False, 0
+        parts: list[tuple[Order, list[np.ndarray]]] = []
+        is_last = False
+        batches = 0
         while not is_last:
             is_last = plan.add_part(epoch, size, batches // per_update)
-            found.append(cut(len(found)))
-            batches += len(found[-1][1])
-            size = plan.part_size(epoch, plan.parts(epoch)[-1].size, len(found[-1][1]), per_update)
+            parts.append(cut(len(parts)))
+            batches += len(parts[-1][1])
+            size = plan.part_size(epoch, plan.parts(epoch)[-1].size, len(parts[-1][1]), per_update)
         self.draw = plan.draw(epoch)
         self.choose(self.datasets, self.draw.numbering)
-        return found
+        return parts
 
 
 def with_padding(batch: Batch) -> Batch:
-    """Return the batch with `PADDING` for sources and text targets, counted on the CPU without GPU synchronisation."""
+    """Return the batch with `PADDING` for sources and text targets.
+
+    It is counted on the CPU, without GPU synchronisation.
+    """
     if "net_input" in batch:
-        inputs, tokens = batch["net_input"], int(batch["ntokens"])
+        inputs = batch["net_input"]
+        tokens = int(batch["ntokens"])
         positions: int = inputs["src_tokens"].numel()
-        if (
-            "src_lengths" in inputs
-        ):  # then `ntokens` counts targets, which are as long as `prev_output_tokens`
+        # With sources, `ntokens` counts targets, which are as long as `prev_output_tokens`.
+        if "src_lengths" in inputs:
             tokens += int(inputs["src_lengths"].sum())
             positions += inputs["prev_output_tokens"].numel()
         batch[PADDING] = (positions - tokens, positions)
