@@ -1,4 +1,4 @@
-"""Base of tasks that train several tasks: task ids, sampling, figures of each task, a run log.
+"""Base of tasks that train several tasks: task ids, sampling, figures, a run log.
 
 A *task* here is sampled and validated by its name: a benchmark's task, or a language pair of
 translation. The model gets a *task id*, an index into `task_names`; several tasks may share one.
@@ -60,11 +60,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         """
         self.task_names = list(task_names)
         self.run_log = run_log.TrainingRunLog(os.path.join(self.args.save_dir, FILE_NAME))
-        self.stopwatch, self.record, self.movement = (
-            run_log.Stopwatch(),
-            run_log.TrainingRecord(),
-            GateMovement(),
-        )
+        self.stopwatch = run_log.Stopwatch()
+        self.record = run_log.TrainingRecord()
+        self.movement = GateMovement()
         self.num_updates = 0  # set by the trainer before each epoch
         self._run: dict[str, Any] = {"options": {}}  # options and model size, see `begins`
         self._device = torch.device("cpu")
@@ -74,9 +72,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         self._model_names: list[str] | None = None
         self._evaluated_split = ""
         self._epoch = 1
-        self._parts_ahead: list[
-            tuple[int, int, int]
-        ] = []  # not yet logged: epoch, number, updates before
+        # Not yet logged: epoch, number, updates before.
+        self._parts_ahead: list[tuple[int, int, int]] = []
 
     @property
     @abstractmethod
@@ -146,8 +143,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     ) -> NoReturn:
         """Raise the `UserError` of a run that continues with other tasks."""
         raise UserError(
-            f"`{option}` must be {','.join(before)}{rule}, to continue from `{path}`, but is {','.join(now)} instead; "
-            f"`--finetune-from-model {path}` with another `--save-dir` starts a run of other tasks from its weights."
+            f"`{option}` must be {','.join(before)}{rule}, to continue from `{path}`, but is "
+            f"{','.join(now)} instead; `--finetune-from-model {path}` with another `--save-dir` "
+            "starts a run of other tasks from its weights."
         )
 
     def id_of(self, name: str, described: str) -> int:
@@ -188,11 +186,20 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         return FairseqTask.get_batch_iterator(self, dataset, *args, **kwargs)
 
     def _training_iterator(
-        self, dataset: TrainingMixture, max_tokens: int | None = None, max_sentences: int | None = None,
-        max_positions: Any = None, ignore_invalid_inputs: bool = False, required_batch_size_multiple: int = 1, *,
-        num_shards: int = 1, data_buffer_size: int = 0, disable_iterator_cache: bool = False,
-        update_epoch_batch_itr: bool = False, **options: Any,
-    ) -> SharedEpochIterator:  # fmt: skip
+        self,
+        dataset: TrainingMixture,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        max_positions: Any = None,
+        ignore_invalid_inputs: bool = False,
+        required_batch_size_multiple: int = 1,
+        *,
+        num_shards: int = 1,
+        data_buffer_size: int = 0,
+        disable_iterator_cache: bool = False,
+        update_epoch_batch_itr: bool = False,
+        **options: Any,
+    ) -> SharedEpochIterator:
         dataset.updates = self.num_updates
 
         def make_batches(dataset: TrainingMixture, epoch: int) -> list[Any]:
@@ -202,9 +209,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
             per_update = num_shards * freqs[min(epoch, len(freqs)) - 1]
             batches, too_long = dataset.epoch_batches(max_positions, *limits, per_update)
             if not batches:
-                refuse_too_long(
-                    int(dataset.num_tokens_vec(too_long).min()), max_tokens, max_positions
-                )
+                shortest = int(dataset.num_tokens_vec(too_long).min())
+                refuse_too_long(shortest, max_tokens, max_positions)
             # Logs the examples that are skipped, or raises.
             self.filter_indices_by_size(too_long, dataset, max_positions, ignore_invalid_inputs)
             return batches
@@ -224,9 +230,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         training_model(unwrapped(model)).expect_weights()
         dataset: TrainingMixture = self.datasets[self._train_subset]
         announce(self.run_log, dataset, epoch, self._described_run, self.shown_name)
-        self._parts_ahead = [
-            (epoch, number, part.update) for number, part in enumerate(dataset.plan.parts(epoch))
-        ]
+        parts = dataset.plan.parts(epoch)
+        self._parts_ahead = [(epoch, number, part.update) for number, part in enumerate(parts)]
         self._announce_parts(self.num_updates)
 
     def _announce_parts(self, update: int) -> None:
@@ -249,9 +254,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         sample = self._dummy_batch(sample, model) if ignore_grad else sample
         chosen = None
         if CANDIDATES in sample:
-            with torch.autocast(
-                next(model.parameters()).device.type, enabled=isinstance(optimizer, AMPOptimizer)
-            ):
+            device_type = next(model.parameters()).device.type
+            with torch.autocast(device_type, enabled=isinstance(optimizer, AMPOptimizer)):
                 chosen = self.choose(sample, unwrapped(model), criterion, update_num)
             sample = moved(self.datasets[self._train_subset].chosen_batch(chosen.items), model)
         sample = self.for_models(sample, [model])
@@ -281,9 +285,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         def measure(
             batch: dict[str, Any], model: nn.Module, under_dropout: bool
         ) -> tuple[Tensor, Tensor, Tensor]:
-            return self.uncertainties(
-                self.for_models(batch, [model]), model, criterion, under_dropout
-            )
+            model_batch = self.for_models(batch, [model])
+            return self.uncertainties(model_batch, model, criterion, under_dropout)
 
         return selection.choose(sample, model, measure, update)
 
@@ -291,9 +294,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     def _record(self) -> SelectionRecord:
         if self._selection is None:
             plan = self.datasets[self._train_subset].plan
-            self._selection = SelectionRecord(
-                dict(zip(map(self.shown_name, plan.names), plan.sizes, strict=True))
-            )
+            names = map(self.shown_name, plan.names)
+            self._selection = SelectionRecord(dict(zip(names, plan.sizes, strict=True)))
             if self._saved_selection is not None:
                 self._selection.restore(self._saved_selection)
         return self._selection
@@ -323,7 +325,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         """Restore a checkpoint's state of the task."""
         self.stopwatch.seconds = state["training_seconds"]
         self.record.tokens = state.get("training_tokens")
-        self._selection, self._saved_selection = None, state.get("selection")
+        self._selection = None
+        self._saved_selection = state.get("selection")
         if state.get("gates") is not None:
             self.movement.restore(state["gates"])
 
@@ -346,9 +349,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """Reduce as fairseq does; a validation also logs figures of tasks and groups."""
-        logging_outputs = [
-            plain_numbers(log) for log in logging_outputs
-        ]  # saves a host synchronisation per number
+        # Saves a host synchronisation per number.
+        logging_outputs = [plain_numbers(log) for log in logging_outputs]
         if any(log.get("sample_size", 1) for log in logging_outputs):  # 0: no example has a target
             super().reduce_metrics(logging_outputs, criterion)
         if self.stopwatch.is_running:
@@ -374,7 +376,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     def begins(self, options: Mapping[str, Any], device: torch.device, model: nn.Module) -> None:
         """Keep options, device and the model's size for the event `run` (UserError)."""
         validation.refuse_training_subset(options, self._train_subset)
-        self._device, self._run = device, {"options": dict(options), **model_size(model)}
+        self._device = device
+        self._run = {"options": dict(options), **model_size(model)}
 
     def trained(self, update: int, figures: Mapping[str, Any]) -> None:
         """Write the event `train`, with means since the last one."""
@@ -392,10 +395,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         """Warn of gates that have hardly learned."""
         still_gates = unmoved(list(self.movement.latest))
         if still_gates and run_log.is_first_process():
-            reasons = "; ".join(
-                f"{reason} in {', '.join(layers)}" for reason, layers in still_gates.items()
-            )
-            logger.warning(f"gates have hardly learned: {reasons} (--gate-lr-factor)")
+            reasons = [f"{reason} in {', '.join(layers)}" for reason, layers in still_gates.items()]
+            logger.warning(f"gates have hardly learned: {'; '.join(reasons)} (--gate-lr-factor)")
 
     def expert_comm(
         self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]
@@ -431,10 +432,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         tasks = [name for name in self.validated_tasks if f"{name}_loss" in meters]
         names = [group.name for group in self.groups()] if tasks else []
         groups = [name for name in names if name in meters or f"{name}_loss" in meters]
-        figures = {
-            self.tasks_event_key: {name: self.figures(meters, name) for name in tasks},
-            self.groups_event_key: {name: self.figures(meters, name) for name in groups},
-        }
+        task_figures = {name: self.figures(meters, name) for name in tasks}
+        group_figures = {name: self.figures(meters, name) for name in groups}
+        figures = {self.tasks_event_key: task_figures, self.groups_event_key: group_figures}
         self.run_log.write(
             "valid", **position, **self._so_far(), **figures, all=self.figures(meters, None)
         )
@@ -443,10 +443,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
             stats.update(validation.expert_figures(layers, self.task_names))
         if gates := self.movement.figures(model):
             self.run_log.write("gates", **position, since=self.movement.since, layers=gates)
-        weights, event = (
-            validation.mixture_weights(model),
-            training_model(unwrapped(model)).gates_event,
-        )
+        weights = validation.mixture_weights(model)
+        event = training_model(unwrapped(model)).gates_event
         if weights and event is not None:
             name, fields = event
             self.run_log.write(name, **position, **fields, layers=weights)

@@ -1,4 +1,6 @@
-"""Figures of a validation over all ranks: losses of tasks and groups, expert tokens, source weights, gates.
+"""Figures of a validation over all ranks.
+
+These are losses of tasks and groups, expert tokens, source weights and gates.
 
 A validation batch holds one task. Its sums go into the logging output under the task's name, with
 zeros for all others: fairseq adds them over ranks, which must have the same keys and types.
@@ -30,16 +32,19 @@ SUMS = ("loss", "nll_loss", "sample_size", "ntokens")
 
 @dataclass(frozen=True)
 class Group:
-    """Tasks with a common average, such as a tier; a single task is a group of its name."""
+    """Tasks with a common average, such as a tier.
+
+    A single task is a group of its name.
+    """
 
     name: str
     tasks: tuple[str, ...]
 
 
 def refuse_training_subset(options: Mapping[str, Any], train_subset: str) -> None:
-    """Raise a `UserError` if a training would validate its own data: this would change its epoch.
+    """Raise a `UserError` if a training would validate its own data.
 
-    options: those that differ from the defaults.
+    This would change its epoch. options: those that differ from the defaults.
     """
     subsets = options.get("valid_subset", "valid")
     if train_subset in subsets.split(",") and not options.get("disable_validation"):
@@ -51,10 +56,9 @@ def refuse_training_subset(options: Mapping[str, Any], train_subset: str) -> Non
 def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str]) -> None:
     """Add the batch's sums under the name of `task`, and zeros under all others."""
     sums = {name: logging_output.get(name, logging_output.get("loss")) for name in SUMS}
-    zeros = {
-        name: torch.zeros_like(value) if isinstance(value, Tensor) else 0
-        for name, value in sums.items()
-    }
+    zeros: dict[str, Any] = {}
+    for name, value in sums.items():
+        zeros[name] = torch.zeros_like(value) if isinstance(value, Tensor) else 0
     for other in tasks:
         for name, value in (sums if other == task else zeros).items():
             logging_output[f"{other}_{name}"] = value
@@ -63,12 +67,10 @@ def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str
 def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Group]) -> None:
     """Log each group's loss, nll_loss (base 2) and ppl over all tokens of its tasks."""
     for group in groups:
-        sums = {
-            name: sum(
-                log.get(f"{task}_{name}", 0) for log in logging_outputs for task in group.tasks
-            )
-            for name in SUMS
-        }
+        sums: dict[str, Any] = {}
+        for name in SUMS:
+            keys = [f"{task}_{name}" for task in group.tasks]
+            sums[name] = sum(log.get(key, 0) for log in logging_outputs for key in keys)
         if not sums["sample_size"] or not sums["ntokens"]:
             continue
         loss = sums["loss"] / sums["sample_size"] / math.log(2)
@@ -94,7 +96,10 @@ def plain_numbers(log: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_values(meters: Mapping[str, Any], prefix: str) -> dict[str, float]:
-    """Return a group's unrounded loss, nll_loss, ppl and tokens; prefix "": of all data."""
+    """Return a group's unrounded loss, nll_loss, ppl and tokens.
+
+    prefix: the group's name and `_`, or "" for all data.
+    """
     loss = meters[f"{prefix}loss"]
     nll_loss = meters.get(f"{prefix}nll_loss", loss)
     bits = float(nll_loss.avg)
@@ -153,7 +158,10 @@ def expert_counts(model: nn.Module) -> dict[str, list[list[int]]]:
 
 
 def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
-    """Return each source's mean weight over the counted sentences of all ranks, by layer."""
+    """Return each source's mean weight over the counted sentences, by layer.
+
+    The sentences are those of all ranks.
+    """
     weights = {}
     for path, seen in _mixtures(model).items():
         seen.sums = _summed(seen.sums.to(next(model.parameters()).device))
@@ -164,7 +172,7 @@ def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
 def expert_figures(
     layers: Mapping[str, Sequence[Sequence[int]]], task_names: Sequence[str]
 ) -> dict[str, float]:
-    """Return TensorBoard's `expert_entropy/LAYER` or `/TASK`, and `experts_used/LAYER`.
+    """Return TensorBoard's `expert_entropy/LAYER` or `/TASK` and `experts_used/LAYER`.
 
     Entropies are fractions of their maximum: a layer's is the mean over tasks, a task's the mean
     over layers. `layers` has the number of tokens of each task and expert.
@@ -192,14 +200,12 @@ class GateMovement:
 
     def __init__(self) -> None:
         self.since: int | None = None  # number of updates when the first weights were stored
-        self.latest: deque[dict[str, dict[str, float]]] = deque(
-            maxlen=LAST
-        )  # figures of the last validations, by layer
+        # Figures of the last validations, by layer.
+        self.latest: deque[dict[str, dict[str, float]]] = deque(maxlen=LAST)
         self.enabled = True  # off while a validation translates
         self._start: dict[str, Tensor] = {}
-        self._counts: dict[
-            str, Tensor
-        ] = {}  # by layer: tokens whose expert changed, and all tokens
+        # By layer: the number of tokens whose expert changed, and of all tokens.
+        self._counts: dict[str, Tensor] = {}
         self._hooks: list[RemovableHandle] = []
 
     def begin(self, model: nn.Module, update: int) -> None:
@@ -228,7 +234,8 @@ class GateMovement:
         """Stop comparing."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self._counts = [], {}
+        self._hooks = []
+        self._counts = {}
 
     @torch.no_grad()
     def _compare(self, path: str, gate: Gate, inputs: tuple[Any, ...], routing: Routing) -> None:
@@ -255,7 +262,8 @@ class GateMovement:
         for path, layer in _learned(model).items():
             figures = {} if layer.blend is None else {"blend": float(layer.blend.detach())}
             if path in self._counts:
-                start, now = self._start[path].float(), layer.gate.weight.detach().float()
+                start = self._start[path].float()
+                now = layer.gate.weight.detach().float()
                 changed, tokens = _summed(self._counts[path]).tolist()
                 figures |= {
                     "moved": float((now - start).norm() / start.norm()),
@@ -275,7 +283,8 @@ class GateMovement:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a checkpoint's state."""
-        self.since, self._start = state["since"], dict(state["start"])
+        self.since = state["since"]
+        self._start = dict(state["start"])
 
 
 def _learned(model: nn.Module) -> dict[str, MoELayer]:

@@ -1,4 +1,4 @@
-"""Candidates of training steps: equally many per task, from which the model chooses.
+"""Candidates of training steps: equally many per task; the model chooses.
 
 CA-MTL, algorithm 1: a step draws b examples of each of T tasks and trains on b of the b·T.
 Candidates come in *ranks*: the first of every task, then the second, and so on. A step takes as
@@ -21,17 +21,21 @@ WINDOW = 1024  # ranks sorted by length together: some ten steps or more
 def ranked(
     draw: Draw, lengths: Sequence[Lengths], limits: Limits = np.inf
 ) -> tuple[list[Words], list[NDArray[np.int64]], Words]:
-    """Return each task's candidates by rank, their greatest lengths, and the indices of examples that are too long.
+    """Return each task's candidates by rank, and their greatest lengths.
 
+    The third value has the indices of examples that are too long.
     lengths, limits: as in `order_by_length`.
     """
-    kept, longest, too_long = [], [], []
+    kept = []
+    longest = []
+    too_long = []
     for task, sizes in enumerate(lengths):
         indices, examples = draw.sequence(task)
         sides_ES = sizes[examples]
         outside = (sides_ES > limits).any(axis=1)
         too_long.append(indices[outside])
-        indices, sides_ES = indices[~outside], sides_ES[~outside]
+        indices = indices[~outside]
+        sides_ES = sides_ES[~outside]
         order = _by_length_in_windows(sides_ES, len(sizes))
         kept.append(indices[order])
         longest.append(sides_ES[order].max(axis=1))
@@ -39,17 +43,17 @@ def ranked(
 
 
 def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
-    """Return an order of a task's candidates, by length within each window, alternately ascending and descending.
+    """Return an order of a task's candidates, by length within each window.
 
-    At most the task's `size` examples are sorted together, as an example would otherwise be next
-    to its copy.
+    Lengths alternately ascend and descend. At most the task's `size` examples are sorted
+    together, as an example would otherwise be next to its copy.
     """
     position = np.arange(len(sides_ES))
-    within, parts = position % WINDOW, -(-WINDOW // max(size, 1))
+    within = position % WINDOW
+    parts = -(-WINDOW // max(size, 1))
     part = position // WINDOW * parts + within * parts // WINDOW
-    turned_SE = np.where(
-        part % 2, -sides_ES.T, sides_ES.T
-    )  # a step across the end of a part then has similar lengths
+    # Every other part descends: a step across the end of a part then has similar lengths.
+    turned_SE = np.where(part % 2, -sides_ES.T, sides_ES.T)
     order: NDArray[np.int64] = np.lexsort((*turned_SE[::-1], part))
     return order
 
@@ -60,7 +64,9 @@ def most_uncertain(
     task_C: NDArray[np.int64],
     count: int,
 ) -> NDArray[np.int64]:
-    """Return the sorted numbers of the `count` most uncertain candidates; all if there are fewer.
+    """Return the sorted numbers of the `count` most uncertain candidates.
+
+    If there are fewer, all are returned.
 
     Uncertainty is `U_i = H_i / (Ĥ · H'_t)`, with Ĥ the greatest of the tasks' mean entropies, and
     0 if that is 0. Among equally uncertain candidates tasks take turns. Values that are not

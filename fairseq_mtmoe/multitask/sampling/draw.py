@@ -31,7 +31,8 @@ class Numbering:
         self.task_starts = [0, *np.cumsum(sizes).tolist()]
         bounds = [self.task_starts[task] for task in (0, *np.cumsum(groups))]
         parts = len(passes) // len(groups)
-        self.firsts, self.sizes = bounds[:-1] * parts, np.diff(bounds).tolist() * parts
+        self.firsts = bounds[:-1] * parts
+        self.sizes = np.diff(bounds).tolist() * parts
         ranges = [size * times for size, times in zip(self.sizes, passes, strict=True)]
         self.starts = [0, *np.cumsum(ranges).tolist()]
 
@@ -56,16 +57,18 @@ class Numbering:
         """Return tasks and examples' numbers (V,) of many indices."""
         indices = indices.astype(np.int64)
         groups = np.searchsorted(self.starts, indices, side="right") - 1
-        items = (indices - np.array(self.starts)[groups]) % np.array(self.sizes)[groups] + np.array(
-            self.firsts
-        )[groups]
+        offsets = (indices - np.array(self.starts)[groups]) % np.array(self.sizes)[groups]
+        items = offsets + np.array(self.firsts)[groups]
         tasks = np.searchsorted(self.task_starts, items, side="right") - 1
         return tasks, items - np.array(self.task_starts)[tasks]
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive positions in passes over a range's examples: a part of one pass, or whole passes."""
+    """Consecutive positions in passes over a range's examples.
+
+    They are a part of one pass, or whole passes.
+    """
 
     group: int  # number of the range
     first: int  # number of the first pass in the range
@@ -75,7 +78,10 @@ class Stretch:
     key: int  # key of the first pass's permutation; in whole passes the order does not matter
 
     def items(self) -> Words:
-        """Return the examples, numbered from the first pass on; more than half a pass in ascending order."""
+        """Return the examples, numbered from the first pass on.
+
+        More than half a pass comes in ascending order.
+        """
         if self.count >= self.size:
             return np.arange(self.count, dtype=word_type(self.count))
         return np.sort(self.in_order()) if self.size <= 2 * self.count else self.in_order()
@@ -97,7 +103,7 @@ class Draw:
         return sum(stretch.count for stretch in self.stretches)
 
     def blocks(self) -> Iterator[tuple[Words, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield indices, tasks and examples' numbers (V,) of a block of the draw, sorted by task."""
+        """Yield indices, tasks and examples' numbers (V,) of a block, sorted by task."""
         for stretch in self.stretches:
             items = stretch.items()
             for start in range(0, len(items), BLOCK):
@@ -107,7 +113,10 @@ class Draw:
                 yield indices[order], tasks[order], examples[order]
 
     def sequence(self, group: int) -> tuple[Words, Words]:
-        """Return indices (E,) and numbers of a range's examples in their task's order; each stretch is one pass."""
+        """Return indices (E,) and numbers of a range's examples in their task's order.
+
+        Each stretch is one pass.
+        """
         stretches = [stretch for stretch in self.stretches if stretch.group == group]
         items = [stretch.in_order() for stretch in stretches]
         indices = list(map(self._indices, stretches, items))
@@ -122,20 +131,22 @@ class Draw:
 
 
 def numbers_within(groups_V: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return each element's number among those of its group; `groups_V` has numbers from 0 on."""
+    """Return each element's number among those of its group.
+
+    `groups_V` has numbers from 0 on.
+    """
     sizes = np.bincount(groups_V)
     numbers_V = np.empty(len(groups_V), dtype=np.int64)
-    numbers_V[groups_V.argsort(kind="stable")] = np.arange(len(groups_V)) - np.repeat(
-        np.cumsum(sizes) - sizes, sizes
-    )
+    starts_V = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    numbers_V[groups_V.argsort(kind="stable")] = np.arange(len(groups_V)) - starts_V
     return numbers_V
 
 
 def stratified_share(strata_E: NDArray[np.integer], share: float, seed: int) -> NDArray[np.int64]:
-    """Draw `share · E` of E examples with about this share of each stratum, at least one; return sorted numbers.
+    """Return the sorted numbers of `share · E` of E examples, drawn by stratum.
 
-    Draws with one seed are nested: a smaller share is a subset of a larger one. `strata_E` has
-    numbers from 0 on.
+    Each stratum has about this share, and at least one example. Draws with one seed are nested: a
+    smaller share is a subset of a larger one. `strata_E` has numbers from 0 on.
     """
     assert 0 < share <= 1 and len(strata_E)
     order = items_at(0, len(strata_E), len(strata_E), derive_key(seed)).astype(np.int64)

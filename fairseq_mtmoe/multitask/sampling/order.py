@@ -16,10 +16,11 @@ from fairseq_mtmoe.multitask.sampling.permutation import Words
 Lengths = NDArray[np.integer]
 Limits = float | Sequence[float]
 
+# By word size in bytes.
 _FACTORS = {
     4: (0x9E3779B1, 0x85EBCA6B),
     8: (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9),
-}  # by word size in bytes
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,9 @@ def order_by_length(
     """
     indices, sides, counts = _drawn(draw, lengths)
     outside = np.greater(sides.T, limits).any(axis=1)
-    too_long, indices, sides = indices[outside], indices[~outside], sides[:, ~outside]
+    too_long = indices[outside]
+    indices = indices[~outside]
+    sides = sides[:, ~outside]
     if sides.max(initial=0) < 2**16:
         sides = sides.astype(np.uint16)  # numpy sorts 16 bits by radix
     order = np.lexsort((_hashed(indices, key), *reversed(sides)))
@@ -50,7 +53,10 @@ def order_by_length(
 
 
 def _drawn(draw: Draw, lengths: Sequence[Lengths]) -> tuple[Words, Lengths, NDArray[np.int64]]:
-    """Return the indices of a draw's examples, (V,), their lengths, (S, V), and each task's number of examples."""
+    """Return the indices of a draw's examples, (V,), and their lengths, (S, V).
+
+    The third value is each task's number of examples.
+    """
     indices = np.empty(len(draw), dtype=draw.numbering.index_type)
     sides = np.empty((lengths[0].shape[1], len(draw)), dtype=np.int32)
     counts = np.zeros(len(lengths), dtype=np.int64)
@@ -69,8 +75,10 @@ def _drawn(draw: Draw, lengths: Sequence[Lengths]) -> tuple[Words, Lengths, NDAr
 
 def _hashed(indices: Words, key: int) -> NDArray[np.uint16]:
     """Return 16 bits of a keyed hash of each index."""
-    word, width = indices.dtype.type, 8 * indices.itemsize
-    half, first, second = word(width // 2), *map(word, _FACTORS[indices.itemsize])
+    word = indices.dtype.type
+    width = 8 * indices.itemsize
+    half = word(width // 2)
+    first, second = map(word, _FACTORS[indices.itemsize])
     hashed = indices ^ word(key % 2**width)
     for factor in (first, second):
         hashed *= factor

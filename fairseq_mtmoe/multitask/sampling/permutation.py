@@ -20,7 +20,10 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash 64-bit words bijectively (the finalizer of Steele, Lea and Flood's SplitMix64, 2014)."""
+    """Hash 64-bit words bijectively.
+
+    This is the finalizer of Steele, Lea and Flood's SplitMix64, 2014.
+    """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
@@ -40,7 +43,10 @@ def word_type(size: int) -> type[np.uint32] | type[np.uint64]:
 
 
 def items_at(start: int, count: int, size: int, key: int) -> Words:
-    """Return the items (count,) at positions `start … start+count-1` of the permutation of 0 … size-1 by `key`."""
+    """Return the items (count,) of the permutation of 0 … size-1 by `key`.
+
+    Their positions are `start … start+count-1`.
+    """
     assert start >= 0 and start + count <= size
     network = _Network(size, key)
     items = np.empty(count, dtype=network.word)
@@ -55,7 +61,10 @@ def items_at(start: int, count: int, size: int, key: int) -> Words:
 
 
 class _Network:
-    """Feistel network over halves (low, high): rounds add a keyed hash of one half to the other, in turn."""
+    """Feistel network over halves (low, high).
+
+    Rounds add a keyed hash of one half to the other, in turn.
+    """
 
     def __init__(self, size: int, key: int) -> None:
         self.word = word_type(size)
@@ -83,8 +92,7 @@ class _Network:
         """Return numbers below the modulus; a product's highest bits are the best mixed."""
         half_width = self.word(4 * half.itemsize)
         hashed: Words = half * self.factors[number] + self.summands[number]
-        hashed = (hashed ^ hashed >> half_width) * self.word(
-            0x85EBCA6B if self.word is np.uint32 else int(GOLDEN)
-        )
+        factor = self.word(0x85EBCA6B if self.word is np.uint32 else int(GOLDEN))
+        hashed = (hashed ^ hashed >> half_width) * factor
         hashed = (hashed >> half_width) * modulus
         return hashed >> half_width

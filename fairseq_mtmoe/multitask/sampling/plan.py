@@ -24,15 +24,21 @@ from fairseq_mtmoe.multitask.sampling.draw import Draw, Numbering, Stretch
 from fairseq_mtmoe.multitask.sampling.permutation import derive_key
 from fairseq_mtmoe.multitask.sampling.schedule import Schedule, apportion
 
-_COUNTS, _EXAMPLES, _ORDER, _ALTERED = 1, 2, 3, 4  # purposes of pseudo-random numbers
+# Purposes of pseudo-random numbers.
+_COUNTS = 1
+_EXAMPLES = 2
+_ORDER = 3
+_ALTERED = 4
 
-Shards = tuple[
-    tuple[int, int], ...
-]  # for tasks drawn as one: (task's number, shard's number) of each
+# For tasks drawn as one: (task's number, shard's number) of each.
+Shards = tuple[tuple[int, int], ...]
 
 
 class Part(NamedTuple):
-    """A part of an epoch: its number of examples (of candidates, those trained on), and the updates before it."""
+    """A part of an epoch: its number of examples, and the updates before it.
+
+    If the examples are candidates, only those trained on count.
+    """
 
     size: int
     update: int
@@ -47,9 +53,8 @@ class EpochStart:
     epochs_left: int  # with the same shards, this one included
     shard_epoch: int = 0  # number of earlier changes of shards
     update: int = 0  # updates before the epoch
-    cursors: Mapping[Shards, int] = field(
-        default_factory=dict
-    )  # examples drawn earlier from each sequence
+    # Number of examples drawn earlier from each sequence.
+    cursors: Mapping[Shards, int] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()  # those known so far; empty: the epoch is one part
 
 
@@ -77,7 +82,9 @@ class SamplingPlan:
         self.sizes = [sum(sizes) for sizes in shard_sizes]
         self.numbers = list(range(len(self.sizes)))  # of the tasks' sequences
         self.names = list(map(str, self.numbers if names is None else names))
-        self.schedule, self.seed, self.given_duration = schedule, seed, given_duration
+        self.schedule = schedule
+        self.seed = seed
+        self.given_duration = given_duration
         self.begin(0)
 
     def begin(self, update: int) -> None:
@@ -108,9 +115,8 @@ class SamplingPlan:
 
     def probabilities(self, epoch: int, part: int = 0) -> NDArray[np.float64]:
         """Return the tasks' shares (L,) in a part of an epoch."""
-        return self.start_of(epoch).schedule.probabilities_at(
-            epoch, self.sizes, self.parts(epoch)[part].update
-        )
+        schedule = self.start_of(epoch).schedule
+        return schedule.probabilities_at(epoch, self.sizes, self.parts(epoch)[part].update)
 
     def temperature(self, epoch: int, part: int = 0) -> float | None:
         """Return the temperature of a part of an epoch; None if the method has none."""
@@ -129,21 +135,27 @@ class SamplingPlan:
         return derive_key(self.seed, _ALTERED, epoch)
 
     def draw(self, epoch: int, update: int = 0, part: int | None = None) -> Draw:
-        """Return the draw of an epoch, or of a part of it with the same indices; blocks are computed later."""
+        """Return the draw of an epoch, or of a part of it with the same indices.
+
+        Blocks are computed later.
+        """
         start = self.start_of(epoch, update)
-        sizes, groups = self._sizes(start.shard_epoch), self._groups(start.schedule)
-        shards = [self._shards(group, start.shard_epoch) for group in groups]
-        keys = [
-            derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(of)) for of in shards
-        ]
-        cursors = [start.cursors.get(of, 0) for of in shards]
+        sizes = self._sizes(start.shard_epoch)
+        groups = self._groups(start.schedule)
+        keys = []
+        cursors = []
+        for group in groups:
+            shards = self._shards(group, start.shard_epoch)
+            keys.append(derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(shards)))
+            cursors.append(start.cursors.get(shards, 0))
         stretches: list[Stretch] = []
         passes: list[int] = []
         for other, counts in enumerate(self._counts(start)):
             for number, (group, count, key) in enumerate(
                 zip(groups, counts.tolist(), keys, strict=True)
             ):
-                cursor, size = cursors[number], sum(sizes[task] for task in group)
+                cursor = cursors[number]
+                size = sum(sizes[task] for task in group)
                 if part in (None, other):
                     stretches += _stretches(
                         len(passes), size, cursor, count, key, start.schedule.draws_candidates
@@ -151,9 +163,8 @@ class SamplingPlan:
                 passes.append(-(-(cursor + count) // size) - cursor // size)
                 cursors[number] += count
         chosen = tuple(start.shard_epoch % len(sizes) for sizes in self.shard_sizes)
-        return Draw(
-            chosen, Numbering(sizes, [len(group) for group in groups], passes), tuple(stretches)
-        )
+        numbering = Numbering(sizes, [len(group) for group in groups], passes)
+        return Draw(chosen, numbering, tuple(stretches))
 
     def rises_within(self, epoch: int) -> bool:
         """Return whether an epoch may need further parts."""
@@ -161,21 +172,24 @@ class SamplingPlan:
         return start.schedule.step_at(start.update) is not None
 
     def part_size(self, epoch: int, size: int, batches: int, per_update: int) -> int:
-        """Return the number of examples that may share a temperature, if `size` examples make `batches` batches."""
+        """Return the number of examples that may share a temperature.
+
+        size, batches: a number of examples, and the number of batches that they make.
+        """
         start = self.start_of(epoch)
         step = start.schedule.step_at(start.update)
         return size if step is None else max(1, int(size * step / (max(1, batches) / per_update)))
 
     def add_part(self, epoch: int, size: int, updates: int) -> bool:
-        """Add the epoch's next part, after `updates` updates of the epoch; return whether it is the last.
+        """Add the epoch's next part; return whether it is the last.
 
-        It has `size` examples, or all remaining ones if it is the last.
+        It begins after `updates` updates of the epoch. It has `size` examples, or all remaining
+        ones if it is the last.
         """
         start = self.start_of(epoch)
         update = start.update + updates
-        left = self.epoch_size(start.schedule, start.shard_epoch) - sum(
-            part.size for part in start.parts
-        )
+        left = self.epoch_size(start.schedule, start.shard_epoch)
+        left -= sum(part.size for part in start.parts)
         if size > left or start.schedule.step_at(update) is None:
             size = left
         self._start = replace(start, parts=(*start.parts, Part(size, update)))
@@ -184,22 +198,18 @@ class SamplingPlan:
         return size == left
 
     def follow(self, before: SamplingPlan, has_begun: bool, update: int) -> bool:
-        """Resume from the interrupted run's plan: take over its seed and cursors, and finish its epoch as begun.
+        """Resume from the interrupted run's plan, and finish its epoch as begun.
 
-        Each task continues its shuffled sequence, also with other options; a task whose data has
-        changed starts again. Returns False if an epoch that `has_begun` cannot be drawn again, as
-        data has changed: the next epoch begins.
+        It takes over seed and cursors. Each task continues its shuffled sequence, also with other
+        options; a task whose data has changed starts again. Returns False if an epoch that
+        `has_begun` cannot be drawn again, as data has changed: the next epoch begins.
         """
-        start, same_data = (
-            before._start,
-            (before.names, before.shard_sizes) == (self.names, self.shard_sizes),
-        )
+        start = before._start
+        same_data = before.names == self.names and before.shard_sizes == self.shard_sizes
         if has_begun and not same_data:
             start = before.start_of(start.epoch + 1, update)
-        self.seed, self.schedule = (
-            before.seed,
-            self.schedule.following(before.schedule, self.given_duration),
-        )
+        self.seed = before.seed
+        self.schedule = self.schedule.following(before.schedule, self.given_duration)
         cursors = self._take_over(before, start.cursors)
         if has_begun and same_data:
             start = replace(start, cursors=cursors)
@@ -220,19 +230,22 @@ class SamplingPlan:
         return same_data or not has_begun
 
     def _take_over(self, before: SamplingPlan, cursors: Mapping[Shards, int]) -> dict[Shards, int]:
-        """Take over another plan's task numbers; return the cursors of tasks whose data has not changed."""
-        known = dict(
-            zip(before.names, zip(before.numbers, before.shard_sizes, strict=True), strict=True)
-        )
+        """Take over another plan's task numbers; return the cursors of unchanged tasks."""
+        old_columns = zip(before.names, before.numbers, before.shard_sizes, strict=True)
+        old_tasks = {name: (number, shard_sizes) for name, number, shard_sizes in old_columns}
         fresh = itertools.count(max(before.numbers, default=-1) + 1)
-        self.numbers = [known[name][0] if name in known else next(fresh) for name in self.names]
+        self.numbers = []
+        for name in self.names:
+            self.numbers.append(old_tasks[name][0] if name in old_tasks else next(fresh))
         sizes = dict(zip(self.numbers, self.shard_sizes, strict=True))
-        same = {number for number, old_sizes in known.values() if sizes.get(number) == old_sizes}
-        return {
-            shards: cursor
-            for shards, cursor in cursors.items()
-            if all(number in same for number, _ in shards)
+        same = {
+            number for number, old_sizes in old_tasks.values() if sizes.get(number) == old_sizes
         }
+        kept = {}
+        for shards, cursor in cursors.items():
+            if all(number in same for number, _ in shards):
+                kept[shards] = cursor
+        return kept
 
     def _groups(self, schedule: Schedule) -> list[tuple[int, ...]]:
         # If every example is taken once, all tasks share one sequence: a pass is exact for any
@@ -265,47 +278,45 @@ class SamplingPlan:
                 counts.append(np.full(len(self.sizes), part.size))
                 continue
             probabilities = start.schedule.probabilities_at(start.epoch, self.sizes, part.update)
-            shares = np.array(
-                [probabilities[list(group)].sum() for group in self._groups(start.schedule)]
-            )
-            # Pseudo-random and uniform in [0, 1).
-            offset = (
-                derive_key(self.seed, _COUNTS, start.epoch, *_further(number)) >> 11
-            ) * 2.0**-53
+            groups = self._groups(start.schedule)
+            shares = np.array([probabilities[list(group)].sum() for group in groups])
+            key = derive_key(self.seed, _COUNTS, start.epoch, *_further(number))
+            offset = (key >> 11) * 2.0**-53  # pseudo-random and uniform in [0, 1)
             counts.append(apportion(part.size, shares, offset))
         return counts
 
     def after(self, start: EpochStart, update: int) -> EpochStart:
         """Return the state after an epoch, at which `update` updates were made."""
         cursors = dict(start.cursors)
-        for group, count in zip(
-            self._groups(start.schedule), np.sum(self._counts(start), axis=0), strict=True
-        ):
+        groups = self._groups(start.schedule)
+        counts = np.sum(self._counts(start), axis=0)
+        for group, count in zip(groups, counts, strict=True):
             shards = self._shards(group, start.shard_epoch)
             cursors[shards] = cursors.get(shards, 0) + int(count)
-        shard_epoch, left = start.shard_epoch + (start.epochs_left == 1), start.epochs_left - 1
+        shard_epoch = start.shard_epoch + (start.epochs_left == 1)
+        left = start.epochs_left - 1
         left = self._epochs_left(start, left) if left else self._epochs_per_pass(shard_epoch)
         return EpochStart(start.epoch + 1, self.schedule, left, shard_epoch, update, cursors)
 
     def _epochs_per_pass(self, shard_epoch: int) -> int:
         sizes = self._sizes(shard_epoch)
-        return math.ceil(
-            self.schedule.pass_size(sizes, self.sizes) / self.schedule.epoch_size(sizes, self.sizes)
-        )
+        pass_size = self.schedule.pass_size(sizes, self.sizes)
+        return math.ceil(pass_size / self.schedule.epoch_size(sizes, self.sizes))
 
     def _epochs_left(self, start: EpochStart, left: int) -> int:
         """Convert `left` epochs of a start's schedule into epochs of this plan's schedule."""
         if start.schedule == self.schedule:
             return left
-        old, new = (
-            self.epoch_size(schedule, start.shard_epoch)
-            for schedule in (start.schedule, self.schedule)
-        )
+        old = self.epoch_size(start.schedule, start.shard_epoch)
+        new = self.epoch_size(self.schedule, start.shard_epoch)
         return math.ceil(left * old / new)
 
 
 def _further(part: int) -> tuple[int, ...]:
-    """Return a part's addition to random keys; the first part has the keys of an undivided epoch."""
+    """Return a part's addition to random keys.
+
+    The first part has the keys of an undivided epoch.
+    """
     return (part,) if part else ()
 
 
@@ -317,8 +328,10 @@ def _stretches(
     They are the end of a pass, whole passes (one stretch each if `in_order`), and the beginning
     of a pass.
     """
-    first, end = cursor // size, cursor + count
-    whole_from, whole_to = -(-cursor // size), end // size
+    first = cursor // size
+    end = cursor + count
+    whole_from = -(-cursor // size)
+    whole_to = end // size
     wholes = range(whole_from, whole_to + 1) if in_order else (whole_from, whole_to)
     bounds = [cursor, *(whole * size for whole in wholes if whole_from <= whole_to), end]
     return [

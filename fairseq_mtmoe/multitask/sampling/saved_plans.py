@@ -1,4 +1,7 @@
-"""The sampling plan in checkpoints, as plain containers: the schedule and the position in the data."""
+"""The sampling plan in checkpoints, as plain containers.
+
+They have the schedule and the position in the data.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -11,28 +14,33 @@ from fairseq_mtmoe.multitask.sampling.schedule import Schedule
 
 def options_of(schedule: Schedule, names: Sequence[str]) -> dict[str, Any]:
     """Return a schedule's values by option name, with weights by task name."""
-    options, weights = asdict(schedule), schedule.sampling_weights
+    options = asdict(schedule)
+    weights = schedule.sampling_weights
     options["sampling_weights"] = weights and dict(zip(names, weights, strict=True))
-    return (
-        options
-        if schedule.heating_coefficient > 0
-        else {**options, "heating_epochs": None, "heating_updates": None}
-    )
+    if schedule.heating_coefficient > 0:
+        return options
+    return {**options, "heating_epochs": None, "heating_updates": None}
 
 
 def changes(before: SamplingPlan, now: SamplingPlan) -> list[str]:
     """Return one text per changed option of the schedule: "x was 1 and is 2"."""
-    old, new = options_of(before.schedule, before.names), options_of(now.schedule, now.names)
+    old = options_of(before.schedule, before.names)
+    new = options_of(now.schedule, now.names)
     return [f"{name} was {old[name]} and is {new[name]}" for name in old if old[name] != new[name]]
 
 
 def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
     """Return a plan's state at its current epoch or the next one, for checkpoints."""
     start = plan.start_of(epoch) if epoch <= plan.epoch else plan.after(plan.start_of(epoch - 1), 0)
+    shard_sizes = [list(sizes) for sizes in plan.shard_sizes]
+    parts = [list(part) for part in start.parts]
+    cursors = []
+    for shards, cursor in start.cursors.items():
+        cursors.append([[list(shard) for shard in shards], cursor])
     return {
         "names": list(plan.names),
         "numbers": list(plan.numbers),
-        "shard_sizes": [list(sizes) for sizes in plan.shard_sizes],
+        "shard_sizes": shard_sizes,
         "seed": plan.seed,
         "rules": options_of(plan.schedule, plan.names),
         "place": {
@@ -41,11 +49,8 @@ def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
             "epochs_left": start.epochs_left,
             "shard_epoch": start.shard_epoch,
             "update": start.update,
-            "parts": [list(part) for part in start.parts],
-            "cursors": [
-                [[list(shard) for shard in shards], cursor]
-                for shards, cursor in start.cursors.items()
-            ],
+            "parts": parts,
+            "cursors": cursors,
         },
     }
 
@@ -53,17 +58,16 @@ def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
 def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
     """Return the saved plan, at its position (UserError: the state is damaged)."""
     try:
-        names, start = saved["names"], saved["place"]
+        names = saved["names"]
+        start = saved["place"]
         plan = SamplingPlan(
             saved["shard_sizes"], _schedule_of(saved["rules"], names), saved["seed"], names
         )
         plan.numbers = list(saved["numbers"])
         assert len(names) == len(plan.numbers) == len(plan.sizes)
-        schedule, shard_epoch, update = (
-            _schedule_of(start["rules"], names),
-            start["shard_epoch"],
-            start["update"],
-        )
+        schedule = _schedule_of(start["rules"], names)
+        shard_epoch = start["shard_epoch"]
+        update = start["update"]
         cursors = {tuple(map(tuple, shards)): cursor for shards, cursor in start["cursors"]}
         parts = tuple(Part(*part) for part in start["parts"])
         parts = parts or (Part(plan.epoch_size(schedule, shard_epoch), update),)

@@ -1,4 +1,4 @@
-"""The sampling options of a run, the tasks' shares at each epoch, and the number of examples in an epoch.
+"""The sampling options of a run, the tasks' shares and the size of each epoch.
 
 Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation
 Models".
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.core.typed import Rule, at_least, fault, mapping_of, one_of
 
-UNIFORM_FIRST, UNCERTAINTY = "uniform-then-natural", "uncertainty"
+UNIFORM_FIRST = "uniform-then-natural"
+UNCERTAINTY = "uncertainty"
 METHODS = ("uniform", "temperature", "concat", "RoundRobin", UNIFORM_FIRST, UNCERTAINTY)
 STEPS = 20  # if heating counts updates, a part of an epoch has at most C / STEPS of them
 _MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, relative to the data
@@ -26,7 +27,10 @@ _MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, relative to the data
 def temperature_probabilities(
     sizes: Sequence[float] | NDArray[np.float64], temperature: float
 ) -> NDArray[np.float64]:
-    """Return (L,) `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`, equation 1, for any sizes and T; empty tasks get 0."""
+    """Return the tasks' shares (L,) by equation 1, for any sizes and T.
+
+    They are `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`; empty tasks get 0.
+    """
     values = np.asarray(sizes, dtype=np.float64)
     with np.errstate(divide="ignore", over="ignore"):
         # Relative to the largest, so that nothing overflows.
@@ -36,10 +40,10 @@ def temperature_probabilities(
 
 
 def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> NDArray[np.int64]:
-    """Split `total` into integers (L,) with these shares, by systematic sampling with one random number.
+    """Split `total` into integers (L,) with these shares.
 
-    Each count is `total · p` rounded up or down, and its expectation over a uniform `offset` in
-    [0, 1) is `total · p`.
+    This is systematic sampling with one random number, `offset`. Each count is `total · p`
+    rounded up or down, and its expectation over a uniform `offset` in [0, 1) is `total · p`.
     """
     cumulated = np.cumsum(probabilities)
     bounds = np.floor(total * (cumulated / cumulated[-1]) + offset).astype(np.int64)
@@ -55,14 +59,16 @@ NonNegative = Annotated[
 Count = Annotated[int, at_least(1)]
 _SHARES = Rule(
     "finite numbers of at least 0, with one above 0",
-    lambda of: min(of) >= 0 and 0 < sum(of) < math.inf,
+    lambda shares: min(shares) >= 0 and 0 < sum(shares) < math.inf,
 )
 Weights = Annotated[tuple[float, ...], _SHARES]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The sampling options: the tasks' shares of an epoch and its size. They may change when a run is resumed.
+    """The sampling options: the tasks' shares of an epoch and its size.
+
+    They may change when a run is resumed.
 
     Methods: fairseq's, of which `concat` and `RoundRobin` take every example once; MT-TaG's
     (appendix A.4), uniform until the gates have learned, then by size; CA-MTL's, equally many
@@ -96,13 +102,14 @@ class Schedule:
         if wrong is not None:
             name = wrong.path.split(".")[0]
             raise_invalid(flag(name), wrong.rule, getattr(self, name))
-        method, heats = self.sampling_method, self.heating_coefficient > 0
+        method = self.sampling_method
+        heats = self.heating_coefficient > 0
         has_weights = self.sampling_weights is not None
         for is_wrong, sentence in (
             (
                 has_weights and self.draws_candidates,
-                f"`--sampling-weights` must not be given with `--sampling-method {UNCERTAINTY}`, which chooses "
-                "examples by the model's uncertainty.",
+                "`--sampling-weights` must not be given with `--sampling-method "
+                f"{UNCERTAINTY}`, which chooses examples by the model's uncertainty.",
             ),
             (
                 heats and None not in (self.heating_epochs, self.heating_updates),
@@ -110,19 +117,23 @@ class Schedule:
             ),
             (
                 heats and (has_weights or method != "temperature"),
-                "`--heating-coefficient` above 0 needs `--sampling-method temperature` without sampling weights.",
+                "`--heating-coefficient` above 0 needs `--sampling-method temperature` without "
+                "sampling weights.",
             ),
             (
                 (method == UNIFORM_FIRST) != (self.natural_from_epoch is not None),
-                f"`--sampling-method {UNIFORM_FIRST}` and `--natural-from-epoch`, the first epoch drawn by size, need "
-                "each other: give both or neither.",
+                f"`--sampling-method {UNIFORM_FIRST}` and `--natural-from-epoch`, the first epoch "
+                "drawn by size, need each other: give both or neither.",
             ),
         ):
             if is_wrong:
                 raise UserError(sentence)
 
     def check_duration(self) -> None:
-        """Check that heating has a duration, from an option or a checkpoint (UserError: it has none)."""
+        """Check that heating has a duration (UserError: it has none).
+
+        The duration comes from an option or a checkpoint.
+        """
         if (
             self.heating_coefficient > 0
             and self.heating_epochs is None
@@ -151,14 +162,19 @@ class Schedule:
         if self.sampling_weights is not None or self.sampling_method != "temperature":
             return None
         if self.heating_updates is not None:
-            duration, elapsed = self.heating_updates, update
+            duration = self.heating_updates
+            elapsed = update
         else:
-            duration, elapsed = self.heating_epochs or 1, epoch - 1
+            duration = self.heating_epochs or 1
+            elapsed = epoch - 1
         heat = self.heating_coefficient * min(elapsed, duration) / duration
         return self.sampling_temperature * math.sqrt(1.0 + heat)
 
     def step_at(self, update: int) -> int | None:
-        """Return the number of updates that may share a temperature; None if a whole epoch may."""
+        """Return the number of updates that may share a temperature.
+
+        None: a whole epoch may.
+        """
         if (
             self.heating_coefficient == 0
             or self.heating_updates is None
@@ -174,11 +190,10 @@ class Schedule:
         temperature = self.temperature_at(epoch, update)
         if temperature is not None:
             return temperature_probabilities(sizes, temperature)
+        is_uniform = self.sampling_method in ("uniform", UNCERTAINTY)
         if self.sampling_weights is not None:
             shares = np.array(self.sampling_weights, dtype=np.float64)
-        elif self.sampling_method in ("uniform", UNCERTAINTY) or epoch < (
-            self.natural_from_epoch or 0
-        ):
+        elif is_uniform or epoch < (self.natural_from_epoch or 0):
             shares = np.ones(len(sizes))
         else:
             shares = np.array(sizes, dtype=np.float64)
@@ -186,7 +201,10 @@ class Schedule:
         return shares
 
     def pass_size(self, sizes: Sequence[int], whole_sizes: Sequence[int]) -> int:
-        """Return the examples in a pass over shards of these `sizes`; `whole_sizes` are those of all shards."""
+        """Return the number of examples in a pass over shards of these `sizes`.
+
+        whole_sizes: those of all shards.
+        """
         if self.takes_everything:
             return sum(sizes)
         if self.virtual_data_size is not None:
@@ -207,8 +225,13 @@ class Schedule:
         return min(self.virtual_epoch_size or pass_size, pass_size)
 
     def following(self, before: Schedule, given_duration: bool) -> Schedule:
-        """Return this schedule for a run resumed from `before`, whose C is kept unless a duration is given."""
-        epochs, updates = self.heating_epochs, self.heating_updates
+        """Return this schedule for a run resumed from `before`.
+
+        Its C is kept unless a duration is given.
+        """
+        epochs = self.heating_epochs
+        updates = self.heating_updates
         if not given_duration and self.heating_coefficient > 0 < before.heating_coefficient:
-            epochs, updates = before.heating_epochs, before.heating_updates
+            epochs = before.heating_epochs
+            updates = before.heating_updates
         return replace(self, heating_epochs=epochs, heating_updates=updates)
