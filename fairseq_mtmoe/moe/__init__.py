@@ -1,4 +1,7 @@
-"""Sparse mixtures of experts in PyTorch. docs/concepts/expert_layer.md explains the letters of shapes."""
+"""Sparse mixtures of experts in PyTorch.
+
+docs/concepts/expert_layer.md explains the letters of shapes.
+"""
 
 from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.assignment import Assignment, priced_assignment
@@ -25,8 +28,8 @@ from fairseq_mtmoe.moe.stats import ExpertLoad, MixtureWeights
 
 __all__ = [
     "ADAPTERS", "AdapterBank", "AdapterMixture", "Assignment", "BaseGate", "BottleneckBank",
-    "DispatchPlan", "Dispatcher", "ExpertBank", "ExpertLoad", "FixedGate", "Gate", "LocalDispatcher",
-    "LoraBank", "MixtureGate", "MixtureWeights", "MoELayer", "Routing", "RunningPrices",
+    "DispatchPlan", "Dispatcher", "ExpertBank", "ExpertLoad", "FixedGate", "Gate",
+    "LocalDispatcher", "LoraBank", "MixtureGate", "MixtureWeights", "MoELayer", "Routing", "RunningPrices",
     "SwitchGate", "TargetAdapter", "TaskGate", "balance_loss", "build_gate", "forget_prices",
     "priced_assignment", "remember_prices", "running_prices",
 ]  # fmt: skip

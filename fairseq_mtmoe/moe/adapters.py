@@ -1,13 +1,13 @@
-"""Banks of low-rank adapters, and their weighted sum as one low-rank product: PEMT, equation 1.
+"""Banks of low-rank adapters, and their weighted sum: PEMT, equation 1.
 
 An adapter maps a token's I inputs to r inner activations, and these to O outputs. A mixture of K
-adapters with weights w is
+adapters with weights w is one low-rank product:
 
     Σ_k w_k E_k(x) = [w_1 z_1 … w_K z_K] [up_1; …; up_K],
     [z_1 … z_K] = narrow([down_1; …; down_K] x)
 
-two products with M = K·r columns between them. If the adapters are frozen, the backward pass
-stores only these columns of a token.
+These are two products with M = K·r columns between them. If the adapters are frozen, the backward
+pass stores only these columns of a token.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ class AdapterBank(StackedBank, ABC):
         """Return all members' inner activations, (…, I) to (…, M), member after member."""
 
     def widen(self, narrow: Tensor, weights: Tensor | None, base: Tensor) -> Tensor:
-        """Return `base` plus the weighted sum of outputs, (…, B, O), for inner activations (…, B, M).
+        """Return `base` plus the weighted sum of outputs, (…, B, O).
 
-        `weights` are (K,), or for each sentence (B, K); None: all 1. A single member of weight 1
-        gives the same bits as without weights.
+        `narrow` has the inner activations, (…, B, M). `weights` are (K,), or for each sentence
+        (B, K); None: all 1. A single member of weight 1 gives the same bits as without weights.
         """
         if weights is not None:
             narrow = narrow * weights.to(narrow.dtype).repeat_interleave(self.rank, -1)
         offset = self._offset(weights)
         if offset is not None:
             base = base + offset.to(narrow.dtype)
-        rows_TM, up_MO = narrow.flatten(0, -2), self.up.flatten(0, 1)
-        return torch.addmm(base.reshape(len(rows_TM), -1), rows_TM, up_MO, alpha=self.scale).view(
-            base.shape
-        )
+        rows_TM = narrow.flatten(0, -2)
+        up_MO = self.up.flatten(0, 1)
+        base_TO = base.reshape(len(rows_TM), -1)
+        return torch.addmm(base_TO, rows_TM, up_MO, alpha=self.scale).view(base.shape)
 
     def _offset(self, weights: Tensor | None) -> Tensor | None:
         """Return the weighted output bias, (O,) or (B, O), or None."""
@@ -85,17 +85,20 @@ class AdapterBank(StackedBank, ABC):
         kind = torch.float32 if narrow.dtype == torch.float16 else narrow.dtype
         with torch.autocast(narrow.device.type, enabled=False):
             z_TKR = narrow.to(kind).reshape(-1, self.num_members, self.rank)
-            output_TO, up_KRO = output.reshape(-1, output.shape[-1]).to(kind), self.up.to(kind)
+            output_TO = output.reshape(-1, output.shape[-1]).to(kind)
+            up_KRO = self.up.to(kind)
             seen_TKR = (output_TO @ up_KRO.flatten(0, 1).t()).view_as(z_TKR)
             products_TK = (seen_TKR * z_TKR).sum(-1, dtype=torch.float32)
             # Always in float32, so that terms that cancel in E_k cancel here, too.
-            z_TKR, up_KRO = z_TKR.float(), up_KRO.float()
+            z_TKR = z_TKR.float()
+            up_KRO = up_KRO.float()
             grams_KRR = up_KRO @ up_KRO.transpose(1, 2)
             turned_TKR = torch.bmm(z_TKR.transpose(0, 1), grams_KRR).transpose(0, 1)
             squares_TK = (turned_TKR * z_TKR).sum(-1)
             extra = self._products_of_offsets(output_TO, z_TKR)
             if extra is not None:
-                products_TK, squares_TK = products_TK + extra[0], squares_TK + extra[1]
+                products_TK = products_TK + extra[0]
+                squares_TK = squares_TK + extra[1]
         lengths_TK = squares_TK.masked_fill(squares_TK <= TINY, float("inf")).sqrt()
         norms_T1: Tensor = torch.linalg.vector_norm(output_TO.float(), dim=-1, keepdim=True)
         # Two divisions: an infinite product of both norms would give NaN gradients.
@@ -123,15 +126,17 @@ class LoraBank(AdapterBank):
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> Tensor:
-        """Return the mixture as a change of the feed-forward layer's matrix, (O, I), float32."""
+        """Return the mixture as a change of the feed-forward matrix, (O, I), float32."""
         columns_M = weights_K.float().repeat_interleave(self.rank)
-        return self.scale * (
-            (self.up.float().flatten(0, 1).t() * columns_M) @ self.down.float().flatten(0, 1)
-        )
+        up_OM = self.up.float().flatten(0, 1).t() * columns_M
+        return self.scale * (up_OM @ self.down.float().flatten(0, 1))
 
 
 class BottleneckBank(AdapterBank):
-    """The parallel adapter (He et al., 2022): E(x) = upᵀ relu(down x + down_bias) + up_bias."""
+    """The parallel adapter (He et al., 2022).
+
+    E(x) = upᵀ relu(down x + down_bias) + up_bias.
+    """
 
     reads_inner = False
 
@@ -144,23 +149,23 @@ class BottleneckBank(AdapterBank):
         return F.relu(F.linear(x, self.down.flatten(0, 1), self.down_bias.flatten()))
 
     def _offset(self, weights: Tensor | None) -> Tensor | None:
-        return (
-            self.up_bias.sum(0)
-            if weights is None
-            else weights.to(self.up_bias.dtype) @ self.up_bias
-        )
+        if weights is None:
+            return self.up_bias.sum(0)
+        return weights.to(self.up_bias.dtype) @ self.up_bias
 
     def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor]:
         bias_KO = self.up_bias.float()
         crossed_KR = (self.up.float() @ bias_KO.unsqueeze(2)).squeeze(2)
         crossed_TK = (z_TKR * crossed_KR).sum(-1)
-        return (
-            output_TO @ self.up_bias.to(output_TO).t()
-        ).float(), 2 * crossed_TK + bias_KO.square().sum(-1)
+        products_TK = (output_TO @ self.up_bias.to(output_TO).t()).float()
+        return products_TK, 2 * crossed_TK + bias_KO.square().sum(-1)
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> BottleneckBank:
-        """Return one adapter of rank K·r that equals the mixture; `up` contains the weights."""
+        """Return one adapter of rank K·r that equals the mixture.
+
+        Its `up` contains the weights.
+        """
         _, _, input_size = self.down.shape
         merged = BottleneckBank(1, input_size, self.up.shape[2], self.num_members * self.rank)
         merged = merged.to(device=self.up.device, dtype=self.up.dtype)
@@ -172,8 +177,7 @@ class BottleneckBank(AdapterBank):
         return merged
 
 
-LORA, BOTTLENECK = "lora", "bottleneck"
-ADAPTERS: dict[str, type[AdapterBank]] = {
-    LORA: LoraBank,
-    BOTTLENECK: BottleneckBank,
-}  # by their names in `--adapter`
+# Names of adapters in `--adapter`.
+LORA = "lora"
+BOTTLENECK = "bottleneck"
+ADAPTERS: dict[str, type[AdapterBank]] = {LORA: LoraBank, BOTTLENECK: BottleneckBank}

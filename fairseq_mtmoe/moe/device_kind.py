@@ -11,10 +11,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-GROUPED_MM_MAJORS = (
-    9,
-    10,
-)  # compute capabilities with a kernel; elsewhere torch has a loop, which synchronises
+# Compute capabilities with a kernel; elsewhere torch has a loop, which synchronises.
+GROUPED_MM_MAJORS = (9, 10)
 TRITON_MAJOR = 8  # the first compute capability whose tensor cores support bfloat16
 HAS_TRITON = find_spec("triton") is not None
 
@@ -67,7 +65,8 @@ def has_triton(tensor: Tensor) -> bool:
 def device_kind_everywhere(kind: DeviceKind) -> Iterator[None]:
     """Use one form for all computations inside the context; for tests on a CPU."""
     global _everywhere
-    before, _everywhere = _everywhere, kind
+    before = _everywhere
+    _everywhere = kind
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Dispatchers: they group tokens by expert, and restore their order after the experts.
+"""Dispatchers group tokens by expert, and restore their order after the experts.
 
 A dispatcher has no parameters. `LocalDispatcher` sorts tokens by expert if one process holds all
 experts; `parallel/all_to_all_dispatcher.py` is for sharded experts. Each expert reads its slice
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchPlan:
-    """The experts' rows; subclasses add the data that their dispatcher needs to combine.
+    """The experts' rows; subclasses add data that their dispatcher needs to combine.
 
     Attributes:
         offsets_N: end of the rows of each local expert; rows without an expert come last.
@@ -59,7 +59,7 @@ class Dispatcher(ABC, Generic[Plan]):
 
     @abstractmethod
     def combine(self, rows_SH: Tensor, plan: Plan, scale_T: Tensor | None = None) -> Tensor:
-        """Return outputs in the tokens' order, times the tokens' scale, if given: (T, H)."""
+        """Return outputs in the tokens' order, (T, H), times the scale, if any."""
 
 
 class LocalDispatcher(Dispatcher[LocalPlan]):
@@ -82,16 +82,16 @@ class LocalDispatcher(Dispatcher[LocalPlan]):
     def combine(self, rows_SH: Tensor, plan: LocalPlan, scale_T: Tensor | None = None) -> Tensor:
         if scale_T is None:
             return _reordered(rows_SH, plan.row_T, plan.token_T)
-        scaled: Tensor = _Scaled.apply(rows_SH, scale_T, plan.row_T, plan.token_T)  # type: ignore[no-untyped-call]
+        operands = rows_SH, scale_T, plan.row_T, plan.token_T
+        scaled: Tensor = _Scaled.apply(*operands)  # type: ignore[no-untyped-call]
         return scaled
 
 
 def sorted_by_expert(expert_T: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the token of each row, the row of each token, (T,), and offsets, (N,)."""
     sorted_T, token_T = expert_T.sort(stable=True)
-    row_T = torch.empty_like(token_T).scatter(
-        0, token_T, torch.arange(len(token_T), device=token_T.device)
-    )
+    number_T = torch.arange(len(token_T), device=token_T.device)
+    row_T = torch.empty_like(token_T).scatter(0, token_T, number_T)
     expert_N = torch.arange(num_experts, device=token_T.device)
     return token_T, row_T, torch.searchsorted(sorted_T, expert_N, right=True)
 
@@ -127,10 +127,10 @@ class _Scaled(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         rows, scale, order, order_back = ctx.saved_tensors
-        grad_rows, grad_scale = grad.index_select(0, order_back), None
+        grad_rows = grad.index_select(0, order_back)
+        grad_scale: Tensor | None = None
         if ctx.needs_input_grad[1]:
-            grad_scale = torch.linalg.vecdot(
-                grad_rows.to(scale.dtype), rows.to(scale.dtype)
-            ).index_select(0, order)
+            dots = torch.linalg.vecdot(grad_rows.to(scale.dtype), rows.to(scale.dtype))
+            grad_scale = dots.index_select(0, order)
         grad_rows.mul_(scale.index_select(0, order_back).unsqueeze(1))
         return grad_rows, grad_scale, None, None

@@ -1,5 +1,6 @@
-"""The routing of BASE gates in translations and predictions: never balanced, which only a validation can be.
+"""The routing of BASE gates in translations and predictions.
 
+It is never balanced, which only a validation can be.
 By prices an output does not depend on the batch's other sentences.
 """
 

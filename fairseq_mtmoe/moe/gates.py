@@ -27,12 +27,10 @@ from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, 
 from fairseq_mtmoe.moe.stats import tasks_of_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
-DENSE_LIMIT = (
-    64  # up to this number of scores per token, all tasks' gates are computed, though one is needed
-)
-MOST_COPIED = (
-    2**26
-)  # up to this number of values, 256 MiB, gates are copied for each sentence on a GPU
+# Up to this number of scores per token, all tasks' gates are computed, though one is needed.
+DENSE_LIMIT = 64
+# Up to this number of values, 256 MiB, gates are copied for each sentence on a GPU.
+MOST_COPIED = 2**26
 WITHOUT_TASKS = "one task id per sentence for task gates (use a task that gives them)"
 EVALUATIONS = ("prices", "greedy", "balanced")
 
@@ -128,11 +126,15 @@ class Gate(nn.Module, ABC):
         """Return the routing of float32 tokens (T, H); its values at padding are ignored."""
 
     def extra_repr(self) -> str:
-        return f"num_experts={self.num_experts}, hidden_size={self.hidden_size}, num_tasks={self.num_tasks}"
+        return (
+            f"num_experts={self.num_experts}, hidden_size={self.hidden_size}, "
+            f"num_tasks={self.num_tasks}"
+        )
 
 
 class BaseGate(Gate):
     """BASE: balanced assignment in training; evaluation routes by running prices.
+
     The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode depends only on
     `self.training`.
 
@@ -187,9 +189,9 @@ class BaseGate(Gate):
     def _assigned(
         self, scores_TN: Tensor, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the balanced assignment and `arriving_PE`, starting from the running prices.
+        """Return the balanced assignment and `arriving_PE`.
 
-        Training records the prices.
+        It starts from the running prices. Training records the prices.
         """
         arriving_PE = None
         assign = partial(assigned, start_N=self.prices.mean if self.prices.known else None)
@@ -234,9 +236,8 @@ class TaskGate(Gate):
         task_B = checked_tasks(task_B, self.num_tasks, padding_T)
         copied = len(task_B) * self.num_experts * self.hidden_size
         if not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED:
-            return _scores_by_sentence(
-                weight.float(), hidden_TH, task_B.clamp(0, self.num_tasks - 1)
-            )
+            gate_B = task_B.clamp(0, self.num_tasks - 1)
+            return _scores_by_sentence(weight.float(), hidden_TH, gate_B)
         return self._scores_by_token(weight.float(), hidden_TH, task_B, padding_T)
 
     def _scores_by_token(
@@ -246,9 +247,8 @@ class TaskGate(Gate):
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
             logits_TKN = F.linear(hidden_TH, weight.flatten(0, 1)).view(-1, *weight.shape[:2])
-            task_T1N = (
-                task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1).expand(-1, 1, self.num_experts)
-            )
+            task_T11 = task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1)
+            task_T1N = task_T11.expand(-1, 1, self.num_experts)
             return logits_TKN.gather(1, task_T1N).squeeze(1)
         task_T = task_T if padding_T is None else task_T.masked_fill(padding_T, self.num_tasks)
         by_task = LocalDispatcher(self.num_tasks)
@@ -257,7 +257,10 @@ class TaskGate(Gate):
 
 
 def _scores_by_sentence(weight_KNH: Tensor, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
-    """Return scores by a copy of the gate for each sentence, without synchronising a GPU."""
+    """Return scores by a copy of the gate for each sentence.
+
+    This does not synchronise a GPU.
+    """
     # The gradient of an embedding, unlike that of indexing, is summed in a fixed order.
     weight_BNH = F.embedding(task_B, weight_KNH.flatten(1)).view(-1, *weight_KNH.shape[1:])
     hidden_LBH = hidden_TH.view(-1 if len(task_B) else 0, len(task_B), hidden_TH.shape[1])
@@ -277,9 +280,8 @@ def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | Non
         wrong_B = wrong_B & ~padding_B
         task_B = task_B.masked_fill(padding_B, num_tasks)
     rule = f"from 0 to {num_tasks - 1}, the tasks that the gate knows"
-    if (
-        torch.compiler.is_compiling() or not device_kind(task_B).can_sync
-    ):  # neither can read the value now
+    # Neither compiled code nor a GPU can read the value now.
+    if torch.compiler.is_compiling() or not device_kind(task_B).can_sync:
         torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
     elif wrong_B.any():
         raise_invalid("task_ids", rule, int(task_B[wrong_B][0]))
@@ -287,7 +289,10 @@ def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | Non
 
 
 class FixedGate(Gate):
-    """One feed-forward network per task: a token's expert is its task id, with weight 1."""
+    """One feed-forward network per task: a token's expert is its task id.
+
+    Its weight is 1.
+    """
 
     needs_tasks = True
     routes_alone = True

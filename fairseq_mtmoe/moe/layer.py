@@ -1,7 +1,7 @@
-"""The expert layer: a gate, a dispatcher and an expert bank in the place of a transformer's feed-forward layer.
+"""The expert layer: a gate, a dispatcher and an expert bank.
 
-By its gate, it is that of "Tricks for Training Sparse Translation Models" (§2.1, BASE layers) or
-of MT-TaG (equations 3-6).
+It takes the place of a transformer's feed-forward layer. By its gate, it is that of "Tricks for
+Training Sparse Translation Models" (§2.1, BASE layers) or of MT-TaG (equations 3-6).
 """
 
 from typing import Any
@@ -41,9 +41,8 @@ class MoELayer(nn.Module):
         assert combine in COMBINES and gate.num_experts == experts.num_experts
         self.gate = gate
         self.experts = experts
-        self.blend = (
-            nn.Parameter(torch.zeros(())) if combine == "preserving" and gate.is_learned else None
-        )
+        has_blend = combine == "preserving" and gate.is_learned
+        self.blend = nn.Parameter(torch.zeros(())) if has_blend else None
         self.last_balance_loss: Tensor | None = None
         self.load = ExpertLoad(gate.num_experts, gate.num_tasks)
         self.idle = False

@@ -1,4 +1,4 @@
-"""PEMT's parts of a block: source adapters, their gate, and the target task's adapter."""
+"""PEMT's parts of a block: source adapters, their gate and the target adapter."""
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,8 @@ class TargetAdapter(nn.Module):
 
     def __init__(self, size: int, narrow_size: int) -> None:
         super().__init__()
-        self.down, self.up = nn.Linear(size, narrow_size), nn.Linear(narrow_size, size)
+        self.down = nn.Linear(size, narrow_size)
+        self.up = nn.Linear(narrow_size, size)
         for linear in (self.down, self.up):
             nn.init.normal_(linear.weight, std=TARGET_STD)
             nn.init.zeros_(linear.bias)
@@ -70,8 +71,8 @@ def layer_similarity(
     `cosines` are (L, B, K), `weights` (K,) or (B, K), `padding_mask` is True at padding, (B, L).
     The result is a float32 scalar.
     """
-    of_tokens_LB = (cosines * weights.float()).sum(-1) / cosines.shape[-1]
+    similarity_LB = (cosines * weights.float()).sum(-1) / cosines.shape[-1]
     if padding_mask is None:
-        return of_tokens_LB.mean()
+        return similarity_LB.mean()
     real_LB = ~padding_mask.t()
-    return (of_tokens_LB * real_LB).sum() / real_LB.sum().clamp(min=1)
+    return (similarity_LB * real_LB).sum() / real_LB.sum().clamp(min=1)

@@ -1,1 +1,1 @@
-"""Base of tasks that train several tasks: sampling, run log, validation by task and by group."""
+"""Base of tasks that train several tasks: sampling, run log and validation."""

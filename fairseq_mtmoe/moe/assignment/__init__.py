@@ -73,6 +73,5 @@ def _(
     scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     num_tokens, num_experts = scores_TN.shape
-    return scores_TN.new_empty(num_tokens, dtype=torch.long), scores_TN.new_empty(
-        num_experts, dtype=torch.float32
-    )
+    expert_T = scores_TN.new_empty(num_tokens, dtype=torch.long)
+    return expert_T, scores_TN.new_empty(num_experts, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Running dual prices of balanced assignment: evaluation routes by them as training did.
+"""Running dual prices of balanced assignment, by which evaluation routes.
 
 At the optimum of the assignment, each token takes the expert with the highest `score - price`
 (duality). The running mean of the N prices routes a token as training did on average, independent
@@ -41,18 +41,24 @@ class RunningPrices(nn.Module):
 
     @property
     def mean(self) -> Tensor:
-        """The prices, (N,): a token prefers the expert with the highest score minus price."""
+        """The prices, (N,): a token prefers the highest score minus price."""
         return self.total.float() / self.weight.float().clamp(min=torch.finfo(torch.float32).tiny)
 
     @property
     def known(self) -> bool:
-        """Whether there was an update; synchronises once after a state is loaded on a GPU."""
+        """Whether there was an update.
+
+        This synchronises once after a state is loaded on a GPU.
+        """
         if self._known is None:
             self._known = bool(self.weight > 0)
         return self._known
 
     def record(self, price_N: Tensor, num_tokens: Tensor) -> None:
-        """Keep a batch's prices, (N,), of mean 0, and number of tokens, (), until the update."""
+        """Keep a batch's prices, (N,), and number of tokens, (), until the update.
+
+        The prices have mean 0.
+        """
         entry = torch.cat([price_N * num_tokens, num_tokens.to(price_N).view(1)])
         self._pending = entry if self._pending is None else self._pending + entry
 
@@ -77,9 +83,11 @@ class RunningPrices(nn.Module):
         """Move the mean by the recorded prices, if any are finite and have tokens."""
         if self._pending is None:
             return
-        taken, self._pending = self._pending, None
+        taken = self._pending
+        self._pending = None
         # Wrappers of whole models cast buffers without calling `_apply`.
-        self.total, self.weight = self.total.float(), self.weight.float()
+        self.total = self.total.float()
+        self.weight = self.weight.float()
         count = taken[-1]
         price_N = taken[:-1] / count.clamp(min=1)
         moves = (count > 0) & price_N.isfinite().all()
@@ -103,15 +111,13 @@ class RunningPrices(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._known = self._pending = None
         loaded = [state_dict.get(prefix + name) for name in names]
-        if all(
-            torch.is_tensor(value) and is_on_cpu(value) for value in loaded
-        ):  # a GPU would be synchronised
+        # Reading values of a GPU would synchronise it.
+        if all(torch.is_tensor(value) and is_on_cpu(value) for value in loaded):
             self._known = bool(
                 self.weight > 0 and self.total.isfinite().all() and self.weight.isfinite()
             )
-            if (
-                not self._known
-            ):  # damaged prices would route everything to one expert, and never recover
+            # Damaged prices would route everything to one expert, and never recover.
+            if not self._known:
                 self.total.zero_()
                 self.weight.zero_()
 

@@ -1,8 +1,8 @@
-"""Balanced assignment in torch: a fixed sequence of operations without host synchronisation.
+"""Balanced assignment in torch, without host synchronisation.
 
-It computes prices and each token's choice. In a fixed number of rounds, surplus tokens move to
-the experts where they lose least. At the end, experts with room take the remaining surplus tokens
-in order.
+This is a fixed sequence of operations. It computes prices and each token's choice. In a fixed
+number of rounds, surplus tokens move to the experts where they lose least. At the end, experts
+with room take the remaining surplus tokens in order.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from torch.nn import functional as F
 
 # One step at each of these temperatures. The first is high, and steps may be long, because the
 # tokens of an earlier step may have been of other languages.
-WARMEST, COLDEST, STEPS = 0.25, 0.002, 6
+WARMEST = 0.25
+COLDEST = 0.002
+STEPS = 6
 TEMPERATURES = tuple(WARMEST * (COLDEST / WARMEST) ** (step / (STEPS - 1)) for step in range(STEPS))
-LONGEST_STEP = (
-    4.0  # in temperatures: longer steps are cut, since the smooth demand is only a local model
-)
+# In temperatures: longer steps are cut, since the smooth demand is only a local model.
+LONGEST_STEP = 4.0
 ROUNDS = 3  # of moving surplus tokens
 RIDGE = 0.01  # of an expert's demand
 LEVEL = 100.0  # in ridges: keeps the mean of the prices
@@ -28,7 +29,10 @@ FARTHEST = 1e3  # in units of the scores' scale: larger prices of an earlier ste
 
 
 class Assignment(NamedTuple):
-    """Each token's expert, (T,), long, and the experts' prices, (N,), float32, of mean 0."""
+    """Each token's expert, (T,), long, and the experts' prices, (N,), float32.
+
+    Prices have mean 0.
+    """
 
     expert_T: Tensor
     price_N: Tensor
@@ -45,18 +49,18 @@ def torch_assignment(
     """
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
-    real_T = (
-        scores_TN.new_ones(num_tokens, dtype=torch.float32)
-        if padding_T is None
-        else (~padding_T).float()
-    )
+    if padding_T is None:
+        real_T = scores_TN.new_ones(num_tokens, dtype=torch.float32)
+    else:
+        real_T = (~padding_T).float()
     number = real_T.sum()
     count = number.clamp(min=1)
     with torch.autocast(scores_TN.device.type, enabled=False):
         scaled_TN, size = _scaled(scores_TN.float(), real_T, count)
-        start_N = (
-            torch.zeros(num_experts, device=scores_TN.device) if start_N is None else start_N / size
-        )
+        if start_N is None:
+            start_N = torch.zeros(num_experts, device=scores_TN.device)
+        else:
+            start_N = start_N / size
         prices_N = _prices(scaled_TN, None if padding_T is None else real_T, count, start_N)
     value_TN = scaled_TN - prices_N
     best_T, expert_T = value_TN.max(1)
@@ -71,10 +75,8 @@ def torch_assignment(
 def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Return scaled scores, from 0 down to -1 on average per token, and the scale."""
     odd_TN = ~(scores_TN.abs() < torch.inf)  # NaN too
-    low, high = (
-        scores_TN.masked_fill(odd_TN, torch.inf).amin(),
-        scores_TN.masked_fill(odd_TN, -torch.inf).amax(),
-    )
+    low = scores_TN.masked_fill(odd_TN, torch.inf).amin()
+    high = scores_TN.masked_fill(odd_TN, -torch.inf).amax()
     size = torch.maximum(low.abs(), high.abs())
     size = torch.where((size > 0) & (size < torch.inf), size, 1)
     # If no score is finite, `low` is +inf, and all scores count as equal.
@@ -163,7 +165,8 @@ def _moved(value_TN: Tensor, best_T: Tensor, expert_T: Tensor, shares: Shares) -
     surplus_M = shares.surplus(expert_T)
     value_T, target_T = value_TN.masked_fill(surplus_M[:-1] >= 0, -torch.inf).max(1)
     order = (best_T - value_T).argsort(stable=True)
-    source, target = expert_T[order], target_T[order]
+    source = expert_T[order]
+    target = target_T[order]
     leaves = shares.ranks(source) < surplus_M[source]
     wanted = torch.where(leaves, target, shares.expert_M[-1])
     arrives = leaves & (shares.ranks(wanted) < -surplus_M[target])

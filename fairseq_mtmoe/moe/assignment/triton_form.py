@@ -1,9 +1,9 @@
-"""Balanced assignment on a GPU by Triton kernels: the algorithm of `torch_form.py` in 20 launches.
+"""Balanced assignment on a GPU by Triton kernels.
 
-Prices take the same six steps from the highest to the lowest temperature, one launch each. Then
-come rounds in which surplus tokens move to the experts where they lose least, three launches
-each. At the end experts with room take the rest. Ranks are counted (T² comparisons on the whole
-GPU), not sorted.
+This is the algorithm of `torch_form.py` in 20 launches. Prices take the same six steps from the
+highest to the lowest temperature, one launch each. Then come rounds in which surplus tokens move
+to the experts where they lose least, three launches each. At the end experts with room take the
+rest. Ranks are counted (T² comparisons on the whole GPU), not sorted.
 """
 
 from __future__ import annotations
@@ -47,20 +47,24 @@ def assignment_on_gpu(
 def triton_assignment(
     scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
 ) -> Assignment:
-    """Compute `torch_assignment` by Triton kernels; without a start, prices begin at 0."""
-    from fairseq_mtmoe.moe.assignment import (
-        triton_kernels as run,
-    )  # on first use: Triton may be missing
+    """Compute `torch_assignment` by Triton kernels.
+
+    Without a start, prices begin at 0.
+    """
+    # On first use, because Triton may be missing.
+    from fairseq_mtmoe.moe.assignment import triton_kernels as run
 
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
-    scores_TN, new = scores_TN.contiguous(), scores_TN.new_empty
+    new = scores_TN.new_empty
+    scores_TN = scores_TN.contiguous()
     padding = scores_TN if padding_T is None else padding_T.contiguous().view(torch.uint8)
     experts = 1 << (max(num_experts, 16) - 1).bit_length()  # the next power of 2
     programs = min(-(-num_tokens // TILE), MOST_PROGRAMS)
     tiles = -(-num_tokens // (TILE * programs))
     tile = {"TOKENS": TILE, "EXPERTS": experts, "num_warps": WARPS}
-    count, parts = {**tile, "CHUNK": CHUNK}, {**tile, "PROGRAMS": MOST_PROGRAMS}
+    count = {**tile, "CHUNK": CHUNK}
+    parts = {**tile, "PROGRAMS": MOST_PROGRAMS}
 
     below_TN = new(num_tokens, num_experts, dtype=torch.float32)
     part = new(4, programs, dtype=torch.float32)
@@ -72,33 +76,27 @@ def triton_assignment(
     expert_T = new(num_tokens, dtype=torch.long)
 
     size = (num_tokens, num_experts)
-    by_part, by_tile = (programs,), (-(-num_tokens // TILE),)
+    by_part = (programs,)
+    by_tile = (-(-num_tokens // TILE),)
     with torch.cuda.device_of(scores_TN):  # type: ignore[no-untyped-call]
         run.extremes[by_part](scores_TN, part, *size, tiles, **tile)
-        run.spreads[by_part](
-            scores_TN,
-            padding,
-            below_TN,
-            part,
-            *size,
-            tiles,
-            HAS_PADDING=padding_T is not None,
-            **parts,
-        )
+        arguments = (scores_TN, padding, below_TN, part, *size, tiles)
+        run.spreads[by_part](*arguments, HAS_PADDING=padding_T is not None, **parts)
         start = part if start_N is None else start_N.contiguous()
         for number in range(len(TEMPERATURES) + 1):
             run.step[by_part](
                 below_TN, padding, part, start, both[number % 2 - 1], both[number % 2],
                 price[max(number - 1, 0)], price[number], best_T, chosen_T, *size, tiles,
                 TEMPERATURES[max(number - 1, 0)], TEMPERATURES[min(number, len(TEMPERATURES) - 1)],
-                IS_FIRST=number == 0, IS_LAST=number == len(TEMPERATURES), HAS_START=start_N is not None,
-                HAS_PADDING=padding_T is not None, **parts,
+                IS_FIRST=number == 0, IS_LAST=number == len(TEMPERATURES),
+                HAS_START=start_N is not None, HAS_PADDING=padding_T is not None, **parts,
             )  # fmt: skip
-        price_N, out_N = price[-2], price[-1, :num_experts]
+        price_N = price[-2]
+        out_N = price[-1, :num_experts]
         for _ in range(ROUNDS):
             run.wish[by_tile](
-                below_TN, part, price_N, best_T, chosen_T, target_T, loss_T, shares, *size, programs,
-                PROGRAMS=MOST_PROGRAMS, **count,
+                below_TN, part, price_N, best_T, chosen_T, target_T, loss_T, shares, *size,
+                programs, PROGRAMS=MOST_PROGRAMS, **count,
             )  # fmt: skip
             run.leave[by_tile](chosen_T, loss_T, leaves_T, shares, num_tokens, **count)
             run.arrive[by_tile](chosen_T, target_T, loss_T, leaves_T, shares, num_tokens, **count)
@@ -109,7 +107,7 @@ def triton_assignment(
 
 @cache
 def kernels_are_right(device: torch.device) -> bool:
-    """Return whether the kernels agree with `torch_assignment`, by one trial per device."""
+    """Return whether the kernels agree with `torch_assignment`: a trial per device."""
     arguments = _example(device)
     try:
         assignment = triton_assignment(*arguments)

@@ -14,12 +14,13 @@ import triton.language as tl
 
 INFINITE = tl.constexpr(float("inf"))
 TINY = tl.constexpr(1.2e-38)
-CONJUGATE_STEPS = tl.constexpr(
-    8
-)  # of conjugate gradients for Newton's system; more steps change nothing
-RIDGE, LEVEL, SHUNNED, LONGEST_STEP = (
-    tl.constexpr(value) for value in (0.01, 100.0, 1e-3, 4.0)
-)  # as in gpu_form.py
+# Of conjugate gradients for Newton's system; more steps change nothing.
+CONJUGATE_STEPS = tl.constexpr(8)
+# As in torch_form.py.
+RIDGE = tl.constexpr(0.01)
+LEVEL = tl.constexpr(100.0)
+SHUNNED = tl.constexpr(1e-3)
+LONGEST_STEP = tl.constexpr(4.0)
 
 
 @triton.jit
@@ -60,7 +61,7 @@ def spreads(
     scores, padding, below, parts, num_tokens, num_experts, tiles,
     HAS_PADDING: tl.constexpr, TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Write finite scores minus the token's highest, (T, N), and parts of their spread."""
+    """Write finite scores minus the token's highest, (T, N), and parts of the spread."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     expert = tl.arange(0, EXPERTS)
     low, high, size = _range(parts, programs, PROGRAMS)
@@ -95,7 +96,7 @@ def _real(padding, token, num_tokens, HAS_PADDING: tl.constexpr):
 @triton.jit
 @no_type_check
 def _newton_step(both, num_experts, EXPERTS: tl.constexpr):
-    """Return Newton's step in temperatures, from DᵀD in shares, as gpu_form.py's.
+    """Return Newton's step in temperatures, from DᵀD in shares, as torch_form.py's.
 
     The system is multiplied by the demand, which makes it symmetric, and solved by conjugate
     gradients.
@@ -126,10 +127,12 @@ def _newton_step(both, num_experts, EXPERTS: tl.constexpr):
 def step(
     below, padding, parts, start, both_before, both_after, price_before, price_after, best, chosen,
     num_tokens, num_experts, tiles, temperature_before, temperature,
-    IS_FIRST: tl.constexpr, IS_LAST: tl.constexpr, HAS_START: tl.constexpr, HAS_PADDING: tl.constexpr,
+    IS_FIRST: tl.constexpr, IS_LAST: tl.constexpr, HAS_START: tl.constexpr,
+    HAS_PADDING: tl.constexpr,
     TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """Move the prices by the last step's demand, and write this program's demand.
+
     The first step starts with the prices of an earlier batch, or 0. The last step writes each
     token's choice and its value, and after the prices also prices in units of the scores.
     """
@@ -266,15 +269,14 @@ def wish(
 @triton.jit
 @no_type_check
 def leave(
-    chosen, loss, leaves, shares, num_tokens, TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr
+    chosen, loss, leaves, shares, num_tokens,
+    TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr,
 ):  # fmt: skip
     """Write which tokens leave: full experts release the cheapest."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     is_token = token < num_tokens
-    mine, cost = (
-        tl.load(chosen + token, mask=is_token, other=-1),
-        tl.load(loss + token, mask=is_token, other=0.0),
-    )
+    mine = tl.load(chosen + token, mask=is_token, other=-1)
+    cost = tl.load(loss + token, mask=is_token, other=0.0)
     rank = tl.zeros((TOKENS,), tl.int32)
     for start in range(0, num_tokens, CHUNK):
         other = start + tl.arange(0, CHUNK)
@@ -297,15 +299,14 @@ def _is_before(other_cost, other, cost, token):
 @triton.jit
 @no_type_check
 def arrive(
-    chosen, target, loss, leaves, shares, num_tokens, TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr
+    chosen, target, loss, leaves, shares, num_tokens,
+    TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr,
 ):  # fmt: skip
     """Move leaving tokens: experts with room take the cheapest."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     is_token = token < num_tokens
-    mine, cost = (
-        tl.load(target + token, mask=is_token, other=-1),
-        tl.load(loss + token, mask=is_token, other=0.0),
-    )
+    mine = tl.load(target + token, mask=is_token, other=-1)
+    cost = tl.load(loss + token, mask=is_token, other=0.0)
     rank = tl.zeros((TOKENS,), tl.int32)
     for start in range(0, num_tokens, CHUNK):
         other = start + tl.arange(0, CHUNK)

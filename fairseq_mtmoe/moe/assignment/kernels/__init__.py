@@ -1,4 +1,6 @@
-"""Balanced assignment compiled for CPUs: loads the libraries that `setup.py` builds from `assignment.cpp`, if any.
+"""Balanced assignment compiled for CPUs.
+
+This module loads the libraries that `setup.py` builds from `assignment.cpp`, if any.
 
 `BUILDS` has the libraries that this machine can run, the fastest first, by torch's names of
 instruction sets. ATEN_CPU_CAPABILITY (`avx2`, `default`) excludes faster ones.
@@ -72,12 +74,14 @@ def load(library: Path) -> Assign | None:
         return None
     except AttributeError:
         warnings.warn(
-            f"`{library}` must be of this version of fairseq_mtmoe, but is of another, and is not used; install the "
-            "package again to build it, which makes balanced assignment ten times as fast.",
+            f"`{library}` must be of this version of fairseq_mtmoe, but is of another, and is not "
+            "used; install the package again to build it, which makes balanced assignment ten "
+            "times as fast.",
             stacklevel=2,
         )
         return None
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    pointer = ctypes.c_void_p
+    number = ctypes.c_int64
     function.argtypes = [pointer, number, number, pointer, pointer, pointer]
     function.restype = ctypes.c_int
     return function
