@@ -47,9 +47,9 @@ class ExpertBank(StackedBank):
         super().__init__()
         assert num_experts >= 1
         self.num_experts = num_experts
-        self.placement = (
-            placement if placement is not None else ExpertPlacement(num_experts, 0, num_experts)
-        )
+        if placement is None:
+            placement = ExpertPlacement(num_experts, 0, num_experts)
+        self.placement = placement
         assert self.placement.num_experts == num_experts
         self.activation = activation
         self.dropout = dropout
@@ -84,9 +84,8 @@ class ExpertBank(StackedBank):
 
         See `DispatchPlan` for the arguments.
         """
-        if host_offsets_N is not None and operators.reads_offsets(
-            rows_TH, self.fc1_weight, max_rows
-        ):
+        weight = self.fc1_weight
+        if host_offsets_N is not None and operators.reads_offsets(rows_TH, weight, max_rows):
             offsets_N = host_offsets_N
         drops = self.training and self.dropout > 0
         if self.activation in ACTIVATIONS and not drops:
@@ -94,12 +93,10 @@ class ExpertBank(StackedBank):
             return grouped_network(
                 self.activation, rows_TH, offsets_N, *weights, self.gradient_buffers, max_rows
             )
-        offsets_N = operators.offsets_at_hand(
-            offsets_N, rows_TH, self.fc1_weight, max_rows
-        )  # once for both products
-        inner = self.activation(
-            grouped_linear(rows_TH, offsets_N, self.fc1_weight, self.fc1_bias, max_rows)
-        )
+        # Once for both products.
+        offsets_N = operators.offsets_at_hand(offsets_N, rows_TH, self.fc1_weight, max_rows)
+        inner = grouped_linear(rows_TH, offsets_N, self.fc1_weight, self.fc1_bias, max_rows)
+        inner = self.activation(inner)
         inner = F.dropout(inner, self.dropout, self.training)
         return grouped_linear(inner, offsets_N, self.fc2_weight, self.fc2_bias, max_rows)
 

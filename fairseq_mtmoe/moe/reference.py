@@ -18,12 +18,11 @@ def slow_forward(
 ) -> Tensor:
     """Compute `layer(...)` without the experts' dropout."""
     width = hidden.shape[-1]
-    hidden_TH, branch_TH = hidden.reshape(-1, width), branch_input.reshape(-1, width)
-    tasks = (
-        [None] * len(hidden_TH)
-        if task_ids is None
-        else task_ids.expand(hidden.shape[:-1]).reshape(-1).tolist()
-    )
+    hidden_TH = hidden.reshape(-1, width)
+    branch_TH = branch_input.reshape(-1, width)
+    tasks = [None] * len(hidden_TH)
+    if task_ids is not None:
+        tasks = task_ids.expand(hidden.shape[:-1]).reshape(-1).tolist()
     real = list(range(len(hidden_TH)))
     if padding_mask is not None:
         padding = padding_mask.reshape(-1).tolist()
@@ -35,9 +34,8 @@ def slow_forward(
     outputs = [torch.zeros_like(row) for row in branch_TH]
     for token in real:
         scale = _scale(layer, logits[token], experts[token])
-        outputs[token] = (scale * expert_output(layer, experts[token], branch_TH[token])).to(
-            branch_TH.dtype
-        )
+        output = scale * expert_output(layer, experts[token], branch_TH[token])
+        outputs[token] = output.to(branch_TH.dtype)
     return torch.stack(outputs).view_as(branch_input) if outputs else branch_input.clone()
 
 
@@ -65,9 +63,8 @@ def _choose(
     mode = "balanced" if layer.training else gate.evaluation
     if mode == "balanced":
         scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()
-        expert_T = assigned(scores_TN, padding_T, gate.prices.mean if has_prices else None)[
-            0
-        ].tolist()
+        start_N = gate.prices.mean if has_prices else None
+        expert_T = assigned(scores_TN, padding_T, start_N)[0].tolist()
         return {token: expert_T[token] for token in logits}
     price_N = gate.prices.mean * (mode == "prices")
     return {token: int((row_N - price_N).argmax()) for token, row_N in logits.items()}
@@ -77,7 +74,9 @@ def _scale(layer: MoELayer, logits_N: Tensor, expert: int) -> Tensor:
     if isinstance(layer.gate, FixedGate):
         return torch.ones(())
     if isinstance(layer.gate, BaseGate):
-        gate, uniform_gate = torch.sigmoid(logits_N[expert]), 0.5
+        gate = torch.sigmoid(logits_N[expert])
+        uniform_gate = 0.5
     else:
-        gate, uniform_gate = logits_N.softmax(0)[expert], 1 / len(logits_N)
+        gate = logits_N.softmax(0)[expert]
+        uniform_gate = 1 / len(logits_N)
     return gate if layer.blend is None else 1 + layer.blend.float() * (gate / uniform_gate - 1)

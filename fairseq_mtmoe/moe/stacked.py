@@ -1,4 +1,7 @@
-"""Base of banks of experts and adapters: the first dimension of every parameter is the member."""
+"""Base of banks of experts and adapters.
+
+The first dimension of every parameter is the member.
+"""
 
 import hashlib
 import math
@@ -42,6 +45,5 @@ def draw_linear_(
         if generator is None or is_on_cpu(values):
             values.uniform_(-bound, bound, generator=generator)
         elif not values.is_meta:  # the same numbers on every device
-            values.copy_(
-                torch.empty_like(values, device="cpu").uniform_(-bound, bound, generator=generator)
-            )
+            drawn = torch.empty_like(values, device="cpu")
+            values.copy_(drawn.uniform_(-bound, bound, generator=generator))

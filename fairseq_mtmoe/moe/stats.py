@@ -1,4 +1,7 @@
-"""Records of a validation: tokens per task and expert, and weights of a mixture (PEMT, figure 4)."""
+"""Records of a validation: tokens per task and expert, and weights of a mixture.
+
+PEMT's figure 4 shows these weights.
+"""
 
 import torch
 from torch import Tensor
@@ -10,7 +13,10 @@ def tasks_of_tokens(task_B: Tensor, num_tokens: int) -> Tensor:
 
 
 class ExpertLoad:
-    """Counts of routed tokens while `enabled`, (K, N) by task, or (1, N) without tasks."""
+    """Counts of routed tokens while `enabled`, (K, N) by task.
+
+    Without tasks they are (1, N).
+    """
 
     def __init__(self, num_experts: int, num_tasks: int = 0) -> None:
         self.enabled = False
@@ -31,9 +37,8 @@ class ExpertLoad:
             task_T = tasks_of_tokens(task_B, len(expert_T))
         row_T = task_T.masked_fill(expert_T == num_experts, 0)
         added = self.counts.new_zeros(num_tasks, num_experts + 1, device=expert_T.device)
-        added.view(-1).scatter_add_(
-            0, row_T * (num_experts + 1) + expert_T, torch.ones_like(expert_T)
-        )
+        index_T = row_T * (num_experts + 1) + expert_T
+        added.view(-1).scatter_add_(0, index_T, torch.ones_like(expert_T))
         self.counts = self.counts.to(added.device) + added[:, :num_experts]
 
 
@@ -52,9 +57,8 @@ class MixtureWeights:
         """Add the weights of a pass, (K,), or of its sentences, (B, K), if enabled."""
         if self.enabled:
             rows = weights.detach().float().view(-1, weights.shape[-1])
-            self.sums = self.sums.to(rows.device) + torch.cat(
-                [rows.sum(0), rows.new_full((1,), len(rows))]
-            )
+            sums = torch.cat([rows.sum(0), rows.new_full((1,), len(rows))])
+            self.sums = self.sums.to(rows.device) + sums
 
     def mean(self) -> Tensor:
         """Return the mean weights, (K,), float32; NaN if nothing was recorded."""

@@ -49,18 +49,18 @@ def torch_assignment(
     """
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
-    if padding_T is None:
-        real_T = scores_TN.new_ones(num_tokens, dtype=torch.float32)
-    else:
-        real_T = (~padding_T).float()
+    real_T = (
+        scores_TN.new_ones(num_tokens, dtype=torch.float32)
+        if padding_T is None
+        else (~padding_T).float()
+    )
     number = real_T.sum()
     count = number.clamp(min=1)
     with torch.autocast(scores_TN.device.type, enabled=False):
         scaled_TN, size = _scaled(scores_TN.float(), real_T, count)
-        if start_N is None:
-            start_N = torch.zeros(num_experts, device=scores_TN.device)
-        else:
-            start_N = start_N / size
+        start_N = (
+            torch.zeros(num_experts, device=scores_TN.device) if start_N is None else start_N / size
+        )
         prices_N = _prices(scaled_TN, None if padding_T is None else real_T, count, start_N)
     value_TN = scaled_TN - prices_N
     best_T, expert_T = value_TN.max(1)

@@ -140,9 +140,8 @@ def step(
     expert, part = tl.arange(0, EXPERTS), tl.arange(0, PROGRAMS)
     is_expert = expert < num_experts
     lowest = tl.sum(tl.load(parts + 2 * programs + part, mask=part < programs, other=0.0), 0)
-    number = tl.maximum(
-        tl.sum(tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0), 0), 1.0
-    )
+    numbers = tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0)
+    number = tl.maximum(tl.sum(numbers, 0), 1.0)
     spread = tl.where(lowest / number < -TINY, -lowest / number, 1.0)
     _, _, size = _range(parts, programs, PROGRAMS)
 
@@ -160,18 +159,14 @@ def step(
         for other in range(programs):
             both += tl.load(both_before + other * EXPERTS * EXPERTS + square)
         price = tl.load(price_before + expert)
-        price += temperature_before * _newton_step(
-            both * (num_experts / number), num_experts, EXPERTS
-        )
+        in_shares = both * (num_experts / number)
+        price += temperature_before * _newton_step(in_shares, num_experts, EXPERTS)
     if program == 0:
         tl.store(price_after + expert, price)
         if IS_LAST:
             price_64 = tl.where(is_expert, price, 0.0).to(tl.float64)
-            price_64 = (
-                (price_64 - tl.sum(price_64, 0) / num_experts)
-                * spread.to(tl.float64)
-                * size.to(tl.float64)
-            )
+            price_64 = price_64 - tl.sum(price_64, 0) / num_experts
+            price_64 = price_64 * spread.to(tl.float64) * size.to(tl.float64)
             price_64 = tl.minimum(tl.maximum(price_64, -3.4028234e38), 3.4028234e38)
             tl.store(price_after + EXPERTS + expert, price_64.to(tl.float32), mask=is_expert)
 
@@ -179,19 +174,16 @@ def step(
     for tile in range(tiles):
         token = (program * tiles + tile) * TOKENS + tl.arange(0, TOKENS)
         is_token = token < num_tokens
+        is_score = is_token[:, None] & is_expert[None, :]
         place = below + token[:, None] * num_experts + expert[None, :]
-        value = (
-            tl.load(place, mask=is_token[:, None] & is_expert[None, :], other=0.0) / spread
-            - price[None, :]
-        )
+        value = tl.load(place, mask=is_score, other=0.0) / spread - price[None, :]
         value = tl.where(is_expert[None, :], value, -INFINITE)
         highest = tl.max(value, 1)
         real = _real(padding, token, num_tokens, HAS_PADDING)
         if IS_LAST:
             tl.store(best + token, highest, mask=is_token)
-            tl.store(
-                chosen + token, tl.where(real > 0, tl.argmax(value, 1), num_experts), mask=is_token
-            )
+            mine = tl.where(real > 0, tl.argmax(value, 1), num_experts)
+            tl.store(chosen + token, mine, mask=is_token)
         else:
             demand = tl.exp((value - highest[:, None]) / temperature)
             demand = demand / tl.sum(demand, 1)[:, None]

@@ -1,1 +1,4 @@
-"""Grouped matmul: products of sorted rows with one matrix per group, for experts and task gates."""
+"""Grouped matmul: products of sorted rows with one matrix per group.
+
+Experts and task gates use it.
+"""

@@ -26,9 +26,8 @@ GROUPED_MM_ALIGNMENT = 16  # bytes, for rows of all operands
 GROUPED_MM_GROUPS = 1023  # the maximum of torch's grouped product
 PIECE = 256  # rows of a large group that a core computes at a time
 FEW_NUMBERS = 2**16  # up to this number, biases are gathered in one call instead of copied by group
-SLICES = (
-    4  # of a weight's gradient for several cores, if few groups have most rows, else half as many
-)
+# Of a weight's gradient for several cores, if few groups have most rows, else half as many.
+SLICES = 4
 NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 
 
@@ -83,17 +82,18 @@ def _linear_batched(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor 
     ends = offsets.tolist()
     if bias is None or len(rows) * num_outputs > FEW_NUMBERS:
         out = rows.new_empty(len(rows), num_outputs)
-        for bias_O, part in zip(
-            () if bias is None else bias, out.tensor_split(offsets), strict=False
-        ):
-            part.copy_(bias_O)
+        if bias is not None:
+            for bias_O, part in zip(bias, out.tensor_split(offsets), strict=False):
+                part.copy_(bias_O)
     else:
         out = bias.index_select(0, _group_of_rows(len(rows), offsets).clamp_(max=len(ends) - 1))
     if ends[-1] < len(rows):  # rows without a group
         out[ends[-1] :].zero_()
     # Each piece reads the whole matrix, so a single core takes every group in one piece.
     size = PIECE if torch.get_num_threads() > 1 else max(len(rows), 1)
-    groups, starts, counts = [], [], []
+    groups = []
+    starts = []
+    counts = []
     begin = 0
     for group, end in enumerate(ends):
         for start in range(begin, end, size):
@@ -102,23 +102,30 @@ def _linear_batched(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor 
             counts.append(min(size, end - start))
         begin = end
     stride = weight.stride(2 if by_inputs else 1)
+    row_starts = [start * num_inputs for start in starts]
+    out_starts = [start * num_outputs for start in starts]
     batched_products(
-        Operand(rows, [start * num_inputs for start in starts], num_inputs),
+        Operand(rows, row_starts, num_inputs),
         Operand(weight, groups, stride, transposed=not by_inputs),
-        Operand(out, [start * num_outputs for start in starts], num_outputs),
+        Operand(out, out_starts, num_outputs),
         rows=counts, columns=num_outputs, inner=num_inputs, adds=bias is not None,
     )  # fmt: skip
     return out
 
 
 def _outer_batched(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
-    grad, rows = grad.contiguous(), rows.contiguous()
-    num_outputs, num_inputs = grad.shape[1], rows.shape[1]
+    grad = grad.contiguous()
+    rows = rows.contiguous()
+    num_outputs = grad.shape[1]
+    num_inputs = rows.shape[1]
     out = new(grad, (len(offsets), num_outputs, num_inputs))
     ends = offsets.tolist()
     counts = [end - start for start, end in pairwise([0, *ends])]
     height = num_outputs // _slices(counts, len(rows), num_outputs)
-    grad_starts, row_starts, out_starts, inner = [], [], [], []
+    grad_starts = []
+    row_starts = []
+    out_starts = []
+    inner = []
     for group, (end, count) in enumerate(zip(ends, counts, strict=True)):
         if count == 0:
             out[group].zero_()
@@ -168,12 +175,11 @@ def _linear_filled(
 ) -> Tensor:
     if len(rows) == 0:
         return rows.new_zeros(0, weight.shape[1])
-    rows_NCI, matrices = filled_up(rows, offsets, max_rows), weight.transpose(1, 2)
-    out_NCO = (
-        torch.bmm(rows_NCI, matrices)
-        if bias is None
-        else torch.baddbmm(bias.unsqueeze(1), rows_NCI, matrices)
-    )
+    rows_NCI = filled_up(rows, offsets, max_rows)
+    matrices = weight.transpose(1, 2)
+    if bias is None:
+        return taken_out(torch.bmm(rows_NCI, matrices), offsets, len(rows))
+    out_NCO = torch.baddbmm(bias.unsqueeze(1), rows_NCI, matrices)
     return taken_out(out_NCO, offsets, len(rows))
 
 
@@ -183,9 +189,8 @@ def _outer_filled(
     if len(rows) == 0:
         return grad.new_zeros(len(offsets), grad.shape[1], rows.shape[1])
     out = new(grad, (len(offsets), grad.shape[1], rows.shape[1]))
-    return torch.bmm(
-        filled_up(grad, offsets, max_rows).mT, filled_up(rows, offsets, max_rows), out=out
-    )
+    grad_NOC = filled_up(grad, offsets, max_rows).mT
+    return torch.bmm(grad_NOC, filled_up(rows, offsets, max_rows), out=out)
 
 
 def filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
@@ -198,7 +203,8 @@ def filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
 def taken_out(filled_NCO: Tensor, offsets: Tensor, num_rows: int) -> Tensor:
     """Return the rows of padded groups in order, (T, O); 0 in rows without a group."""
     group = _group_of_rows(num_rows, offsets)
-    none, group = group == len(offsets), group.clamp(max=len(offsets) - 1)
+    none = group == len(offsets)
+    group = group.clamp(max=len(offsets) - 1)
     position = torch.arange(num_rows, device=offsets.device) - _starts(offsets)[group]
     filled = (group * filled_NCO.shape[1] + position).masked_fill(none, 0)
     return filled_NCO.flatten(0, 1).index_select(0, filled).masked_fill_(none.unsqueeze(1), 0)
@@ -245,12 +251,13 @@ def padded_backend(max_rows: int) -> Backend:
 def backend_for(
     *operands: Tensor, groups: int, max_rows: int | None = None, dtype: torch.dtype | None = None
 ) -> Backend:
-    """Return the fastest backend for operands, rows first, that will be cast to `dtype`.
+    """Return the fastest backend for operands, rows first.
 
-    max_rows: upper bound of a group's rows, if known.
+    dtype: the type that they will be cast to. max_rows: upper bound of a group's rows, if known.
     """
     first = operands[0]
-    kind, dtype = device_kind(first), dtype or first.dtype
+    kind = device_kind(first)
+    dtype = dtype or first.dtype
     if kind is DeviceKind.CPU:
         return BATCHED if has_batched_products(*operands) else ONE_BY_ONE
     if (
@@ -263,7 +270,7 @@ def backend_for(
 
 
 def _takes_grouped_mm(dtype: torch.dtype, operands: Sequence[Tensor]) -> bool:
-    """Return whether torch's grouped product supports these operands and their gradients."""
+    """Return whether torch's grouped product supports operands and gradients."""
     if dtype != torch.bfloat16 or not hasattr(F, "grouped_mm"):
         return False
     per_step = GROUPED_MM_ALIGNMENT // dtype.itemsize

@@ -36,9 +36,8 @@ class GradientBufferPool:
         size = torch.Size(shape).numel() * like.element_size()
         with self._lock:
             for storage in self._storages:
-                if (
-                    storage.nbytes() == size and count_uses(storage._cdata) == 1
-                ):  # the one in our list
+                # One use is that in our list.
+                if storage.nbytes() == size and count_uses(storage._cdata) == 1:
                     return like.new_empty(0).set_(storage).view(shape)
             tensor = like.new_empty(shape)
             self._storages = [*self._storages, tensor.untyped_storage()][-MOST:]

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
-Numbers = (
-    Tensor | Sequence[int] | int
-)  # of each product, (P,), or one for all; few numbers are faster as a list
+# Of each product, (P,), or one for all; few numbers are faster as a list.
+Numbers = Tensor | Sequence[int] | int
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,8 @@ class Operand:
 
     def addresses(self) -> Tensor | list[int]:
         """Return the memory address of each matrix."""
-        first, size = self.base.data_ptr(), self.base.element_size()
+        first = self.base.data_ptr()
+        size = self.base.element_size()
         if torch.is_tensor(self.offsets):
             return first + self.offsets * size
         return [first + offset * size for offset in self.offsets]
@@ -77,7 +77,8 @@ def batched_products(
         return
     routine = _routine() if routine is None else routine
     # The routine is column-major: for it every matrix is transposed, and the operands are swapped.
-    first, second = right, left
+    first = right
+    second = left
     arguments = (
         _filled(ctypes.c_char, count, first.mark), _filled(ctypes.c_char, count, second.mark),
         _numbers(columns, count), _numbers(rows, count), _numbers(inner, count),
@@ -122,9 +123,8 @@ def _routine() -> Any:
             except (OSError, AttributeError):
                 return None
             routine.restype = None
-            with (
-                unset_fake_temporarily()
-            ):  # a trial with fake tensors, which have no memory, would crash
+            # A trial with fake tensors, which have no memory, would crash.
+            with unset_fake_temporarily():
                 return routine if multiplies_right(routine) else None
     return None
 

@@ -42,9 +42,8 @@ def grouped_linear(
     A group without rows gets a gradient of 0. Under autocast, operands are cast as for a linear
     layer.
     """
-    rows_TI, weight_NOI, *biases = _as_autocast_wants(
-        rows_TI, weight_NOI, *(() if bias_NO is None else (bias_NO,))
-    )
+    bias_operands = () if bias_NO is None else (bias_NO,)
+    rows_TI, weight_NOI, *biases = _as_autocast_wants(rows_TI, weight_NOI, *bias_operands)
     offsets_N = offsets_at_hand(offsets_N, rows_TI, weight_NOI, max_rows)
     return _product(rows_TI, offsets_N, weight_NOI, biases[0] if biases else None, max_rows)
 
@@ -66,7 +65,8 @@ def grouped_network(
     """
     operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
     offsets_N = offsets_at_hand(offsets_N, operands[0], operands[1], max_rows)
-    output: Tensor = _Network.apply(activation is F.gelu, buffers, max_rows, offsets_N, *operands)  # type: ignore[no-untyped-call]
+    arguments = (activation is F.gelu, buffers, max_rows, offsets_N, *operands)
+    output: Tensor = _Network.apply(*arguments)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -76,18 +76,15 @@ def reads_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> 
         return False
     device = rows.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
-    return (
-        backend_for(rows, weight, groups=len(weight), max_rows=max_rows, dtype=dtype) is ONE_BY_ONE
-    )
+    backend = backend_for(rows, weight, groups=len(weight), max_rows=max_rows, dtype=dtype)
+    return backend is ONE_BY_ONE
 
 
 def offsets_at_hand(offsets: Tensor, rows: Tensor, weight: Tensor, max_rows: int | None) -> Tensor:
     """Return the offsets, copied to the host once for all products if it reads them."""
-    return (
-        offsets
-        if torch.compiler.is_compiling() or not reads_offsets(rows, weight, max_rows)
-        else offsets.cpu()
-    )
+    if torch.compiler.is_compiling() or not reads_offsets(rows, weight, max_rows):
+        return offsets
+    return offsets.cpu()
 
 
 def _backend(first: Tensor, second: Tensor, offsets: Tensor, max_rows: int | None) -> Backend:
@@ -97,7 +94,10 @@ def _backend(first: Tensor, second: Tensor, offsets: Tensor, max_rows: int | Non
 
 
 class _Network(torch.autograd.Function):
-    """Overwrites inner activations and their gradients in place, which autograd does not."""
+    """Overwrites inner activations and their gradients in place.
+
+    Autograd does not do so.
+    """
 
     @staticmethod
     def forward(
@@ -112,7 +112,9 @@ class _Network(torch.autograd.Function):
         inner = _product(rows, offsets, weight1, bias1, max_rows)
         active = F.gelu(inner) if is_gelu else inner.relu_()
         ctx.save_for_backward(offsets, rows, weight1, weight2, inner, active)
-        ctx.is_gelu, ctx.buffers, ctx.max_rows = is_gelu, buffers, max_rows
+        ctx.is_gelu = is_gelu
+        ctx.buffers = buffers
+        ctx.max_rows = max_rows
         return _product(active, offsets, weight2, bias2, max_rows)
 
     @staticmethod
@@ -120,7 +122,8 @@ class _Network(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         offsets, rows, weight1, weight2, inner, active = ctx.saved_tensors
         _, _, _, _, wants_rows, *wants = ctx.needs_input_grad
-        grad, max_rows = grad.contiguous(), ctx.max_rows
+        grad = grad.contiguous()
+        max_rows = ctx.max_rows
         grad_weight2 = (
             _weight_gradient(grad, active, offsets, max_rows, ctx.buffers) if wants[2] else None
         )
@@ -136,11 +139,9 @@ class _Network(torch.autograd.Function):
             _weight_gradient(grad_inner, rows, offsets, max_rows, ctx.buffers) if wants[0] else None
         )
         grad_bias1 = _column_sums(grad_inner, offsets) if wants[1] else None
-        grad_rows = (
-            _product(grad_inner, offsets, weight1.transpose(1, 2), None, max_rows)
-            if wants_rows
-            else None
-        )
+        grad_rows = None
+        if wants_rows:
+            grad_rows = _product(grad_inner, offsets, weight1.transpose(1, 2), None, max_rows)
         return None, None, None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
 
 

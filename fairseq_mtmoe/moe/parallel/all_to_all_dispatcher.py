@@ -1,4 +1,4 @@
-"""The all-to-all dispatcher, for sharded experts: it sends rows to their experts' ranks and back.
+"""The all-to-all dispatcher sends rows to sharded experts' ranks and back.
 
 As in BASE layers (Lewis et al., 2021): one all-to-all sends the numbers of rows, unless they are
 known, and one sends the rows each way. The host synchronises only for these numbers. The layer's
@@ -18,12 +18,13 @@ from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 
 def dispatcher_for(placement: ExpertPlacement, record: CommRecord) -> Dispatcher[Any]:
-    """Return the dispatcher for a placement; `record` gets the cost of its communication."""
-    return (
-        AllToAllDispatcher(placement, record)
-        if placement.is_sharded
-        else LocalDispatcher(placement.num_experts)
-    )
+    """Return the dispatcher for a placement.
+
+    `record` gets the cost of its communication.
+    """
+    if placement.is_sharded:
+        return AllToAllDispatcher(placement, record)
+    return LocalDispatcher(placement.num_experts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class AllToAllPlan(DispatchPlan):
 
 
 class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
-    """Sends each row to the rank of its expert, one of the P ranks in the experts' group.
+    """Sends each row to the rank of its expert, one of P ranks in the experts' group.
 
     Both methods are collective calls. Gradients of this rank's experts are divided by P, because
     they see the rows of P ranks, whose losses data parallelism averages.
@@ -53,14 +54,11 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
 
     def __init__(self, placement: ExpertPlacement, record: CommRecord) -> None:
         assert placement.group is not None
-        self.placement = (
-            placement  # not its group, which cannot be copied with a model (for averaging)
-        )
+        # Not its group, which cannot be copied with a model (for averaging).
+        self.placement = placement
         self.record = record
-        self.leaving, self.arriving = (
-            LocalDispatcher(placement.num_experts),
-            LocalDispatcher(placement.count),
-        )
+        self.leaving = LocalDispatcher(placement.num_experts)
+        self.arriving = LocalDispatcher(placement.count)
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -77,9 +75,8 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
     ) -> tuple[Tensor, AllToAllPlan]:
         """See `Dispatcher`; `max_rows` is ignored, since rows of other ranks arrive, too."""
         rows_TH, left = self.leaving.dispatch(x_TH, expert_T)
-        if torch.is_autocast_enabled(
-            rows_TH.device.type
-        ):  # experts would cast on arrival: send fewer bytes
+        # Experts would cast on arrival: send fewer bytes.
+        if torch.is_autocast_enabled(rows_TH.device.type):
             rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
         send, received, received_PE = self._counts(left.offsets_N, arriving_PE)
         receive = [sum(by_expert) for by_expert in received]
@@ -122,7 +119,8 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         self, offsets_N: Tensor, received_PE: Tensor | None
     ) -> tuple[list[int], list[list[int]], Tensor]:
         """Return numbers of rows to each rank, and from each per local expert, (P, E)."""
-        size, count = self.placement.group_size, self.placement.count
+        size = self.placement.group_size
+        count = self.placement.count
         sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))
         if received_PE is None:
             received_PE = all_to_all_alike(sent_N, self.group, self.record).view(size, count)

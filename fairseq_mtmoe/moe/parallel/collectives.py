@@ -38,7 +38,10 @@ class CommRecord:
 
     @property
     def seconds(self) -> float:
-        """Seconds of communication, with waiting for other ranks; synchronises on a GPU."""
+        """Seconds of communication, with waiting for other ranks.
+
+        Reading them synchronises on a GPU.
+        """
         for start, end in self._events:
             end.synchronize()
             self._seconds += start.elapsed_time(end) / 1000
@@ -54,7 +57,8 @@ class CommRecord:
         self.num_bytes += num_rows * math.prod(rows.shape[1:]) * rows.element_size()
         self.exchanges += 1
         if is_on_gpu(rows):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             start.record()
             yield
             end.record()
@@ -124,7 +128,10 @@ class _Exchanged(torch.autograd.Function):
         record: CommRecord,
         scale: float,
     ) -> Tensor:
-        ctx.parts, ctx.group, ctx.record, ctx.scale = (send, receive), group, record, scale
+        ctx.parts = (send, receive)
+        ctx.group = group
+        ctx.record = record
+        ctx.scale = scale
         return all_to_all(rows, send, receive, group, record)
 
     @staticmethod

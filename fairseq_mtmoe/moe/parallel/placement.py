@@ -74,27 +74,28 @@ def place_experts(num_experts: int, timeout: float | None = None) -> ExpertPlace
     world = dist.group.WORLD
     key = (num_experts, world)
     if key not in _placements:
-        for old in [
-            old for old in _placements if old[1] is not world
-        ]:  # the process group is a new one
+        # Placements of an earlier process group cannot be used.
+        for old in [old for old in _placements if old[1] is not world]:
             del _placements[old]
         _placements[key] = _new_placement(num_experts, timeout)
     return _placements[key]
 
 
 def _new_placement(num_experts: int, timeout: float | None) -> ExpertPlacement:
-    world_size, rank = dist.get_world_size(), dist.get_rank()
+    world_size = dist.get_world_size()
+    rank = dist.get_rank()
     size = math.gcd(num_experts, world_size)
     if size == 1:
         return ExpertPlacement(num_experts, 0, num_experts)
-    position, replica, count = rank % size, rank // size, num_experts // size
+    position = rank % size
+    replica = rank // size
+    count = num_experts // size
     groups = [
         _new_group(range(start, start + size), timeout) for start in range(0, world_size, size)
     ]
     starts = range(size) if world_size > size else ()
-    replicas = [_new_group(range(start, world_size, size), timeout) for start in starts] or [
-        None
-    ] * size
+    replicas = [_new_group(range(start, world_size, size), timeout) for start in starts]
+    replicas = replicas or [None] * size
     return ExpertPlacement(
         num_experts, position * count, count, groups[replica], size, replicas[position], replica
     )
@@ -134,9 +135,8 @@ def average_over_replicas(tensors: list[Tensor], placement: ExpertPlacement) -> 
         dist.all_reduce(joined.div_(size), group=placement.replicas)
         if len(bucket) > 1:
             parts = torch.split(joined, [tensor.numel() for tensor in bucket])
-            torch._foreach_copy_(
-                bucket, [part.view_as(tensor) for tensor, part in zip(bucket, parts, strict=True)]
-            )
+            means = [part.view_as(tensor) for tensor, part in zip(bucket, parts, strict=True)]
+            torch._foreach_copy_(bucket, means)
 
 
 def buckets(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

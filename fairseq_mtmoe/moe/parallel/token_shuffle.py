@@ -1,5 +1,6 @@
-"""Token shuffle: balanced assignment of tokens that are shuffled over ranks, as in BASE layers' training.
+"""Token shuffle: balanced assignment of tokens that are shuffled over ranks.
 
+BASE layers' training does so.
 Sentences of one rank resemble each other, and must not be spread over all experts. Only scores
 are shuffled (N numbers there, the expert's number back); tokens go directly to their expert. The
 rank that assigns tokens knows their numbers per expert first, and sends these with the answers.
@@ -17,9 +18,8 @@ from fairseq_mtmoe.moe.device_kind import is_on_gpu
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all, gather_numbers
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
-Assign = Callable[
-    [Tensor, Tensor | None], tuple[Tensor, Tensor]
-]  # scores and padding to experts and prices
+# Scores and padding to experts and prices.
+Assign = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 def real_tokens(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
@@ -48,7 +48,10 @@ class TokenCounts:
         return self._counts[0]
 
     def of_next(self) -> TokenCounts:
-        """Return the counts of the next stack, which gathers them if no layer has done so."""
+        """Return the counts of the next stack.
+
+        It gathers them if no layer has done so.
+        """
         counts = TokenCounts(*self._following[1:])
         counts._counts = None if self._counts is None else self._counts[1:]
         return counts
@@ -69,7 +72,7 @@ class TokenShuffle:
         record: CommRecord,
         counts: TokenCounts | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return experts, (T,), and the ranks' numbers of rows for each local expert, (P, E).
+        """Return experts, (T,), and each rank's numbers of rows by local expert, (P, E).
 
         Also returns prices, (N,), and number of tokens, (), of the part that this rank assigned.
 
@@ -80,23 +83,24 @@ class TokenShuffle:
         assert group is not None
         num_tokens, num_experts = scores_TN.shape
         numbers = (counts or TokenCounts()).among(group, num_tokens, scores_TN.device, record)
-        rank, size = dist.get_rank(group), len(numbers)
+        rank = dist.get_rank(group)
+        size = len(numbers)
         assert numbers[rank] == num_tokens, (
             "a stack must have the number of tokens that the pass gathered"
         )
         send = parts_of(num_tokens, rank, size)
         receive = [parts_of(count, source, size)[rank] for source, count in enumerate(numbers)]
         # From pinned memory the copy to a GPU is asynchronous.
-        order_T = torch.randperm(num_tokens, pin_memory=is_on_gpu(scores_TN)).to(
-            scores_TN.device, non_blocking=True
-        )
+        order_T = torch.randperm(num_tokens, pin_memory=is_on_gpu(scores_TN))
+        order_T = order_T.to(scores_TN.device, non_blocking=True)
         # The last column has the token's rank, from 1, and 0 at padding.
         sent = scores_TN.new_full((num_tokens, num_experts + 1), rank + 1)
         sent[:, :-1] = scores_TN[order_T]
         if padding_T is not None:
             sent[:, -1].masked_fill_(padding_T[order_T], 0)
         arrived = all_to_all(sent, send, receive, group, record)
-        part_SN, owner_S = arrived[:, :-1].contiguous(), arrived[:, -1].long()
+        part_SN = arrived[:, :-1].contiguous()
+        owner_S = arrived[:, -1].long()
         padding_S = owner_S == 0
         expert_S, price_N = assign(part_SN, padding_S)
         sent = self._answers(expert_S, owner_S, receive)
@@ -104,7 +108,8 @@ class TokenShuffle:
         back = [number + num_experts for number in send]
         lengths = [length for count in send for length in (count, num_experts)]
         parts = torch.split(all_to_all(sent, there, back, group, record), lengths)
-        answer_T, rows_PE = torch.cat(parts[::2]), torch.stack(parts[1::2]).sum(0).view(size, -1)
+        answer_T = torch.cat(parts[::2])
+        rows_PE = torch.stack(parts[1::2]).sum(0).view(size, -1)
         expert_T = torch.empty_like(order_T)
         expert_T[order_T] = answer_T.long()
         return expert_T, rows_PE, price_N, real_tokens(part_SN, padding_S)
@@ -115,14 +120,15 @@ class TokenShuffle:
         The numbers are the rows in this part that each rank sends to each of the receiver's N/P
         experts.
         """
-        size, num_experts = self.placement.group_size, self.placement.num_experts
+        size = self.placement.group_size
+        num_experts = self.placement.num_experts
         label_S = owner_S * (num_experts + 1) + expert_S  # N is padding's
         answer_S = expert_S.to(torch.int32)
         count = answer_S.new_zeros((size + 1) * (num_experts + 1))
-        count = count.scatter_add_(0, label_S, torch.ones_like(answer_S)).view(size + 1, -1)[
-            1:, :-1
-        ]
-        count_PX = count.reshape(size, size, -1).transpose(0, 1).flatten(1)
+        count.scatter_add_(0, label_S, torch.ones_like(answer_S))
+        count_PX = (
+            count.view(size + 1, -1)[1:, :-1].reshape(size, size, -1).transpose(0, 1).flatten(1)
+        )
         answers = torch.split(answer_S, receive)
         return torch.cat([part for pair in zip(answers, count_PX, strict=True) for part in pair])
 
