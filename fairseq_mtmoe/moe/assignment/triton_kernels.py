@@ -14,7 +14,7 @@ import triton.language as tl
 
 INFINITE = tl.constexpr(float("inf"))
 TINY = tl.constexpr(1.2e-38)
-# Of conjugate gradients for Newton's system; more steps change nothing.
+# Steps of conjugate gradients for Newton's system; more change nothing.
 CONJUGATE_STEPS = tl.constexpr(8)
 # As in torch_form.py.
 RIDGE = tl.constexpr(0.01)
@@ -128,8 +128,7 @@ def step(
     below, padding, parts, start, both_before, both_after, price_before, price_after, best, chosen,
     num_tokens, num_experts, tiles, temperature_before, temperature,
     IS_FIRST: tl.constexpr, IS_LAST: tl.constexpr, HAS_START: tl.constexpr,
-    HAS_PADDING: tl.constexpr,
-    TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
+    HAS_PADDING: tl.constexpr, TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """Move the prices by the last step's demand, and write this program's demand.
 
@@ -230,9 +229,8 @@ def wish(
     is_dearer = (prices[None, :] > prices[:, None]) | (
         (prices[None, :] == prices[:, None]) & (expert[None, :] < expert[:, None])
     )
-    share = number // num_experts + (tl.sum(is_dearer.to(tl.int32), 1) < number % num_experts).to(
-        tl.int32
-    )
+    gets_more = tl.sum(is_dearer.to(tl.int32), 1) < number % num_experts
+    share = number // num_experts + gets_more.to(tl.int32)
     share = tl.where(is_expert, share, 0)
     surplus = counts - share
     if tl.program_id(0) == 0:
@@ -240,22 +238,16 @@ def wish(
         tl.store(shares + EXPERTS + expert, surplus)
 
     lowest = tl.sum(tl.load(parts + 2 * programs + part, mask=part < programs, other=0.0), 0)
-    number = tl.maximum(
-        tl.sum(tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0), 0), 1.0
-    )
+    numbers = tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0)
+    number = tl.maximum(tl.sum(numbers, 0), 1.0)
     spread = tl.where(lowest / number < -TINY, -lowest / number, 1.0)
+    is_score = is_token[:, None] & is_expert[None, :]
     place = below + token[:, None] * num_experts + expert[None, :]
-    value = (
-        tl.load(place, mask=is_token[:, None] & is_expert[None, :], other=0.0) / spread
-        - prices[None, :]
-    )
+    value = tl.load(place, mask=is_score, other=0.0) / spread - prices[None, :]
     value = tl.where((is_expert & (surplus < 0))[None, :], value, -INFINITE)
     tl.store(target + token, tl.argmax(value, 1), mask=is_token)
-    tl.store(
-        loss + token,
-        tl.load(best + token, mask=is_token, other=0.0) - tl.max(value, 1),
-        mask=is_token,
-    )
+    highest = tl.load(best + token, mask=is_token, other=0.0)
+    tl.store(loss + token, highest - tl.max(value, 1), mask=is_token)
 
 
 @triton.jit

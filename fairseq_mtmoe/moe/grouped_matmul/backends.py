@@ -26,7 +26,7 @@ GROUPED_MM_ALIGNMENT = 16  # bytes, for rows of all operands
 GROUPED_MM_GROUPS = 1023  # the maximum of torch's grouped product
 PIECE = 256  # rows of a large group that a core computes at a time
 FEW_NUMBERS = 2**16  # up to this number, biases are gathered in one call instead of copied by group
-# Of a weight's gradient for several cores, if few groups have most rows, else half as many.
+# Slices of a weight's gradient for several cores, if few groups have most rows; else half.
 SLICES = 4
 NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 

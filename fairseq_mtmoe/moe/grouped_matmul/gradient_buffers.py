@@ -36,7 +36,7 @@ class GradientBufferPool:
         size = torch.Size(shape).numel() * like.element_size()
         with self._lock:
             for storage in self._storages:
-                # One use is that in our list.
+                # The only use is that in our list.
                 if storage.nbytes() == size and count_uses(storage._cdata) == 1:
                     return like.new_empty(0).set_(storage).view(shape)
             tensor = like.new_empty(shape)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
-# Of each product, (P,), or one for all; few numbers are faster as a list.
+# A number of each product, (P,), or one for all; few numbers are faster as a list.
 Numbers = Tensor | Sequence[int] | int
 
 

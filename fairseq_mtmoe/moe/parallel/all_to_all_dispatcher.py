@@ -54,7 +54,7 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
 
     def __init__(self, placement: ExpertPlacement, record: CommRecord) -> None:
         assert placement.group is not None
-        # Not its group, which cannot be copied with a model (for averaging).
+        # Not the group itself: it cannot be copied with a model (for averaging).
         self.placement = placement
         self.record = record
         self.leaving = LocalDispatcher(placement.num_experts)

@@ -126,9 +126,8 @@ class TokenShuffle:
         answer_S = expert_S.to(torch.int32)
         count = answer_S.new_zeros((size + 1) * (num_experts + 1))
         count.scatter_add_(0, label_S, torch.ones_like(answer_S))
-        count_PX = (
-            count.view(size + 1, -1)[1:, :-1].reshape(size, size, -1).transpose(0, 1).flatten(1)
-        )
+        real_count = count.view(size + 1, -1)[1:, :-1]
+        count_PX = real_count.reshape(size, size, -1).transpose(0, 1).flatten(1)
         answers = torch.split(answer_S, receive)
         return torch.cat([part for pair in zip(answers, count_PX, strict=True) for part in pair])
 
