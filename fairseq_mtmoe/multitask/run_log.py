@@ -21,7 +21,7 @@ SAME_NAME = (
     *("loss", "nll_loss", "lr", "gnorm", "wps", "ups", "wpb", "bsz", "clip"),
     *("loss_scale", "gb_free", "padding", "expert_comm_ms"),
 )
-# fairseq's names of figures to ours
+# fairseq's names of figures, and ours.
 FIGURES = {**{name: name for name in SAME_NAME}, "nonfinite_updates": "skipped"}
 # These figures are logged by their last value, all others by their mean.
 TOTALS = ("skipped", "loss_scale", "gb_free")

@@ -288,8 +288,5 @@ class GateMovement:
 
 
 def _learned(model: nn.Module) -> dict[str, MoELayer]:
-    return {
-        path: layer
-        for path, layer in expert_layers(unwrapped(model)).items()
-        if layer.gate.is_learned
-    }
+    layers = expert_layers(unwrapped(model))
+    return {path: layer for path, layer in layers.items() if layer.gate.is_learned}

@@ -124,9 +124,9 @@ class _Network(torch.autograd.Function):
         _, _, _, _, wants_rows, *wants = ctx.needs_input_grad
         grad = grad.contiguous()
         max_rows = ctx.max_rows
-        grad_weight2 = (
-            _weight_gradient(grad, active, offsets, max_rows, ctx.buffers) if wants[2] else None
-        )
+        grad_weight2 = None
+        if wants[2]:
+            grad_weight2 = _weight_gradient(grad, active, offsets, max_rows, ctx.buffers)
         grad_bias2 = _column_sums(grad, offsets) if wants[3] else None
         grad_inner = _product(grad, offsets, weight2.transpose(1, 2), None, max_rows)
         if ctx.is_gelu:
@@ -135,9 +135,9 @@ class _Network(torch.autograd.Function):
             torch.ops.aten.threshold_backward.grad_input(
                 grad_inner, inner, 0, grad_input=grad_inner
             )
-        grad_weight1 = (
-            _weight_gradient(grad_inner, rows, offsets, max_rows, ctx.buffers) if wants[0] else None
-        )
+        grad_weight1 = None
+        if wants[0]:
+            grad_weight1 = _weight_gradient(grad_inner, rows, offsets, max_rows, ctx.buffers)
         grad_bias1 = _column_sums(grad_inner, offsets) if wants[1] else None
         grad_rows = None
         if wants_rows:

@@ -129,9 +129,9 @@ def average_over_replicas(tensors: list[Tensor], placement: ExpertPlacement) -> 
         return
     size = dist.get_world_size(placement.replicas)
     for bucket in buckets(tensors):
-        joined = (
-            bucket[0] if len(bucket) == 1 else torch.cat([tensor.reshape(-1) for tensor in bucket])
-        )
+        joined = bucket[0]
+        if len(bucket) > 1:
+            joined = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.all_reduce(joined.div_(size), group=placement.replicas)
         if len(bucket) > 1:
             parts = torch.split(joined, [tensor.numel() for tensor in bucket])

@@ -153,9 +153,8 @@ class EvaluationMixture(MixtureDataset):
     ) -> None:
         super().__init__(task_ids, collate)
         self.names = list(names)
-        self.choose(
-            datasets, Numbering([len(dataset) for dataset in datasets], [len(datasets)], [1])
-        )
+        sizes = [len(dataset) for dataset in datasets]
+        self.choose(datasets, Numbering(sizes, [len(datasets)], [1]))
 
     def collater(self, items: Sequence[Item]) -> Batch:
         batch = super().collater(items)

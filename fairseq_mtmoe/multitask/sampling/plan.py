@@ -148,18 +148,16 @@ class SamplingPlan:
             shards = self._shards(group, start.shard_epoch)
             keys.append(derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(shards)))
             cursors.append(start.cursors.get(shards, 0))
+        in_order = start.schedule.draws_candidates
         stretches: list[Stretch] = []
         passes: list[int] = []
         for other, counts in enumerate(self._counts(start)):
-            for number, (group, count, key) in enumerate(
-                zip(groups, counts.tolist(), keys, strict=True)
-            ):
+            columns = zip(groups, counts.tolist(), keys, strict=True)
+            for number, (group, count, key) in enumerate(columns):
                 cursor = cursors[number]
                 size = sum(sizes[task] for task in group)
                 if part in (None, other):
-                    stretches += _stretches(
-                        len(passes), size, cursor, count, key, start.schedule.draws_candidates
-                    )
+                    stretches += _stretches(len(passes), size, cursor, count, key, in_order)
                 passes.append(-(-(cursor + count) // size) - cursor // size)
                 cursors[number] += count
         chosen = tuple(start.shard_epoch % len(sizes) for sizes in self.shard_sizes)
@@ -262,9 +260,10 @@ class SamplingPlan:
         return [sizes[shard_epoch % len(sizes)] for sizes in self.shard_sizes]
 
     def _parts(self, start: EpochStart) -> tuple[Part, ...]:
-        return start.parts or (
-            Part(self.epoch_size(start.schedule, start.shard_epoch), start.update),
-        )
+        if start.parts:
+            return start.parts
+        size = self.epoch_size(start.schedule, start.shard_epoch)
+        return (Part(size, start.update),)
 
     def epoch_size(self, schedule: Schedule, shard_epoch: int) -> int:
         """Return the number of examples in an epoch by a schedule."""
@@ -334,10 +333,10 @@ def _stretches(
     whole_to = end // size
     wholes = range(whole_from, whole_to + 1) if in_order else (whole_from, whole_to)
     bounds = [cursor, *(whole * size for whole in wholes if whole_from <= whole_to), end]
-    return [
-        Stretch(
-            group, low // size - first, size, low % size, high - low, derive_key(key, low // size)
-        )
-        for low, high in itertools.pairwise(bounds)
-        if high > low
-    ]
+    stretches = []
+    for low, high in itertools.pairwise(bounds):
+        if high > low:
+            number = low // size
+            pass_key = derive_key(key, number)
+            stretches.append(Stretch(group, number - first, size, low % size, high - low, pass_key))
+    return stretches

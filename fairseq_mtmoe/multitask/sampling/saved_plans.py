@@ -65,17 +65,15 @@ def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
         )
         plan.numbers = list(saved["numbers"])
         assert len(names) == len(plan.numbers) == len(plan.sizes)
+        epoch = start["epoch"]
         schedule = _schedule_of(start["rules"], names)
+        epochs_left = start["epochs_left"]
         shard_epoch = start["shard_epoch"]
         update = start["update"]
         cursors = {tuple(map(tuple, shards)): cursor for shards, cursor in start["cursors"]}
         parts = tuple(Part(*part) for part in start["parts"])
         parts = parts or (Part(plan.epoch_size(schedule, shard_epoch), update),)
-        plan.begin_at(
-            EpochStart(
-                start["epoch"], schedule, start["epochs_left"], shard_epoch, update, cursors, parts
-            )
-        )
+        plan.begin_at(EpochStart(epoch, schedule, epochs_left, shard_epoch, update, cursors, parts))
     except (
         KeyError,
         TypeError,
