@@ -42,7 +42,10 @@ class ShardReader:
         """
         result: Content = {}
         for file, entry in self._shards.items():
-            start, end = max(first, entry["first"]), min(first + count, entry["first"] + entry["count"])
+            start, end = (
+                max(first, entry["first"]),
+                min(first + count, entry["first"] + entry["count"]),
+            )
             if start < end:
                 piece = sharding.narrow(self._open(file, entry), start, end - start, parts)
                 if not result:
@@ -59,12 +62,16 @@ class ShardReader:
         if not path.is_file():
             folder = path.parents[1].name
             remedy = f"copy the folder `{folder}`, too, or use an older one{suggested_fallback(self._path)}"
-            raise UserError(f"`{path}` must exist with the experts of `{self._path}`, but is missing; {remedy}.")
+            raise UserError(
+                f"`{path}` must exist with the experts of `{self._path}`, but is missing; {remedy}."
+            )
         with CheckpointFile(path) as file:
             if file.digest != entry["sha256"]:
                 raise self._foreign(path)
             content: Content = file.load(mapped=True)
-        if any(content.get(name) != entry[name] for name in ("first", "count")) or not sharding.has_rows(content):
+        if any(
+            content.get(name) != entry[name] for name in ("first", "count")
+        ) or not sharding.has_rows(content):
             raise self._foreign(path)
         self._last = (path, content)
         return content
@@ -103,7 +110,9 @@ def read_shared_part(file: CheckpointFile, mapped: bool = False) -> State:
     return state
 
 
-def load_local(file: CheckpointFile, placement: ExpertPlacement, parameters: Parameters, flat: bool) -> State:
+def load_local(
+    file: CheckpointFile, placement: ExpertPlacement, parameters: Parameters, flat: bool
+) -> State:
     """Return the state that a process would have saved itself, with its own experts.
 
     Args:
@@ -119,14 +128,25 @@ def load_local(file: CheckpointFile, placement: ExpertPlacement, parameters: Par
     if not num_experts:
         return state
     if num_experts != placement.num_experts:
-        raise_invalid("--num-experts", f"{num_experts} to load `{file.path}`", placement.num_experts)
+        raise_invalid(
+            "--num-experts", f"{num_experts} to load `{file.path}`", placement.num_experts
+        )
     if sharding.is_shared_part(state):
         content = ShardReader(file.path, state).read(placement.first, placement.count)
         return sharding.join(state, content, parameters, flat)
-    shapes = [(name, (num_experts, *shape[1:]) if EXPERTS in name else shape) for name, shape in parameters]
-    shared_part, content = sharding.split(state, ExpertPlacement(num_experts, 0, num_experts), shapes)
-    own = sharding.map_experts(sharding.narrow(content, placement.first, placement.count), Tensor.clone)
-    return sharding.join(copy.deepcopy(shared_part) if held > placement.count else shared_part, own, parameters, flat)
+    shapes = [
+        (name, (num_experts, *shape[1:]) if EXPERTS in name else shape)
+        for name, shape in parameters
+    ]
+    shared_part, content = sharding.split(
+        state, ExpertPlacement(num_experts, 0, num_experts), shapes
+    )
+    own = sharding.map_experts(
+        sharding.narrow(content, placement.first, placement.count), Tensor.clone
+    )
+    return sharding.join(
+        copy.deepcopy(shared_part) if held > placement.count else shared_part, own, parameters, flat
+    )
 
 
 def whole(path: str | Path, state: State, parts: Collection[str] = sharding.PARTS) -> State:
@@ -138,4 +158,6 @@ def whole(path: str | Path, state: State, parts: Collection[str] = sharding.PART
         state = {key: value for key, value in state.items() if key != "last_optimizer_state"}
     if not sharding.is_shared_part(state):
         return state
-    return sharding.join(state, ShardReader(path, state).read(0, state["experts"]["num_experts"], parts))
+    return sharding.join(
+        state, ShardReader(path, state).read(0, state["experts"]["num_experts"], parts)
+    )

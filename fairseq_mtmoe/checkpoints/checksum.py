@@ -20,7 +20,9 @@ _LENGTH = struct.Struct("<H")  # an EOCD record's last field: the comment's leng
 _EOCD = b"PK\x05\x06"
 _EOCD_SIZE = 22
 _FOLDER = 0x10  # attribute of a zip record whose content torch's reader skips
-_LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # torch's pickled magic number: start of files before 1.6
+_LEGACY_MAGIC = bytes.fromhex(
+    "8a0a6cfc9c46f9206aa850192e"
+)  # torch's pickled magic number: start of files before 1.6
 _BLOCK = 1 << 20
 
 
@@ -118,7 +120,15 @@ def _check_records(file: BinaryIO) -> None:
             if not are_plain or len(names) < len(records) or archive.testzip() is not None:
                 raise Damaged
     # A damaged directory sends Python's reader anywhere, even before the file's start (EINVAL).
-    except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, OverflowError, struct.error, OSError) as error:
+    except (
+        zipfile.BadZipFile,
+        RuntimeError,
+        ValueError,
+        EOFError,
+        OverflowError,
+        struct.error,
+        OSError,
+    ) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise Damaged from error

@@ -97,7 +97,11 @@ def readable(path: str) -> Iterator[None]:
         raise
     except Exception as error:  # damaged bytes can raise anything in torch
         own = (None, path, str(Path(path)))
-        if isinstance(error, OSError) and error.filename not in own and "/proc/self/fd/" not in str(error.filename):
+        if (
+            isinstance(error, OSError)
+            and error.filename not in own
+            and "/proc/self/fd/" not in str(error.filename)
+        ):
             raise  # it is about a file that options name
         if isinstance(error, FileNotFoundError):
             raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
@@ -109,7 +113,9 @@ def readable(path: str) -> Iterator[None]:
             ) from error
         # torch raises EINVAL for an archive that ends too early.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror or error}.") from error
+            raise UserError(
+                f"`{path}` must be a readable checkpoint file, but: {error.strerror or error}."
+            ) from error
         # torch would advise to execute a pickle that it cannot read.
         reason = "" if refused else f"{error}".partition("\n")[0]
         found = f"{type(error).__name__}: {reason}".removesuffix(": ")
@@ -176,7 +182,11 @@ def suggested_fallback(path: str | Path) -> str:
     """Return the end of a sentence that suggests another checkpoint beside `path`."""
     given = shared_part_of(Path(path))
     other = newest_good_in(given.parent, without=given.name)
-    return f": the newest good one beside it is `{other}`" if other else ", there is no good one beside it"
+    return (
+        f": the newest good one beside it is `{other}`"
+        if other
+        else ", there is no good one beside it"
+    )
 
 
 def newest_good_in(folder: str | Path, without: str = "") -> Path | None:
@@ -201,17 +211,23 @@ def _is_good(path: Path, digest: str | None = None) -> bool:
     try:
         with CheckpointFile(path, remedy="use another") as file:
             content = file.load(mapped=True)
-            if digest not in (None, file.digest) or checksum.is_legacy(file._file):  # older files have no checksum
+            if digest not in (None, file.digest) or checksum.is_legacy(
+                file._file
+            ):  # older files have no checksum
                 return False
         weights = (value for value in content.get("model", {}).values() if torch.is_tensor(value))
         shards = shards_of(path, content) if digest is None and is_shared_part(content) else {}
-        return are_finite(weights) and all(_is_good(shard, entry["sha256"]) for shard, entry in shards.items())
+        return are_finite(weights) and all(
+            _is_good(shard, entry["sha256"]) for shard, entry in shards.items()
+        )
     except Exception:  # no run can resume from it, whatever the error
         return False
 
 
 def are_finite(weights: Iterable[Tensor]) -> bool:
     """Return whether all weights are finite; a GPU synchronises once."""
-    floats = [weight.detach() for weight in weights if weight.is_floating_point() and weight.numel()]
+    floats = [
+        weight.detach() for weight in weights if weight.is_floating_point() and weight.numel()
+    ]
     norms = torch._foreach_norm(floats, math.inf) if floats else [torch.zeros(())]
     return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())

@@ -59,15 +59,23 @@ def match_labels(path: str, state: State, wanted: Labels, parameters: Parameters
     state["cfg"]["model"][OPTION] = labels_to_text({**saved, **wanted})
     extra = state.get("extra_state") or {}
     for weights in (state["model"], *(extra.get(name) or {} for name in AVERAGES)):
-        weights.update({name: _ordered(weights[name], orders[name]) for name in orders.keys() & weights.keys()})
+        weights.update(
+            {name: _ordered(weights[name], orders[name]) for name in orders.keys() & weights.keys()}
+        )
     moments = state.get("last_optimizer_state")
     if not moments or not parameters:
         return
     named = OptimizerState.from_saved(moments, parameters)
     for name in orders.keys() & named.keys():
-        rows = {key: value for key, value in named[name].items() if isinstance(value, Tensor) and key != COLUMNS}
+        rows = {
+            key: value
+            for key, value in named[name].items()
+            if isinstance(value, Tensor) and key != COLUMNS
+        }
         named[name] |= {key: _ordered(value, orders[name]) for key, value in rows.items()}
-    state["last_optimizer_state"] = named.to_saved(moments, parameters, flat=is_flat(moments, parameters))
+    state["last_optimizer_state"] = named.to_saved(
+        moments, parameters, flat=is_flat(moments, parameters)
+    )
 
 
 def _ordered(rows: Tensor, order: Sequence[int]) -> Tensor:

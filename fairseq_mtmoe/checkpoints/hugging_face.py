@@ -17,7 +17,9 @@ from fairseq_mtmoe.core.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.core.files import new_folder, read_json, regular_file
 from fairseq_mtmoe.core.typed import Rule, between, fault, mapping_of
 
-IMPORT_ANEW = "write it again with `mtmoe import-hf`"  # the remedy for a damaged file of this command
+IMPORT_ANEW = (
+    "write it again with `mtmoe import-hf`"  # the remedy for a damaged file of this command
+)
 CONFIG, SAFETENSORS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
 ADAPTERS = "adapter_config.json"
 MOST = 1 << 24  # maximum of any size: a file with a larger one is damaged
@@ -94,7 +96,9 @@ def config_values(folder: Path, model_types: Collection[str]) -> dict[str, Any]:
         raise_invalid(str(folder / CONFIG), "a dictionary", values)
     if values.get("model_type") not in model_types:
         with in_file(folder / CONFIG):
-            raise_invalid("model_type", f"one of {', '.join(model_types)}", values.get("model_type"))
+            raise_invalid(
+                "model_type", f"one of {', '.join(model_types)}", values.get("model_type")
+            )
     return values
 
 
@@ -135,12 +139,16 @@ def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor]
         try:
             key = keys.our_key(name)
         except KeyError as error:
-            raise UserError(f"`{folder}` must hold a {kind}, but holds the unknown tensor `{name}`.") from error
+            raise UserError(
+                f"`{folder}` must hold a {kind}, but holds the unknown tensor `{name}`."
+            ) from error
         if key is None:
             left_out.append(name)
             continue
         if key in state or not (torch.is_tensor(value) and value.is_floating_point()):
-            raise UserError(f"`{name}` in `{folder}` must be a floating-point tensor that occurs once, but is not.")
+            raise UserError(
+                f"`{name}` in `{folder}` must be a floating-point tensor that occurs once, but is not."
+            )
         state[key] = value.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     return state, tuple(left_out)
 
@@ -156,10 +164,18 @@ def read_weights(folder: Path) -> dict[str, Any]:
     }
     for name, read in readers.items():
         index = folder / f"{name}.index.json"
-        paths = [folder / name] if (folder / name).exists() else _parts(index) if index.exists() else []
+        paths = (
+            [folder / name] if (folder / name).exists() else _parts(index) if index.exists() else []
+        )
         if paths:
-            return {key: value for path in paths for key, value in named_values(path, read(path)).items()}
-    raise UserError(f"`{folder}` must have a model's weights ({' or '.join(readers)}), but has none.")
+            return {
+                key: value
+                for path in paths
+                for key, value in named_values(path, read(path)).items()
+            }
+    raise UserError(
+        f"`{folder}` must have a model's weights ({' or '.join(readers)}), but has none."
+    )
 
 
 def named_values(path: Path, values: Any) -> dict[str, Any]:
@@ -183,7 +199,10 @@ def _parts(index: Path) -> list[Path]:
     content = read_json(index)
     parts = content.get("weight_map") if isinstance(content, dict) else None
     names = list(parts.values()) if isinstance(parts, dict) else []
-    is_beside = [isinstance(name, str) and name and name == Path(name).name and "\0" not in name for name in names]
+    is_beside = [
+        isinstance(name, str) and name and name == Path(name).name and "\0" not in name
+        for name in names
+    ]
     if not names or not all(is_beside):
         raise UserError(f"`{index}` must have a `weight_map` with files beside it, but has none.")
     return [index.with_name(name) for name in sorted(set(names))]
@@ -196,7 +215,9 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         tensors: dict[str, Any] = safetensors.load_file(path)
     except Exception as error:  # damaged bytes can raise anything
         message = first_line(error)[:200]
-        raise UserError(f"`{path}` must be a file of safetensors, but cannot be read as one: {message}.") from error
+        raise UserError(
+            f"`{path}` must be a file of safetensors, but cannot be read as one: {message}."
+        ) from error
     return tensors
 
 
@@ -210,7 +231,9 @@ def _safetensors(action: str) -> Any:
     return safetensors.torch
 
 
-def check_finite(path: str | Path, weights: Mapping[str, Tensor], name_of: Callable[[str], str] = str) -> None:
+def check_finite(
+    path: str | Path, weights: Mapping[str, Tensor], name_of: Callable[[str], str] = str
+) -> None:
     """Raise a `UserError` for the first tensor with NaN or infinity.
 
     Shared tensors are read once.
@@ -280,11 +303,15 @@ def read_imported(
         )
     sizes, state = content.get(name), content.get("model")
     if not (isinstance(sizes, dict) and isinstance(state, dict)):
-        raise UserError(f"`{path}` must be a file of `mtmoe import-hf` with `{name}` and `model`, but has none.")
+        raise UserError(
+            f"`{path}` must be a file of `mtmoe import-hf` with `{name}` and `model`, but has none."
+        )
     try:
         config = kind(**sizes)
     except TypeError as error:
-        raise UserError(f"`{path}` must be a file of `mtmoe import-hf`, but has other sizes: {error}.") from error
+        raise UserError(
+            f"`{path}` must be a file of `mtmoe import-hf`, but has other sizes: {error}."
+        ) from error
     check_tensors(path, wanted_tensors(config), state)
     return config, content
 
@@ -303,7 +330,11 @@ def check_tensors(
         found = state[name]
         if found.shape != like.shape or found.dtype not in types:
             rule = f"{tuple(like.shape)}, {' or '.join(map(str, types))}, but is {tuple(found.shape)}, {found.dtype}"
-            raise UserError(f"`{name_of(name)}` in `{path}` must be {rule.replace('torch.', '')} instead.")
+            raise UserError(
+                f"`{name_of(name)}` in `{path}` must be {rule.replace('torch.', '')} instead."
+            )
     more = [name for name in state if name not in wanted]
     if more:
-        raise UserError(f"`{path}` must have only the tensors of its sizes, but also has `{more[0]}`.")
+        raise UserError(
+            f"`{path}` must have only the tensors of its sizes, but also has `{more[0]}`."
+        )

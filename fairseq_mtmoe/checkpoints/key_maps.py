@@ -17,7 +17,10 @@ PRICES = (".prices.total", ".prices.weight")  # of BASE gates, instead of `.weig
 TASK_EMBEDDINGS = "task_embeddings.weight"
 VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # the two can be one tensor
 # In a translator's model, whole:
-EMBEDDINGS = ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+EMBEDDINGS = ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS = (
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+)
 OUTPUT, OUTPUT_BIAS = "decoder.output_projection.weight", "decoder.output_projection.bias"
 MIXTURE = ".mixture."  # the adapters beside a block's feed-forward layer
 # In a checkpoint's `extra_state`:
@@ -28,7 +31,9 @@ BEST, BEST_MEASURE, PATIENCE = "best", "best_measure", "patience"
 OF_BEST = (BEST, BEST_MEASURE, PATIENCE, "val_loss")
 
 # name in a block of the dense model -> name in the experts of the sparse block
-DENSE_TO_EXPERTS = {name: name.replace(".", "_") for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")}
+DENSE_TO_EXPERTS = {
+    name: name.replace(".", "_") for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")
+}
 FIRST_WEIGHT = EXPERTS + DENSE_TO_EXPERTS["fc1.weight"]  # of all experts of a block, (N, F, H)
 
 

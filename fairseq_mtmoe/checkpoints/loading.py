@@ -36,9 +36,15 @@ logger = logging.getLogger(__name__)
 class LoadContext:
     """A caller's wishes for the checkpoints that it loads, and the loaded checkpoints."""
 
-    read: Callable[[str], dict[str, Any]] | None = None  # by path; None: by `file_io.load`, with all experts
-    kinds: Sequence[str] | None = None  # kinds that files may choose, such as `model`; None: nothing is built
-    receive: Callable[[str, mismatch.State], None] | None = None  # gets path and content, and may refuse them
+    read: Callable[[str], dict[str, Any]] | None = (
+        None  # by path; None: by `file_io.load`, with all experts
+    )
+    kinds: Sequence[str] | None = (
+        None  # kinds that files may choose, such as `model`; None: nothing is built
+    )
+    receive: Callable[[str, mismatch.State], None] | None = (
+        None  # gets path and content, and may refuse them
+    )
     loaded: list[tuple[str, mismatch.State]] = field(default_factory=list)  # paths and contents
 
 
@@ -58,12 +64,16 @@ def within(**changes: Any) -> Iterator[LoadContext]:
         _context.reset(token)
 
 
-def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> Any:
+def load_checkpoint_to_cpu(
+    path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False
+) -> Any:
     """Replace fairseq's function of this name by `load`."""
     return load(path, _context.get() or LoadContext(), arg_overrides, load_on_all_ranks)
 
 
-def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: bool = False) -> dict[str, Any]:
+def load(
+    path: str, context: LoadContext, overrides: Any = None, on_all_ranks: bool = False
+) -> dict[str, Any]:
     """Return a checkpoint as `context` asks, with current options and `overrides`.
 
     Raises `UserError` if it is damaged or refused.
@@ -73,7 +83,9 @@ def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: b
     else:
         parts = ("model", *AVERAGES) if are_whole() else PARTS  # only training needs moments
         local = _local(path, on_all_ranks)
-        state = _whole_state(path, lambda: _upgraded(path, file_io.load(local), context, overrides), parts)
+        state = _whole_state(
+            path, lambda: _upgraded(path, file_io.load(local), context, overrides), parts
+        )
     _refuse_earlier_versions(path, state)
     context.loaded.append((path, state))
     if context.receive is not None:
@@ -89,8 +101,12 @@ def _refuse_earlier_versions(path: str, state: dict[str, Any]) -> None:
     extra_state = state.get("extra_state") or {}
     position = extra_state.get("train_iterator") or {}
     plan = position.get("sampling", {})
-    has_old_experts = has_experts(state) and "nonfinite" in extra_state and GATE_RATE not in extra_state
-    has_old_plan = "batches_in_epoch" in position and plan is not None and "parts" not in plan.get("place", {})
+    has_old_experts = (
+        has_experts(state) and "nonfinite" in extra_state and GATE_RATE not in extra_state
+    )
+    has_old_plan = (
+        "batches_in_epoch" in position and plan is not None and "parts" not in plan.get("place", {})
+    )
     if has_old_experts or has_old_plan:
         raise UserError(
             f"`{path}` must be written by fairseq_mtmoe 0.2 or later, but was written by 0.1; continue its run with "
@@ -121,9 +137,14 @@ def load_ema(path: str) -> dict[str, Any]:
     state: dict[str, Any] = _whole_state(path, lambda: file_io.load(path), parts)
     average = (state.get("extra_state") or {}).get("ema")
     if not average:
-        raise UserError(f"`{path}` must hold a moving average of the weights (`--store-ema`), but holds none.")
+        raise UserError(
+            f"`{path}` must hold a moving average of the weights (`--store-ema`), but holds none."
+        )
     # Copies, as in fairseq: some parameters can be one tensor.
-    copies = ((name, value.float() if value.dtype is torch.half else value.clone()) for name, value in average.items())
+    copies = (
+        (name, value.float() if value.dtype is torch.half else value.clone())
+        for name, value in average.items()
+    )
     return {**state, "model": OrderedDict(copies)}
 
 
@@ -139,7 +160,9 @@ def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> 
         return assemble.whole(path, again, parts)
 
 
-def _upgraded(path: str, state: dict[str, Any], context: LoadContext, overrides: Any) -> dict[str, Any]:
+def _upgraded(
+    path: str, state: dict[str, Any], context: LoadContext, overrides: Any
+) -> dict[str, Any]:
     """Return a state as fairseq's `load_checkpoint_to_cpu` does."""
     from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import overwrite_args_by_name
@@ -182,7 +205,9 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
         kinds = rebuild.EVERYTHING if task is None else ("model",)
         with whole_models(), within(kinds=kinds, loaded=[]) as context:
             if num_shards != 1:
-                models, *rest = original(filenames, arg_overrides, task, strict, suffix, num_shards, state)
+                models, *rest = original(
+                    filenames, arg_overrides, task, strict, suffix, num_shards, state
+                )
                 for model in models:
                     expect_finite(", ".join(filenames), model.parameters())
                 return models, *rest
@@ -204,7 +229,9 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
 def expect_finite(path: str, weights: Iterable[Tensor]) -> None:
     """Raise a `UserError` if weights of a checkpoint are not finite: a search gives an output for any numbers."""
     if not are_finite(weights):
-        raise UserError(f"`{path}` must have finite weights, but some are not finite; use an older checkpoint.")
+        raise UserError(
+            f"`{path}` must have finite weights, but some are not finite; use an older checkpoint."
+        )
 
 
 def _files(paths: Sequence[str], suffix: str) -> list[str]:
@@ -212,7 +239,9 @@ def _files(paths: Sequence[str], suffix: str) -> list[str]:
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
-    files = [checkpoint_utils.get_maybe_sharded_checkpoint_filename(path, suffix, 0, 1) for path in paths]
+    files = [
+        checkpoint_utils.get_maybe_sharded_checkpoint_filename(path, suffix, 0, 1) for path in paths
+    ]
     for path in files:
         if not PathManager.path_requires_pathmanager(path):
             regular_file(path, "a checkpoint file")
@@ -227,7 +256,11 @@ def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[A
     if state.get("args") is None and state.get("cfg") is None:
         raise UserError(f"`{path}` must hold the options of its model, but holds none.")
     with readable(path):
-        options = state["cfg"] if state.get("args") is None else convert_namespace_to_omegaconf(state["args"])
+        options = (
+            state["cfg"]
+            if state.get("args") is None
+            else convert_namespace_to_omegaconf(state["args"])
+        )
         task = task or tasks.setup_task(options.task, from_checkpoint=True)
         if "task_state" in state:
             task.load_state_dict(state["task_state"])

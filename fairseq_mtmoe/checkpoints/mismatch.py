@@ -35,7 +35,9 @@ _SIZES_OF_PARTS = {
     "conditional_positions": ("conditional", "attention"),
     "conditional_form": ("conditional", "bottleneck"),
 }
-_BEGIN_ANEW = "another instead; to train all weights, start from the weights that its run started from"
+_BEGIN_ANEW = (
+    "another instead; to train all weights, start from the weights that its run started from"
+)
 # A mark in a checkpoint's names, the architecture that it needs, and the word for one without it.
 _ARCHITECTURES = (
     (keys.MOE, "experts, such as base_moe or mt_tag", "a dense one instead"),
@@ -79,7 +81,9 @@ def explained(model: Any, options: Any, read: Sequence[tuple[str, State]]) -> It
             raise UserError(sentence)
 
 
-def refusal_of(model: Any, options: Any, path: str, state: State, is_share: bool = False) -> UserError | None:
+def refusal_of(
+    model: Any, options: Any, path: str, state: State, is_share: bool = False
+) -> UserError | None:
     """Return how another model's state differs from a model; None if it fits.
 
     is_share: whether the model has only some of the experts.
@@ -93,7 +97,11 @@ def refusal_of(model: Any, options: Any, path: str, state: State, is_share: bool
             _about_architecture(own, theirs, origin)
             or _about_options(names, options, origin)
             or _about_vocabulary(model, own, theirs, origin)
-            or (None if is_share else _about_tasks(model, own, theirs, origin) or _about_names(own, theirs, origin))
+            or (
+                None
+                if is_share
+                else _about_tasks(model, own, theirs, origin) or _about_names(own, theirs, origin)
+            )
         )
     return UserError(sentence) if sentence else None
 
@@ -123,20 +131,26 @@ def _about_options(names: Iterable[str], options: Any, origin: Origin) -> str | 
     """Return one sentence with all of these options that differ."""
     theirs, own = origin.model, plain(options)
     names = [name for name in names if name in theirs and name in own and theirs[name] != own[name]]
-    names = [name for name in names if name != "conditional" or theirs[name] not in _NO_CONDITIONS]  # they may be new
+    names = [
+        name for name in names if name != "conditional" or theirs[name] not in _NO_CONDITIONS
+    ]  # they may be new
     if not names:
         return None
     rules = []
     for name in names:
         wanted, here = (_SWITCH.get(str(side[name]), side[name]) for side in (theirs, own))
         rules.append(f"`{flag(name)}` must be {wanted}, but is {here}")
-    hint = "; `--arch` base_moe, base_dense or transformer leaves it off" * any("be off" in rule for rule in rules)
+    hint = "; `--arch` base_moe, base_dense or transformer leaves it off" * any(
+        "be off" in rule for rule in rules
+    )
     return f"{', and '.join(rules)}, to load {origin.name}{hint}."
 
 
 def _about_vocabulary(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     for side in _SIDES:
-        here, there = (shapes.get(f"{side}.embed_tokens.weight", (0,))[0] for shapes in (own, theirs))
+        here, there = (
+            shapes.get(f"{side}.embed_tokens.weight", (0,))[0] for shapes in (own, theirs)
+        )
         if here == there:
             continue
         langs = _languages(getattr(getattr(model, side), "dictionary", None))
@@ -152,7 +166,9 @@ def _about_vocabulary(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -
 def _about_languages(langs: Sequence[str], origin: Origin) -> str:
     missing = [lang for lang in origin.langs if lang not in langs]
     others = [lang for lang in langs if lang not in origin.langs]
-    parts = [f"without {shortened(missing)}"] * bool(missing) + [f"with {shortened(others)}"] * bool(others)
+    parts = [f"without {shortened(missing)}"] * bool(missing) + [
+        f"with {shortened(others)}"
+    ] * bool(others)
     hint = "" if missing else ", and `mtmoe add-task` adds one to a checkpoint"
     return (
         f"`--langs` must be the languages of {origin.name}, but is {' and '.join(parts)}; by default they are those of "
@@ -203,7 +219,9 @@ def _about_names(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
 
 def _unseen_options(options: Any, origin: Origin) -> tuple[str, ...]:
     """Return the names of options that no shape shows: heads, and embeddings that become tied."""
-    ties = [name for name in _SHARING if plain(options).get(name)][:1]  # the first implies the second
+    ties = [name for name in _SHARING if plain(options).get(name)][
+        :1
+    ]  # the first implies the second
     return _HEADS if origin.model.get("share_all_embeddings") else (*_HEADS, *ties)
 
 
@@ -214,6 +232,10 @@ def origin_of(path: str, state: State) -> Origin:
     langs = (state.get("task_state") or {}).get("langs") or task.get("langs")
     pairs = task.get("lang_pairs")
     if not langs:  # fairseq's task infers them; our tasks store them
-        langs = sorted({lang for pair in pairs for lang in pair.split("-")}) if isinstance(pairs, list) else ()
+        langs = (
+            sorted({lang for pair in pairs for lang in pair.split("-")})
+            if isinstance(pairs, list)
+            else ()
+        )
     names = tuple(langs.split(",") if isinstance(langs, str) else langs)
     return Origin(f"`{path}`", plain(cfg.get("model")), names)

@@ -33,11 +33,16 @@ def with_rows(state: State, source: Means, target: Means) -> State:
         source: for each new symbol of the source vocabulary, the old rows to average.
         target: the same for the target vocabulary.
     """
-    means = {ENCODER_EMBEDDINGS: source, **dict.fromkeys((DECODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS), target)}
+    means = {
+        ENCODER_EMBEDDINGS: source,
+        **dict.fromkeys((DECODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS), target),
+    }
     result: State = {**state, "model": _grown(state["model"], means)}
     result.pop("last_optimizer_state", None)
     extra = without_best(state.get("extra_state") or {})
-    result["extra_state"] = extra | {name: _grown(extra[name], means) for name in AVERAGES if extra.get(name)}
+    result["extra_state"] = extra | {
+        name: _grown(extra[name], means) for name in AVERAGES if extra.get(name)
+    }
     return result
 
 
@@ -51,7 +56,9 @@ def expect_rows(path: object, model: dict[str, Tensor], source: int, target: int
                 f"{rows} rows."
             )
     if any("adaptive_softmax" in name for name in model):
-        raise UserError(f"`{path}` must have no `--adaptive-softmax-cutoff` to get more symbols, but has one.")
+        raise UserError(
+            f"`{path}` must have no `--adaptive-softmax-cutoff` to get more symbols, but has one."
+        )
 
 
 def _grown(named: dict[str, Any], means: dict[str, Means]) -> dict[str, Any]:
@@ -72,5 +79,7 @@ def _means(old: Tensor, means: Means) -> Tensor:
     for rows in map(tuple, means):
         if rows not in found:
             parts = (list(rows[at : at + _AT_ONCE]) for at in range(0, len(rows), _AT_ONCE))
-            found[rows] = torch.stack([old[part].sum(0, dtype=torch.float) for part in parts]).sum(0) / len(rows)
+            found[rows] = torch.stack([old[part].sum(0, dtype=torch.float) for part in parts]).sum(
+                0
+            ) / len(rows)
     return torch.stack([found[tuple(rows)] for rows in means]).to(old.dtype)

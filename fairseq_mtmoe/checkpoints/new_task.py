@@ -15,7 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, EXPERTS, GATE, MOE, VOCABULARY, without_best
+from fairseq_mtmoe.checkpoints.key_maps import (
+    AVERAGES,
+    EXPERTS,
+    GATE,
+    MOE,
+    VOCABULARY,
+    without_best,
+)
 from fairseq_mtmoe.checkpoints.optimizer_state import (
     OptimizerState,
     Parameters,
@@ -86,7 +93,11 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
     result["extra_state"] = extra = without_best(state.get("extra_state") or {})
     extra |= {name: rows.added_to(extra[name]) for name in AVERAGES if extra.get(name)}
     saved = result.pop("last_optimizer_state", None)
-    larger = _moments(saved, rows.grown, before.parameters, after.parameters) if isinstance(saved, Mapping) else saved
+    larger = (
+        _moments(saved, rows.grown, before.parameters, after.parameters)
+        if isinstance(saved, Mapping)
+        else saved
+    )
     if larger is not None:
         result["last_optimizer_state"] = larger
     if is_shared_part(state):
@@ -107,7 +118,9 @@ class _NewRows:
 
     def __init__(self, new: NewTask, before: Described, after: Described) -> None:
         self._new, self._order = new, list(after.shapes)
-        self.grown = [name for name in before.shapes if before.shapes[name] != after.shapes.get(name)]
+        self.grown = [
+            name for name in before.shapes if before.shapes[name] != after.shapes.get(name)
+        ]
         self.experts = fixed_experts(before.shapes)
         if not self.grown and not self.experts:
             raise UserError(
@@ -121,7 +134,9 @@ class _NewRows:
                 rule = f"{RANDOM}, {XAVIER} or {MEAN}, or among the checkpoint's tasks {', '.join(new.tasks)}"
                 raise_invalid("--embedding-from", rule, new.begins_as)
         if self.experts and (self._is_drawn or len(self._sources) > 1):
-            rule = f"one of the tasks {', '.join(new.tasks)}, whose expert the new task's is a copy of"
+            rule = (
+                f"one of the tasks {', '.join(new.tasks)}, whose expert the new task's is a copy of"
+            )
             raise_invalid("--embedding-from", rule, new.begins_as)
         self._drawn: dict[str, Tensor] = {}
         self._generator = torch.Generator().manual_seed(new.seed)
@@ -130,11 +145,15 @@ class _NewRows:
         """Return a model's state with the rows and the head, in the new model's order."""
         like = next(value for value in named.values() if value.is_floating_point())
         changed = dict.fromkeys([*self.grown, *self.experts])
-        values = dict(named) | {name: self._with_row(name, named[name]) for name in changed if name in named}
+        values = dict(named) | {
+            name: self._with_row(name, named[name]) for name in changed if name in named
+        }
         values |= {name: value.to(like.dtype) for name, value in self._new.head.items()}
         result = copy.copy(named)  # with the attributes of a model's state
         result.clear()
-        result.update((name, values[name]) for name in dict.fromkeys([*self._order, *named]) if name in values)
+        result.update(
+            (name, values[name]) for name in dict.fromkeys([*self._order, *named]) if name in values
+        )
         return result
 
     def _with_row(self, name: str, table: Tensor) -> Tensor:
@@ -146,19 +165,27 @@ class _NewRows:
             row = self._drawn[key]
         else:
             first = end - len(self._new.tasks)
-            row = table[[first + self._new.tasks.index(source) for source in self._sources]].float().mean(0)
+            row = (
+                table[[first + self._new.tasks.index(source) for source in self._sources]]
+                .float()
+                .mean(0)
+            )
         return torch.cat([table[:end], row.to(table).unsqueeze(0), table[end + 1 :]])
 
     def _draw(self, name: str, table: Tensor) -> Tensor:
         row = torch.empty(table.shape[1:])
         is_gate = name.endswith(GATE)
         if is_gate or self._new.begins_as == RANDOM:
-            return row.normal_(std=SOFTMAX_GATE_STD if is_gate else RANDOM_STD, generator=self._generator)
+            return row.normal_(
+                std=SOFTMAX_GATE_STD if is_gate else RANDOM_STD, generator=self._generator
+            )
         bound = (6 / (len(table) + 1 + table.shape[1])) ** 0.5
         return row.uniform_(-bound, bound, generator=self._generator)
 
 
-def options_with_task(options: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict[str, Any]:
+def options_with_task(
+    options: Mapping[str, Any], tasks: Sequence[str], name: str
+) -> dict[str, Any]:
     """Return a model's options with one more task (UserError: its gates cannot get an expert).
 
     If all experts of fixed gates have tasks, there is one more expert.
@@ -166,7 +193,10 @@ def options_with_task(options: Mapping[str, Any], tasks: Sequence[str], name: st
     larger = dict(options)
     if options.get("task_names"):
         larger["task_names"] = f"{options['task_names']},{name}"
-    gates, count = set((options.get("expert_gates") or "").split(",")), options.get("num_experts", 0)
+    gates, count = (
+        set((options.get("expert_gates") or "").split(",")),
+        options.get("num_experts", 0),
+    )
     if "fixed" in gates and count <= len(tasks):
         if gates != {"fixed"}:
             raise UserError(
@@ -179,7 +209,9 @@ def options_with_task(options: Mapping[str, Any], tasks: Sequence[str], name: st
 
 def fixed_experts(names: Collection[str]) -> list[str]:
     """Return the names of experts whose gate is fixed: it has no weights."""
-    return [name for name in names if EXPERTS in name and name.partition(MOE)[0] + GATE not in names]
+    return [
+        name for name in names if EXPERTS in name and name.partition(MOE)[0] + GATE not in names
+    ]
 
 
 def _moments(
@@ -194,5 +226,7 @@ def _moments(
     if named.misfit(larger) is not None:
         return None
     for name, shape in larger:
-        named[name] = map_entry(named[name], shape, lambda value: torch.cat([value, torch.zeros_like(value[:1])]))
+        named[name] = map_entry(
+            named[name], shape, lambda value: torch.cat([value, torch.zeros_like(value[:1])])
+        )
     return named.to_saved(saved, after, flat=is_flat(saved, before))

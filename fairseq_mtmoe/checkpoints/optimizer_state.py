@@ -26,7 +26,9 @@ _ADAM = ("step", "exp_avg", "exp_avg_sq")
 
 def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Return the parameters that fairseq gives to the optimizer, in its order."""
-    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
 
 
 def shapes_of(parameters: Sequence[tuple[str, Tensor]]) -> Parameters:
@@ -51,25 +53,36 @@ class OptimizerState(dict[str, Entry]):
                 f"The optimizer's state in the checkpoint must have the {len(parameters)} parameters that are "
                 f"trained, but has {len(indexes)}; {_RESET}"
             )
-        entries = ((name, saved["state"].get(index)) for index, (name, _) in zip(indexes, parameters, strict=True))
+        entries = (
+            (name, saved["state"].get(index))
+            for index, (name, _) in zip(indexes, parameters, strict=True)
+        )
         return cls({name: dict(entry) for name, entry in entries if entry is not None})
 
     @classmethod
-    def capture(cls, optimizer: Any, parameters: Sequence[tuple[str, nn.Parameter]]) -> OptimizerState:
+    def capture(
+        cls, optimizer: Any, parameters: Sequence[tuple[str, nn.Parameter]]
+    ) -> OptimizerState:
         """Return the state of a fairseq optimizer (UserError: it has other parameters)."""
         inner, shapes = optimizer.optimizer, shapes_of(parameters)
         if len(inner.param_groups) != 1:
-            raise UserError("`--dense-updates` must be used with an `--optimizer` that has one parameter group.")
+            raise UserError(
+                "`--dense-updates` must be used with an `--optimizer` that has one parameter group."
+            )
         masters = getattr(optimizer, "fp32_params", None)
         if isinstance(masters, dict):
             (vector,) = masters.values()
             return cls(_cut({MASTER: vector.data, **inner.state.get(vector, {})}, shapes))
         held = inner.param_groups[0]["params"] if masters is None else masters
         if [value.shape for value in held] != [shape for _, shape in shapes]:
-            raise UserError("`--dense-updates` must be 0 with a criterion that has parameters of its own.")
+            raise UserError(
+                "`--dense-updates` must be 0 with a criterion that has parameters of its own."
+            )
         state = cls()
         for (name, _), value in zip(parameters, held, strict=True):
-            state[name] = ({} if masters is None else {MASTER: value.data}) | inner.state.get(value, {})
+            state[name] = ({} if masters is None else {MASTER: value.data}) | inner.state.get(
+                value, {}
+            )
         if state.misfit(shapes) is not None:
             raise UserError(
                 "`--dense-updates` must be used with an `--optimizer` whose state has the shapes of the parameters, "
@@ -79,20 +92,31 @@ class OptimizerState(dict[str, Entry]):
 
     def misfit(self, parameters: Parameters) -> str | None:
         """Return the first parameter whose entry has another shape, as in Adafactor, or None."""
-        return next((name for name, shape in parameters if not _has_shape(self.get(name, {}), shape)), None)
+        return next(
+            (name for name, shape in parameters if not _has_shape(self.get(name, {}), shape)), None
+        )
 
-    def to_saved(self, header: Mapping[str, Any], parameters: Parameters, flat: bool) -> dict[str, Any]:
+    def to_saved(
+        self, header: Mapping[str, Any], parameters: Parameters, flat: bool
+    ) -> dict[str, Any]:
         """Return the state to save or load, flat or not; `header` is a state with all else."""
         if flat:
             entry = _join(self, parameters)
             entries: dict[int, Entry] = {0: entry} if entry else {}
         else:
-            entries = {index: self[name] for index, (name, _) in enumerate(parameters) if name in self}
-        groups, count = [dict(group) for group in header["param_groups"]], 1 if flat else len(parameters)
+            entries = {
+                index: self[name] for index, (name, _) in enumerate(parameters) if name in self
+            }
+        groups, count = (
+            [dict(group) for group in header["param_groups"]],
+            1 if flat else len(parameters),
+        )
         if len(groups) == 1:
             groups[0]["params"] = list(range(count))
         elif len(_indexes(header)) != count:
-            raise UserError("An optimizer with several parameter groups must keep its parameters, but they changed.")
+            raise UserError(
+                "An optimizer with several parameter groups must keep its parameters, but they changed."
+            )
         return {**header, "state": entries, "param_groups": groups}
 
     def restore(self, optimizer: Any, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
@@ -108,7 +132,11 @@ class OptimizerState(dict[str, Entry]):
             held = list(optimizer.fp32_params.values() if flat else optimizer.fp32_params)
             if flat:
                 fresh = _cut({MASTER: held[0].data}, shapes)
-                entries = [_join({name: entry | self.get(name, {}) for name, entry in fresh.items()}, shapes)]
+                entries = [
+                    _join(
+                        {name: entry | self.get(name, {}) for name, entry in fresh.items()}, shapes
+                    )
+                ]
         inner.state.clear()
         inner.param_groups[0]["params"] = list(held)
         for value, entry in zip(held, entries, strict=True):
@@ -116,7 +144,9 @@ class OptimizerState(dict[str, Entry]):
             if masters is not None:
                 value.data.copy_(moments.pop(MASTER, value.data))
             if moments:
-                assert _has_shape(moments, value.shape)  # a fused kernel would write beyond a smaller tensor
+                assert _has_shape(
+                    moments, value.shape
+                )  # a fused kernel would write beyond a smaller tensor
                 inner.state[value] = moments
 
 
@@ -130,10 +160,14 @@ def _has_shape(entry: Mapping[str, Any], shape: Sequence[int]) -> bool:
     return all(value.shape in allowed for value in entry.values() if torch.is_tensor(value))
 
 
-def map_entry(entry: Mapping[str, Any], shape: Sequence[int], change: Callable[[Tensor], Tensor]) -> Entry:
+def map_entry(
+    entry: Mapping[str, Any], shape: Sequence[int], change: Callable[[Tensor], Tensor]
+) -> Entry:
     """Return an entry with `change` applied to the tensors of the parameter's shape."""
     size = torch.Size(shape)
-    return {key: change(v) if torch.is_tensor(v) and v.shape == size else v for key, v in entry.items()}
+    return {
+        key: change(v) if torch.is_tensor(v) and v.shape == size else v for key, v in entry.items()
+    }
 
 
 def _spans(parameters: Parameters) -> Iterator[tuple[str, torch.Size, slice]]:
@@ -156,7 +190,9 @@ def _cut(entry: Mapping[str, Any], parameters: Parameters) -> dict[str, Entry]:
     if not entry:
         return {}
     return {
-        name: map_entry(entry, (total,), lambda vector, at=span, shape=shape: vector[at].view(shape))  # type: ignore[misc]
+        name: map_entry(
+            entry, (total,), lambda vector, at=span, shape=shape: vector[at].view(shape)
+        )  # type: ignore[misc]
         for name, shape, span in _spans(parameters)
     }
 
@@ -192,7 +228,9 @@ def _indexes(saved: Mapping[str, Any]) -> list[int]:
 # ---- checks of a file's state before it is loaded ----
 
 
-def check_when_loading(optimizer: torch.optim.Optimizer, names: Callable[[], Sequence[str]] = tuple) -> None:
+def check_when_loading(
+    optimizer: torch.optim.Optimizer, names: Callable[[], Sequence[str]] = tuple
+) -> None:
     """Make a torch optimizer check every state that it loads.
 
     torch's fused kernels write as many numbers as the parameter has, whatever the size of the moment.
@@ -205,7 +243,9 @@ def check_when_loading(optimizer: torch.optim.Optimizer, names: Callable[[], Seq
     optimizer.names_in_sentences = names  # type: ignore[attr-defined]
 
 
-def check_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], names: Sequence[str] = ()) -> None:
+def check_state(
+    optimizer: torch.optim.Optimizer, state: Mapping[str, Any], names: Sequence[str] = ()
+) -> None:
     """Raise a `UserError` if a state does not fit the optimizer's parameters.
 
     Entries must be single numbers, or floating-point tensors of the parameter's shape (in Adafactor: of its rows or
@@ -217,7 +257,11 @@ def check_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], name
     indexes = _indexes(state)
     if len(indexes) != len(parameters):
         return  # torch raises
-    labels = names if len(names) == len(parameters) else [f"parameter {i}" for i in range(len(parameters))]
+    labels = (
+        names
+        if len(names) == len(parameters)
+        else [f"parameter {i}" for i in range(len(parameters))]
+    )
     for index, parameter, label in zip(indexes, parameters, labels, strict=True):
         entry = state["state"].get(index)
         if not entry:  # fairscale's None, or nothing yet
@@ -231,16 +275,24 @@ def check_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], name
 
 
 def _check_value(label: str, name: str, value: Any, shape: torch.Size) -> None:
-    is_number = isinstance(value, int | float) or (torch.is_tensor(value) and not value.is_complex())
+    is_number = isinstance(value, int | float) or (
+        torch.is_tensor(value) and not value.is_complex()
+    )
     if torch.is_tensor(value) and (value.dim() or name in _ADAM[1:]):
-        wanted = {"exp_avg_sq_row": shape[:-1], "exp_avg_sq_col": shape[:-2] + shape[-1:]}.get(name, shape)
+        wanted = {"exp_avg_sq_row": shape[:-1], "exp_avg_sq_col": shape[:-2] + shape[-1:]}.get(
+            name, shape
+        )
         if value.shape != wanted:
             _refuse(label, name, f"of the shape {tuple(wanted)}", str(tuple(value.shape)))
         if not value.is_floating_point() or value.layout != torch.strided:
-            _refuse(label, name, "of floating-point numbers", str(value.dtype).removeprefix("torch."))
+            _refuse(
+                label, name, "of floating-point numbers", str(value.dtype).removeprefix("torch.")
+            )
     elif name in _ADAM[1:] or not is_number:
         _refuse(label, name, "a tensor or a number", type(value).__name__)
 
 
 def _refuse(label: str, name: str, rule: str, found: str) -> NoReturn:
-    raise UserError(f"`{name}` of `{label}` in the optimizer's state must be {rule}, but is {found} instead; {_RESET}")
+    raise UserError(
+        f"`{name}` of `{label}` in the optimizer's state must be {rule}, but is {found} instead; {_RESET}"
+    )

@@ -41,7 +41,14 @@ EVERYTHING = tuple(KNOWN)
 # Endings of the names of sizes that are a dimension of a weight
 _SIZES = ("layers", "experts", "heads")
 # Those of weights whose other dimension is the model's width
-_BESIDE_WIDTH = ("dim", "hidden_size", "intermediate_size", "vocab_size", "d_ff", "max_position_embeddings")
+_BESIDE_WIDTH = (
+    "dim",
+    "hidden_size",
+    "intermediate_size",
+    "vocab_size",
+    "d_ff",
+    "max_position_embeddings",
+)
 _WIDTHS = ("encoder_embed_dim", "decoder_embed_dim", "hidden_size", "d_model")
 _BYTES = 4  # of a number
 
@@ -62,7 +69,9 @@ def check_name(path: str | Path, state: State, kind: str) -> None:
     """Refuse a checkpoint that chooses an unknown and untrusted name (UserError)."""
     # fairseq takes the first of these that it finds; the order differs between its functions.
     named_by = ("_name", "arch") if kind == "model" else ("_name", kind)
-    names = _names(state.get("args"), named_by[1:]) + _names(plain(state.get("cfg")).get(kind), named_by)
+    names = _names(state.get("args"), named_by[1:]) + _names(
+        plain(state.get("cfg")).get(kind), named_by
+    )
     if kind == "model" and not names:
         raise UserError(f"`{path}` must name its model, but does not.")
     trusted = {name.strip() for name in os.environ.get(TRUST, "").split(",")}
@@ -77,12 +86,17 @@ def check_name(path: str | Path, state: State, kind: str) -> None:
 def _check_sizes(path: str | Path, state: State) -> None:
     """Refuse a model with a size above its number of weights: damage builds for hours."""
     model = plain(plain(state.get("cfg")).get("model"))
-    sizes = leaves([model, state.get("args"), *(_in_json(model.get(name)) for name in ("encoder", "t5"))])
+    sizes = leaves(
+        [model, state.get("args"), *(_in_json(model.get(name)) for name in ("encoder", "t5"))]
+    )
     check_sizes(path, list(sizes), state.get("model") or {}, count_experts(state))
 
 
 def check_sizes(
-    path: str | Path, sizes: Sequence[tuple[str, Any]], weights: Mapping[str, Tensor], num_experts: int = 0
+    path: str | Path,
+    sizes: Sequence[tuple[str, Any]],
+    weights: Mapping[str, Tensor],
+    num_experts: int = 0,
 ) -> None:
     """Refuse sizes, with their names, that need more memory than a file's weights (UserError).
 
@@ -94,7 +108,9 @@ def check_sizes(
     held = sum(value.numel() for value in weights.values())
     for name, value in numbers:
         needed, most = value, held
-        if name.endswith("positions"):  # sinusoids are computed and lie in no file; twice as much builds them
+        if name.endswith(
+            "positions"
+        ):  # sinusoids are computed and lie in no file; twice as much builds them
             if value * width * _BYTES * 2 > memory:
                 raise UserError(
                     f"`{path}` must have a model that fits this machine's memory of {memory / 2**30:,.1f} GiB, but its "
@@ -147,7 +163,9 @@ def _is_known(kind: str, name: str) -> bool:
     from fairseq.tasks import TASK_REGISTRY
 
     base = ARCH_MODEL_NAME_REGISTRY.get(name, name) if kind == "model" else name
-    registered = {"model": MODEL_REGISTRY, "task": TASK_REGISTRY}.get(kind) or REGISTRIES[kind]["registry"]
+    registered = {"model": MODEL_REGISTRY, "task": TASK_REGISTRY}.get(kind) or REGISTRIES[kind][
+        "registry"
+    ]
     return base in KNOWN[kind] or getattr(registered.get(base), "__module__", "").startswith(OURS)
 
 
@@ -190,7 +208,8 @@ def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> Simpl
     source, target = (len(weights[name]) + more_symbols for name in EMBEDDINGS)
     dictionary = sized(source)
     return SimpleNamespace(
-        source_dictionary=dictionary, target_dictionary=dictionary if source == target else sized(target)
+        source_dictionary=dictionary,
+        target_dictionary=dictionary if source == target else sized(target),
     )
 
 
@@ -201,7 +220,9 @@ def sparsify_like(model: Any, state: Mapping[str, Any]) -> None:
         hooks.sparsify()
 
 
-def without_memory(path: Path, state: State, options: Mapping[str, Any], more_symbols: int = 0) -> nn.Module:
+def without_memory(
+    path: Path, state: State, options: Mapping[str, Any], more_symbols: int = 0
+) -> nn.Module:
     """Return a checked checkpoint's model on the meta device, without weights.
 
     Args:
@@ -215,6 +236,8 @@ def without_memory(path: Path, state: State, options: Mapping[str, Any], more_sy
     name = ARCH_MODEL_NAME_REGISTRY.get(options["_name"], options["_name"])
     cfg = configuration(MODEL_DATACLASS_REGISTRY[name], options)
     with readable(str(path)), torch.device("meta"), whole_models():
-        model: nn.Module = MODEL_REGISTRY[name].build_model(cfg, stand_in_task(state["model"], more_symbols))
+        model: nn.Module = MODEL_REGISTRY[name].build_model(
+            cfg, stand_in_task(state["model"], more_symbols)
+        )
         sparsify_like(model, state)
     return model

@@ -31,7 +31,9 @@ from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 EPOCHS = r"checkpoint(\d+)"
 UPDATES = r"checkpoint_\d+_(\d+)"
 _DELETED = r"checkpoint(\d+|_\d+_\d+|\.best_.*)"  # names that fairseq deletes with `--keep-…`
-_SHARD = re.compile(r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+(\.[0-9a-f]{8})?\.pt")  # with partial files of killed processes
+_SHARD = re.compile(
+    r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+(\.[0-9a-f]{8})?\.pt"
+)  # with partial files of killed processes
 # Buffers: a format's version, a tensor that gives fairseq's sinusoidal positions their type, running prices.
 _BUFFERS = (".version", "._float_tensor", *PRICES)
 _HALF = (torch.float16, torch.bfloat16)
@@ -65,7 +67,12 @@ def _with_suffix(name: str, suffix: str) -> re.Pattern[str]:
 
 def _remove_saves(folder: Path, keep: str | None) -> None:
     for save in [*folder.iterdir()]:
-        if save.name != keep and sharding.SAVE_ID.fullmatch(save.name) and save.is_dir() and not save.is_symlink():
+        if (
+            save.name != keep
+            and sharding.SAVE_ID.fullmatch(save.name)
+            and save.is_dir()
+            and not save.is_symlink()
+        ):
             with suppress(OSError):
                 for file in [*save.iterdir()]:
                     if _SHARD.fullmatch(file.name):
@@ -101,7 +108,9 @@ def _shards_beside(target: str | Path, source: str | Path, state: State) -> Iter
     """Put the shards of `source` beside `target`; at the end, keep those it names."""
     try:
         if sharding.is_shared_part(state):
-            for here, there in zip(sharding.shards_of(source, state), sharding.shards_of(target, state), strict=True):
+            for here, there in zip(
+                sharding.shards_of(source, state), sharding.shards_of(target, state), strict=True
+            ):
                 _link(here, there)
         yield
     finally:
@@ -119,7 +128,10 @@ def _link(source: Path, target: Path) -> None:
 
 
 def write_in_parts(
-    source: Path, target: Path, experts_per_file: int, track: Callable[[Iterable[int]], Iterable[int]] = iter
+    source: Path,
+    target: Path,
+    experts_per_file: int,
+    track: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> int:
     """Write `source` to `target` with `experts_per_file` experts per file.
 
@@ -129,14 +141,20 @@ def write_in_parts(
     state = load_shared_part(source, mapped=True)
     num_experts = _num_experts(source, state)
     if not 1 <= experts_per_file <= num_experts:
-        raise_invalid("--experts-per-file", f"from 1 to the {num_experts} experts of `{source}`", experts_per_file)
+        raise_invalid(
+            "--experts-per-file",
+            f"from 1 to the {num_experts} experts of `{source}`",
+            experts_per_file,
+        )
     shared_part, read = _parts(source, state, num_experts)
     save_id = sharding.new_id()
     folder = sharding.expert_folder(target) / save_id
     files = []
     try:
         for first in track(range(0, num_experts, experts_per_file)):
-            files.append(write_shard(folder, read(first, min(experts_per_file, num_experts - first))))
+            files.append(
+                write_shard(folder, read(first, min(experts_per_file, num_experts - first)))
+            )
         file_io.save(sharding.with_shard_list(shared_part, save_id, files), str(target))
     finally:
         remove_orphans(target)
@@ -169,19 +187,28 @@ def parameters_of(model: dict[str, Tensor]) -> Parameters:
 def _num_experts(source: Path, state: State) -> int:
     num_experts = sharding.count_experts(state)
     if not num_experts:
-        raise UserError(f"`{source}` must be of a model with experts, but is dense: there is nothing to reshard.")
+        raise UserError(
+            f"`{source}` must be of a model with experts, but is dense: there is nothing to reshard."
+        )
     return num_experts
 
 
-def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callable[[int, int], Content]]:
+def _parts(
+    source: Path, state: State, num_experts: int
+) -> tuple[State, Callable[[int, int], Content]]:
     """Return the shared part, and a function that reads some of the experts."""
     if sharding.is_shared_part(state):
         return state, ShardReader(source, state).read
     parameters = parameters_of(state["model"])
     try:
-        shared_part, content = sharding.split(state, ExpertPlacement(num_experts, 0, num_experts), parameters)
+        shared_part, content = sharding.split(
+            state, ExpertPlacement(num_experts, 0, num_experts), parameters
+        )
         saved = state.get("last_optimizer_state")
-        if saved is not None and OptimizerState.from_saved(saved, parameters).misfit(parameters) is not None:
+        if (
+            saved is not None
+            and OptimizerState.from_saved(saved, parameters).misfit(parameters) is not None
+        ):
             raise UserError("Moments have other shapes than their parameters.")
     except UserError as error:
         raise UserError(
@@ -205,7 +232,9 @@ def average(paths: Iterable[Path]) -> State:
         state = whole(path, load_shared_part(path, mapped=True), parts)
         model = state.get("model")
         if not model:
-            raise UserError(f"`{path}` must hold a model's parameters for an average, but holds none.")
+            raise UserError(
+                f"`{path}` must hold a model's parameters for an average, but holds none."
+            )
         if not result:
             first, result = path, state
             total.update((key, _summand(value).clone()) for key, value in model.items())
@@ -232,7 +261,9 @@ def _tie_like(model: Mapping[str, Tensor], values: dict[str, Tensor]) -> None:
             values[name] = values[first]
 
 
-def newest(folder: Path, name: str, count: int, upper_bound: int | None, suffix: str = "") -> list[Path]:
+def newest(
+    folder: Path, name: str, count: int, upper_bound: int | None, suffix: str = ""
+) -> list[Path]:
     """Return the `count` checkpoints with the highest numbers up to a bound.
 
     Args:
@@ -246,17 +277,29 @@ def newest(folder: Path, name: str, count: int, upper_bound: int | None, suffix:
     try:
         matches = [match for file in os.listdir(folder) if (match := pattern.fullmatch(file))]
     except OSError as error:
-        raise UserError(f"`--inputs` must be one folder with checkpoints, but `{folder}` is none.") from error
-    numbers = {int(match[1]): match[0] for match in matches if upper_bound is None or int(match[1]) <= upper_bound}
+        raise UserError(
+            f"`--inputs` must be one folder with checkpoints, but `{folder}` is none."
+        ) from error
+    numbers = {
+        int(match[1]): match[0]
+        for match in matches
+        if upper_bound is None or int(match[1]) <= upper_bound
+    }
     option, example = "--num-epoch-checkpoints", f"checkpoint3{suffix}.pt"
     if name == UPDATES:
         option, example = "--num-update-checkpoints", f"checkpoint_2_500{suffix}.pt"
     bound = "" if upper_bound is None else f" up to {upper_bound}"
     if not numbers:
-        none = "none" if suffix else "none; give the run's `--checkpoint-suffix`, too, if it has one"
-        raise UserError(f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has {none}.")
+        none = (
+            "none" if suffix else "none; give the run's `--checkpoint-suffix`, too, if it has one"
+        )
+        raise UserError(
+            f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has {none}."
+        )
     if not 1 <= count <= len(numbers):
-        raise_invalid(option, f"from 1 to the {len(numbers)} such checkpoints of `{folder}`{bound}", count)
+        raise_invalid(
+            option, f"from 1 to the {len(numbers)} such checkpoints of `{folder}`{bound}", count
+        )
     return [folder / numbers[number] for number in sorted(numbers, reverse=True)[:count]]
 
 
@@ -264,10 +307,16 @@ def _summand(value: Tensor) -> Tensor:
     return value.float() if value.dtype in _HALF else value
 
 
-def _check_same(model: dict[str, Tensor], total: dict[str, Tensor], path: Path, first: Path) -> None:
-    kinds, others = ({(k, v.shape, v.is_floating_point()) for k, v in named.items()} for named in (model, total))
+def _check_same(
+    model: dict[str, Tensor], total: dict[str, Tensor], path: Path, first: Path
+) -> None:
+    kinds, others = (
+        {(k, v.shape, v.is_floating_point()) for k, v in named.items()} for named in (model, total)
+    )
     if different := {key for key, *_ in kinds ^ others}:
-        raise UserError(f"`{path}` must hold the parameters of `{first}` for an average; `{min(different)}` differs.")
+        raise UserError(
+            f"`{path}` must hold the parameters of `{first}` for an average; `{min(different)}` differs."
+        )
 
 
 def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
@@ -275,7 +324,9 @@ def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
     rows, others = _rows(state), _rows(other)
     for name in rows:
         if rows[name] and others[name] and rows[name] != others[name]:
-            raise UserError(f"`{path}` must have the {name} of `{first}` in their order for an average, but has not.")
+            raise UserError(
+                f"`{path}` must have the {name} of `{first}` in their order for an average, but has not."
+            )
 
 
 def _rows(state: State) -> dict[str, Any]:

@@ -33,7 +33,12 @@ FOLDER_SUFFIX = ".experts"
 SAVE_ID = re.compile(r"[0-9a-f]{16}")
 
 _ENTRY: Any = mapping(
-    {"name": Required[Text], "first": Required[int], "count": Required[int], "sha256": Required[Name]}
+    {
+        "name": Required[Text],
+        "first": Required[int],
+        "count": Required[int],
+        "sha256": Required[Name],
+    }
 )
 _EXPERTS: Any = mapping({
     "id": Required[str], "num_experts": Required[int], "keys": Required[list[Text]], "files": Required[list[_ENTRY]],
@@ -55,7 +60,9 @@ def expert_folder(path: str | Path) -> Path:
     """Return the folder of the shards of `path` (UserError: it does not end in `.pt`)."""
     path = Path(path)
     if path.suffix != ".pt":
-        raise UserError(f"`{path}` must end in `.pt`: its experts are in a folder of that name with `.experts`.")
+        raise UserError(
+            f"`{path}` must end in `.pt`: its experts are in a folder of that name with `.experts`."
+        )
     return path.with_suffix(FOLDER_SUFFIX)
 
 
@@ -84,10 +91,18 @@ def with_shard_list(shared_part: State, save_id: str, shards: Iterable[ShardEntr
 def check_shard_list(path: str | Path, shared_part: State) -> None:
     """Refuse a shared part with a damaged list of shards, or of a newer format."""
     experts = shared_part["experts"]
-    if isinstance(experts, dict) and isinstance(experts.get("version"), int) and experts["version"] > VERSION:
-        raise UserError(f"`{path}` must be read with a newer version of fairseq_mtmoe, which wrote it.")
+    if (
+        isinstance(experts, dict)
+        and isinstance(experts.get("version"), int)
+        and experts["version"] > VERSION
+    ):
+        raise UserError(
+            f"`{path}` must be read with a newer version of fairseq_mtmoe, which wrote it."
+        )
     if not _is_well_formed(experts):
-        raise UserError(f"`{path}` must name the files of all its experts, but its list of them is damaged.")
+        raise UserError(
+            f"`{path}` must name the files of all its experts, but its list of them is damaged."
+        )
 
 
 def _is_well_formed(experts: Any) -> bool:
@@ -95,7 +110,11 @@ def _is_well_formed(experts: Any) -> bool:
         return False
     position = 0
     for entry in experts["files"]:
-        if entry["first"] != position or entry["count"] <= 0 or entry["name"] != shard_name(position, entry["count"]):
+        if (
+            entry["first"] != position
+            or entry["count"] <= 0
+            or entry["name"] != shard_name(position, entry["count"])
+        ):
             return False
         position += entry["count"]
     return bool(position == experts["num_experts"])
@@ -110,7 +129,9 @@ def count_experts(state: Mapping[str, Any]) -> int:
     """Return a checkpoint's number of experts, whole or in parts; 0 if it is dense."""
     if is_shared_part(state):
         return int(state["experts"]["num_experts"])
-    return next((len(value) for key, value in (state.get("model") or {}).items() if EXPERTS in key), 0)
+    return next(
+        (len(value) for key, value in (state.get("model") or {}).items() if EXPERTS in key), 0
+    )
 
 
 def has_experts(state: Mapping[str, Any]) -> bool:
@@ -129,7 +150,9 @@ def has_rows(content: Content) -> bool:
     return all(fits(content[part]) for part in PARTS if part in content)
 
 
-def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> tuple[State, Content]:
+def split(
+    state: State, placement: ExpertPlacement, parameters: Parameters
+) -> tuple[State, Content]:
     """Split one process's state into a shared part and its shard's content, as views.
 
     The shared part has no list of shards yet.
@@ -142,10 +165,14 @@ def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> t
     content = content_of(state, placement, parameters)
     if not has_rows(content):
         count = placement.count
-        raise UserError(f"Every tensor of experts in the checkpoint must have {count} experts, but one has not.")
+        raise UserError(
+            f"Every tensor of experts in the checkpoint must have {count} experts, but one has not."
+        )
     shared_part: State = {**state, "model": without(state["model"], EXPERTS)}
     shared_part["extra_state"] = dict(state.get("extra_state") or {})
-    shared_part["extra_state"] |= {name: without(part, EXPERTS) for name, part in _averages(state).items()}
+    shared_part["extra_state"] |= {
+        name: without(part, EXPERTS) for name, part in _averages(state).items()
+    }
     shared_part["experts"] = experts = {
         "version": VERSION,
         "num_experts": placement.num_experts,
@@ -156,7 +183,9 @@ def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> t
     if isinstance(saved, Mapping):
         experts["flat_optimizer"] = is_flat(saved, parameters)
         named = OptimizerState.from_saved(saved, parameters)
-        rest = OptimizerState({name: compact(entry) for name, entry in named.items() if EXPERTS not in name})
+        rest = OptimizerState(
+            {name: compact(entry) for name, entry in named.items() if EXPERTS not in name}
+        )
         shared_part["last_optimizer_state"] = rest.to_saved(saved, parameters, flat=False)
     return shared_part, content
 
@@ -174,11 +203,18 @@ def content_of(state: State, placement: ExpertPlacement, parameters: Parameters)
                 f"as adam's does, but that of `{wrong}` has others."
             )
         parts["optimizer"] = named
-    content = {name: {key: v for key, v in part.items() if EXPERTS in key} for name, part in parts.items()}
+    content = {
+        name: {key: v for key, v in part.items() if EXPERTS in key} for name, part in parts.items()
+    }
     return {"first": placement.first, "count": placement.count, **content}
 
 
-def join(shared_part: State, content: Content, parameters: Parameters | None = None, flat: bool | None = None) -> State:
+def join(
+    shared_part: State,
+    content: Content,
+    parameters: Parameters | None = None,
+    flat: bool | None = None,
+) -> State:
     """Return the state of a shared part and some or all experts, as of one process.
 
     parameters, flat: of the current optimizer (see `load_local`); by default as they were saved.
@@ -193,8 +229,14 @@ def join(shared_part: State, content: Content, parameters: Parameters | None = N
     saved = shared_part.get("last_optimizer_state")
     if isinstance(saved, Mapping) and "optimizer" in content:
         names = [name for _, name in sorted(experts["optimizer_names"].items())]
-        named = OptimizerState({names[index]: entry for index, entry in saved["state"].items()} | content["optimizer"])
-        parameters = [(name, _shape(named.get(name, {}))) for name in names] if parameters is None else parameters
+        named = OptimizerState(
+            {names[index]: entry for index, entry in saved["state"].items()} | content["optimizer"]
+        )
+        parameters = (
+            [(name, _shape(named.get(name, {}))) for name in names]
+            if parameters is None
+            else parameters
+        )
         flat = experts.get("flat_optimizer", False) if flat is None else flat
         state["last_optimizer_state"] = named.to_saved(saved, parameters, flat)
     return state
@@ -205,7 +247,11 @@ def narrow(content: Content, first: int, count: int, parts: Iterable[str] = PART
     start = first - content["first"]
     assert start >= 0 and start + count <= content["count"]
     found = {part: content[part] for part in parts if part in content}
-    return {"first": first, "count": count, **map_experts(found, lambda v: v[start : start + count])}
+    return {
+        "first": first,
+        "count": count,
+        **map_experts(found, lambda v: v[start : start + count]),
+    }
 
 
 def map_experts(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -227,7 +273,9 @@ def _averages(state: State) -> dict[str, Any]:
     return {name: extra[name] for name in AVERAGES if extra.get(name) is not None}
 
 
-def _merged(rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]) -> dict[str, Tensor]:
+def _merged(
+    rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]
+) -> dict[str, Tensor]:
     """Return both in one, in the order of `keys`, which averaging relies on."""
     merged = copy.copy(rest)
     for key in keys:
@@ -240,4 +288,7 @@ def _merged(rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]
 
 def _shape(entry: Mapping[str, Any]) -> torch.Size:
     """Return the shape of an entry's parameter; () if the entry is empty."""
-    return next((value.shape for value in entry.values() if torch.is_tensor(value) and value.dim()), torch.Size())
+    return next(
+        (value.shape for value in entry.values() if torch.is_tensor(value) and value.dim()),
+        torch.Size(),
+    )

@@ -21,20 +21,38 @@ from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
 
 # Options that fairseq evaluates when it builds a file's model or task; `encoder_` may precede the name.
-_EVALUATED = ("xformers_att_config", "adaptive_softmax_cutoff", "left_pad_source", "left_pad_target")
+_EVALUATED = (
+    "xformers_att_config",
+    "adaptive_softmax_cutoff",
+    "left_pad_source",
+    "left_pad_target",
+)
 # fairseq looks for a file with the name in one of these options.
-_REGISTRIES = ("scoring", "tokenizer", "bpe", "optimizer", "lr_scheduler", "criterion", "simul_type")
+_REGISTRIES = (
+    "scoring",
+    "tokenizer",
+    "bpe",
+    "optimizer",
+    "lr_scheduler",
+    "criterion",
+    "simul_type",
+)
 _NAME = re.compile(r"[\w-]*")
 
 Count = Annotated[int, between(0, 10**15)]
 Epoch = Annotated[int, between(0, 10**6)]
 Some = Annotated[int, between(1, 10**9)]
-Scalar = Annotated[Tensor, Rule("a number", lambda value: value.numel() == 1 and not value.is_complex())]
+Scalar = Annotated[
+    Tensor, Rule("a number", lambda value: value.numel() == 1 and not value.is_complex())
+]
 Number = float | Scalar
 Amount = Annotated[Number, Rule("a finite number from 0", lambda value: 0 <= value < 1e308)]
 Share = Annotated[float, Rule("a number from 0 to below 1", lambda value: 0 <= value < 1)]
 Pair = Annotated[Name, Rule("a pair of languages", lambda value: "-" in value)]
-Bytes = Annotated[Tensor, Rule("a row of bytes", lambda value: value.dim() == 1 and str(value.dtype) == "torch.uint8")]
+Bytes = Annotated[
+    Tensor,
+    Rule("a row of bytes", lambda value: value.dim() == 1 and str(value.dtype) == "torch.uint8"),
+]
 Tensors = dict[str, Tensor]
 
 
@@ -60,7 +78,11 @@ Limits: Any = mapping({  # of batches
     "required_batch_size_multiple": Required[Some],
 })  # fmt: skip
 Earlier: Any = mapping(
-    {"batches_in_epoch": Required[Count], "group_size": Required[Some], "batch_limits": Required[Limits]}
+    {
+        "batches_in_epoch": Required[Count],
+        "group_size": Required[Some],
+        "batch_limits": Required[Limits],
+    }
 )
 # Position in the training data, fairseq's and ours; `multitask/sampling/saved_plans.py` reads `sampling`.
 Position: Any = mapping({
@@ -83,7 +105,9 @@ History: Any = mapping({
     "criterion_name": Text, "optimizer_name": Text, "lr_scheduler_state": Schedule | None, "num_updates": Count
 })  # fmt: skip
 Histories = Annotated[list[History], Rule("a list that is not empty", lambda value: len(value) > 0)]
-Entry: Any = mapping({"step": Amount, "exp_avg": Tensor, "exp_avg_sq": Tensor})  # the loader checks shapes
+Entry: Any = mapping(
+    {"step": Amount, "exp_avg": Tensor, "exp_avg_sq": Tensor}
+)  # the loader checks shapes
 Group: Any = mapping({
     "params": Required[list[Count]], "lr": Number | None,
     "betas": Annotated[tuple[Share, Share], OR_LIST], "weight_decay": Number,
@@ -91,7 +115,9 @@ Group: Any = mapping({
     "eps": Amount | Annotated[tuple[Amount | None, Amount | None], OR_LIST],
     "amsgrad": bool,
 })  # fmt: skip
-Optimizer: Any = mapping({"state": Required[dict[Any, Entry]], "param_groups": Required[list[Group]]})
+Optimizer: Any = mapping(
+    {"state": Required[dict[Any, Entry]], "param_groups": Required[list[Group]]}
+)
 End = Annotated[tuple[Annotated[int, between(5, 10**9)], Some], OR_LIST]  # rows and bytes
 VocabularySide: Any = mapping({"symbols": Required[list[Name]], "model": Required[Bytes]})
 Ids = list[Count]
@@ -127,7 +153,10 @@ Checkpoint: Any = mapping({  # an expert shard has its experts' rows of the tens
     "ema_fp32_params": Tensors, "optimizer": dict[str, Entry],
 })  # fmt: skip
 CompositeCheckpoint: Any = mapping(
-    {**get_type_hints(Checkpoint, include_extras=True), "last_optimizer_state": dict[Name, Optimizer | Number]}
+    {
+        **get_type_hints(Checkpoint, include_extras=True),
+        "last_optimizer_state": dict[Name, Optimizer | Number],
+    }
 )
 
 
@@ -182,7 +211,9 @@ def leaves(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator
         seen.add(id(value))
         if isinstance(value, dict):
             yield from (("", key) for key in value)
-        for key, inner in value.items() if isinstance(value, dict) else ((name, inner) for inner in value):
+        for key, inner in (
+            value.items() if isinstance(value, dict) else ((name, inner) for inner in value)
+        ):
             yield from leaves(inner, str(key), seen)
 
 
@@ -194,11 +225,14 @@ def _check_options(path: str | Path, state: dict[str, Any]) -> None:
         for kind, is_wrong in {
             "name": name in _REGISTRIES and not _NAME.fullmatch(value),
             "plain value": "${" in value,
-            "literal, since fairseq executes it": name.endswith(_EVALUATED) and not _is_literal(value),
+            "literal, since fairseq executes it": name.endswith(_EVALUATED)
+            and not _is_literal(value),
         }.items():
             if is_wrong:
                 rule = f"its `{name}` must be a {kind}, but is {value[:80]!r}"
-                raise UserError(f"`{path}` must have options that run no code: {rule}; it was not loaded.")
+                raise UserError(
+                    f"`{path}` must have options that run no code: {rule}; it was not loaded."
+                )
 
 
 def _is_literal(text: str) -> bool:

@@ -21,7 +21,11 @@ def begin(trainer: Any) -> None:
     """Set up a new average: the values that it copies, and the weights of `--ema-seed-model`."""
     average, options = trainer.ema, trainer.cfg.ema
     # The average of equal numbers can differ from them in the last bit.
-    integers = {name for name, buffer in trainer.get_model().named_buffers() if not buffer.is_floating_point()}
+    integers = {
+        name
+        for name, buffer in trainer.get_model().named_buffers()
+        if not buffer.is_floating_point()
+    }
     average.skip_keys = integers | constants_of(trainer.get_model())
     if options.ema_seed_model is None:
         return
@@ -42,8 +46,12 @@ def restore(trainer: Any, extra_state: Mapping[str, Any]) -> None:
     if not options.store_ema:
         return
     experts = {name for name, _ in model.named_parameters() if EXPERTS in name}
-    if average is None or not (constants_of(model) | experts <= average.keys() and are_finite(average.values())):
-        logger.warning("the checkpoint has no finite moving average of this model: the average begins with its weights")
+    if average is None or not (
+        constants_of(model) | experts <= average.keys() and are_finite(average.values())
+    ):
+        logger.warning(
+            "the checkpoint has no finite moving average of this model: the average begins with its weights"
+        )
         trainer._build_ema()
         return
     trainer.ema.restore(average)

@@ -49,7 +49,9 @@ def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str
     options: the checkpoint's configuration. Checkpoints of 0.2.0 have their measure only there.
     """
     before, now = extra_state.get(BEST_MEASURE) or _measure_in(options), _measure(trainer)
-    changed = [name for name in now if name in before and _compared(name, before) != _compared(name, now)]
+    changed = [
+        name for name in now if name in before and _compared(name, before) != _compared(name, now)
+    ]
     if not changed:
         stopping.early_stopping().update(extra_state.get(PATIENCE) or {})
         return extra_state

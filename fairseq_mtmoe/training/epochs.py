@@ -17,7 +17,11 @@ logger = logging.getLogger(__name__)
 Limits = Mapping[str, int | None]  # of a batch: the options `LIMITS`
 
 LIMITS = ("max_tokens", "batch_size", "required_batch_size_multiple")
-_SEEN = ("batches_in_epoch", "group_size", "batch_limits")  # a position's fields that say which sentences were seen
+_SEEN = (
+    "batches_in_epoch",
+    "group_size",
+    "batch_limits",
+)  # a position's fields that say which sentences were seen
 
 
 class SharedEpochIterator(iterators.EpochBatchIterator):
@@ -55,9 +59,13 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         self.update_freq = update_freq
         self._only_complete = only_complete  # whether incomplete updates are left out
         self._draws = hasattr(self.dataset, "saved_draws")
-        self._redraws = True  # a resumed run of fairseq's tasks keeps the batches drawn before the epoch is set
+        self._redraws = (
+            True  # a resumed run of fairseq's tasks keeps the batches drawn before the epoch is set
+        )
         self.limits: Limits | None = None  # by which batches are made, if known
-        self.batches_by: Callable[[Limits], Sequence[Any]] | None = None  # returns the epoch's batches by other limits
+        self.batches_by: Callable[[Limits], Sequence[Any]] | None = (
+            None  # returns the epoch's batches by other limits
+        )
         self._earlier: list[Mapping[str, Any]] = []
         self._begin_after(0, self.num_shards)
 
@@ -78,7 +86,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     @property
     def iterations_in_epoch(self) -> int:
         """Return this process's number of batches seen in the epoch, as if their split had never changed."""
-        return int(self._batches_before // self.num_shards + super().iterations_in_epoch - self._first)
+        return int(
+            self._batches_before // self.num_shards + super().iterations_in_epoch - self._first
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, for checkpoints."""
@@ -87,7 +97,11 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         is_over = self.end_of_epoch()
         state["batches_in_epoch"] = 0 if is_over else seen
         state["earlier"] = [] if is_over else self._earlier
-        state["group_size"], state["seed"], state["batch_limits"] = self._group, self.seed, self.limits
+        state["group_size"], state["seed"], state["batch_limits"] = (
+            self._group,
+            self.seed,
+            self.limits,
+        )
         state["sampling"] = self.dataset.saved_draws(state["epoch"]) if self._draws else None
         return state
 
@@ -116,12 +130,16 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         is_ordered_by_seed = not self._redraws  # the batches of fairseq's tasks
         if is_ordered_by_seed and self.seed != before and self.batches_by and self.limits:
             self._frozen_batches = tuple(self.batches_by(self.limits))
-        self._begin_after(seen, state_dict.get("group_size", self.num_shards) if seen else self.num_shards)
+        self._begin_after(
+            seen, state_dict.get("group_size", self.num_shards) if seen else self.num_shards
+        )
         rest = self._get_iterator_for_epoch(self.epoch, state_dict.get("shuffle", True))
         if self._has_update(rest):
             self._next_epoch_itr = rest
         else:
-            logger.warning(f"the rest of epoch {self.epoch} has no batches for an update, and is skipped")
+            logger.warning(
+                f"the rest of epoch {self.epoch} has no batches for an update, and is skipped"
+            )
             self._go_to(self.epoch + 1)
 
     def _go_to(self, epoch: int) -> None:
@@ -138,8 +156,12 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         if before is None or self.limits is None or before == self.limits:
             return False
         changed = [name for name in LIMITS if before[name] != self.limits[name]]
-        changes = ", ".join(f"{flag(name)} was {before[name]} and is {self.limits[name]}" for name in changed)
-        logger.warning(f"{changes}: new batches are made of the sentences of epoch {self.epoch} that were not seen")
+        changes = ", ".join(
+            f"{flag(name)} was {before[name]} and is {self.limits[name]}" for name in changed
+        )
+        logger.warning(
+            f"{changes}: new batches are made of the sentences of epoch {self.epoch} that were not seen"
+        )
         return True
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> iterators.CountingIterator:
@@ -188,7 +210,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         remaining = iter(batches)
         return [list(itertools.islice(remaining, count)) for count in counts]
 
-    def _in_order(self, parts: Sequence[list[Any]], epoch: int, shuffle: bool, group: int) -> list[Any]:
+    def _in_order(
+        self, parts: Sequence[list[Any]], epoch: int, shuffle: bool, group: int
+    ) -> list[Any]:
         """Return the batches shuffled as by fairseq: in groups, each part separately; incomplete groups go."""
         if not shuffle:
             return list(itertools.chain.from_iterable(parts))
@@ -196,7 +220,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         batches: list[Any] = []
         with data_utils.numpy_seed(self.seed + epoch):
             for part in parts:
-                groups = [part[start : start + size] for start in range(0, len(part) - size + 1, size)]
+                groups = [
+                    part[start : start + size] for start in range(0, len(part) - size + 1, size)
+                ]
                 np.random.shuffle(groups)
                 batches += itertools.chain.from_iterable(groups)
         return batches
@@ -219,5 +245,8 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
             return parts
         indices = [np.concatenate(part).astype(np.int64) for part in parts]
         unseen = [part[~np.isin(part, seen)] for part in indices]
-        made = [self.dataset.batch_by_size(part, *map(limits.get, LIMITS)) if len(part) else [] for part in unseen]
+        made = [
+            self.dataset.batch_by_size(part, *map(limits.get, LIMITS)) if len(part) else []
+            for part in unseen
+        ]
         return list(map(list, made))

@@ -84,9 +84,19 @@ def between_hosts(make: bool = True) -> Any:
 def lost_process(error: BaseException) -> UserError | None:
     """Return the sentence of a lost process if a library's message means one, else None."""
     for link in chain_of(error):
-        if isinstance(link, RuntimeError) and (isinstance(link, dist.DistNetworkError) or _LOST.search(str(link))):
-            within = "in time" if _seconds is None else f"within {_seconds:g} seconds (`--distributed-timeout`)"
-            who = f"Process {dist.get_rank()} of {dist.get_world_size()}" if dist.is_initialized() else "This process"
+        if isinstance(link, RuntimeError) and (
+            isinstance(link, dist.DistNetworkError) or _LOST.search(str(link))
+        ):
+            within = (
+                "in time"
+                if _seconds is None
+                else f"within {_seconds:g} seconds (`--distributed-timeout`)"
+            )
+            who = (
+                f"Process {dist.get_rank()} of {dist.get_world_size()}"
+                if dist.is_initialized()
+                else "This process"
+            )
             return UserError(
                 f"{who} lost another process, which failed, was killed or did not answer {within}; see the first "
                 f"message of the other processes, and continue from checkpoint_last.pt. ({first_line(link)})"
@@ -113,7 +123,9 @@ def showing_sentences(previous: Hook) -> Hook:
             print(f"error: {sentence}", file=sys.stderr, flush=True)
             _tell_torchrun(str(sentence))
         if several_processes():
-            atexit.register(_leave)  # exit only after torch's hook around this one has printed its report
+            atexit.register(
+                _leave
+            )  # exit only after torch's hook around this one has printed its report
 
     # Without this, hydra prints exceptions itself, with a stack trace.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")

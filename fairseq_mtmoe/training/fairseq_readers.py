@@ -19,7 +19,9 @@ from fairseq_mtmoe.core.files import decoded_line, read_text, regular_file
 PIECE = "\u2581"  # begins SentencePiece's first piece of each word
 
 
-def with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dictionary, Any], None]:
+def with_sentences(
+    original: Callable[[Dictionary, Any], None],
+) -> Callable[[Dictionary, Any], None]:
     """Wrap `Dictionary.add_from_file` so that its errors name the line."""
 
     @functools.wraps(original)
@@ -27,7 +29,9 @@ def with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dic
         if not isinstance(file, str):
             return original(dictionary, file)
         path = PathManager.get_local_path(file)
-        text = io.StringIO(read_text(path, "a dictionary"), newline=None)  # universal newlines, as `open` has
+        text = io.StringIO(
+            read_text(path, "a dictionary"), newline=None
+        )  # universal newlines, as `open` has
         before = len(dictionary)
         try:
             original(dictionary, text)
@@ -36,7 +40,9 @@ def with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dic
             line = text.getvalue().split("\n")[number - 1]
             raise_invalid(f"line {number} of {path}", "a new symbol, a space and a count", line)
         if len(dictionary) == before:
-            raise UserError(f"`{path}` must be a dictionary with a symbol and its count on each line, but is empty.")
+            raise UserError(
+                f"`{path}` must be a dictionary with a symbol and its count on each line, but is empty."
+            )
 
     return add_from_file
 
@@ -55,7 +61,9 @@ def checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, A
         try:
             original(encoder, cfg)
         except (RuntimeError, OSError) as error:
-            raise UserError(f"`{path}` must be a SentencePiece model, but is damaged or another file.") from error
+            raise UserError(
+                f"`{path}` must be a SentencePiece model, but is damaged or another file."
+            ) from error
 
     return __init__
 
@@ -99,4 +107,6 @@ def _decoded(input: str) -> Iterator[str]:
             for number, line in enumerate(lines, start=1):
                 yield (line if isinstance(line, str) else decoded_line(line, number, name)).strip()
     except OSError as error:
-        raise UserError(f"`--input` must be text to translate, but {name} cannot be read: {error.strerror}.") from error
+        raise UserError(
+            f"`--input` must be text to translate, but {name} cannot be read: {error.strerror}."
+        ) from error

@@ -24,7 +24,9 @@ HALF = (torch.float16, torch.bfloat16)
 PORTION = 2**24  # number of half-precision values that are copied to float32 at a time
 
 Operands = tuple[Tensor, Tensor, Tensor, Tensor]  # parameter, gradient, first and second moment
-Together = tuple[torch.device, torch.dtype, int]  # common to one call of the kernel; the int counts updates
+Together = tuple[
+    torch.device, torch.dtype, int
+]  # common to one call of the kernel; the int counts updates
 
 
 @dataclass
@@ -84,7 +86,9 @@ class FusedAdam(Adam):
                 if parameter.grad is None:
                     continue
                 operands = self._operands(parameter)
-                together[parameter.device, parameter.dtype, self.state[parameter]["step"]].append(operands)
+                together[parameter.device, parameter.dtype, self.state[parameter]["step"]].append(
+                    operands
+                )
                 if operands[0].data_ptr() != parameter.data_ptr():
                     copies.append((parameter, operands[0]))
             for (device, dtype, step), each in together.items():
@@ -108,13 +112,23 @@ class FusedAdam(Adam):
             state[moment] = state[moment].to(value.device, dtype).contiguous()
         state["step"] += 1
         assert parameter.grad is not None
-        return value, parameter.grad.to(value.dtype).contiguous(), state["exp_avg"], state["exp_avg_sq"]
+        return (
+            value,
+            parameter.grad.to(value.dtype).contiguous(),
+            state["exp_avg"],
+            state["exp_avg_sq"],
+        )
 
 
-def _update_in_portions(group: dict[str, Any], device: torch.device, step: int, operands: list[Operands]) -> None:
+def _update_in_portions(
+    group: dict[str, Any], device: torch.device, step: int, operands: list[Operands]
+) -> None:
     """Update half-precision parameters through float32 copies of a portion at a time."""
     for portion in _portions(operands):
-        copies = [(value.float(), gradient.float(), average, square) for value, gradient, average, square in portion]
+        copies = [
+            (value.float(), gradient.float(), average, square)
+            for value, gradient, average, square in portion
+        ]
         _update(group, device, step, copies)
         for (value, *_), (updated, *_) in zip(portion, copies, strict=True):
             value.copy_(updated)
@@ -135,7 +149,9 @@ def _portions(operands: list[Operands]) -> Iterator[list[Operands]]:
     yield portion
 
 
-def _update(group: dict[str, Any], device: torch.device, step: int, operands: list[Operands]) -> None:
+def _update(
+    group: dict[str, Any], device: torch.device, step: int, operands: list[Operands]
+) -> None:
     values, gradients, averages, squares = (list(column) for column in zip(*operands, strict=True))
     beta1, beta2 = group["betas"]
     # fairseq adds epsilon to the root of the second moment before the bias correction, torch after it.

@@ -56,7 +56,10 @@ def _read_index(prefix: str, impl: str | None) -> _Index | None:
         return None
     if os.path.lexists(prefix) and not os.path.lexists(f"{prefix}.idx"):
         raise_invalid("--dataset-impl", f"raw, the format of {prefix}", impl)
-    path, data = regular_file(f"{prefix}.idx", "an index"), regular_file(f"{prefix}.bin", "binarized data")
+    path, data = (
+        regular_file(f"{prefix}.idx", "an index"),
+        regular_file(f"{prefix}.bin", "binarized data"),
+    )
     content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
     found = next((magic for magic in _FORMATS if content[: len(magic)].tobytes() == magic), None)
     if found is None:
@@ -73,7 +76,9 @@ def _read_index(prefix: str, impl: str | None) -> _Index | None:
     if len(content) < index.size:
         raise _damaged(path)
     if index.sentences == 0:
-        raise UserError(f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again.")
+        raise UserError(
+            f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again."
+        )
     if data.stat().st_size != index.tokens * np.dtype(index.type).itemsize:
         raise _damaged(data)
     return index
@@ -106,4 +111,6 @@ _FORMATS: Mapping[bytes, tuple[tuple[str, ...], Callable[[np.ndarray], _Index] |
 
 
 def _damaged(path: object) -> UserError:
-    return UserError(f"`{path}` must be a whole file, but is truncated or damaged; preprocess or copy it again.")
+    return UserError(
+        f"`{path}` must be a whole file, but is truncated or damaged; preprocess or copy it again."
+    )

@@ -42,7 +42,11 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         with stopping.as_command(main), screen.of_command(cfg, main):
             if not cfg.common.tpu:
                 _prepare(cfg, main)
-            runs = functools.partial(stopping.main_of_spawned, main) if stopping.is_training(main) else main
+            runs = (
+                functools.partial(stopping.main_of_spawned, main)
+                if stopping.is_training(main)
+                else main
+            )
             return original(cfg, runs, **kwargs)
 
     return call_main
@@ -77,7 +81,9 @@ def take_launcher(options: Any, num_gpus: int) -> None:
 
     Raises `UserError` if more processes are wanted than fairseq starts.
     """
-    is_launched = all(name in os.environ for name in _LAUNCHED) and int(os.environ["WORLD_SIZE"]) > 1
+    is_launched = (
+        all(name in os.environ for name in _LAUNCHED) and int(os.environ["WORLD_SIZE"]) > 1
+    )
     has_address = options.distributed_init_method is not None
     by_slurm = any(name in os.environ for name in _SLURM) and options.distributed_port > 0
     if has_address:
@@ -99,7 +105,9 @@ def take_launcher(options: Any, num_gpus: int) -> None:
             raise_invalid("--distributed-world-size", rule, options.distributed_world_size)
         options.distributed_world_size = 1
     elif options.distributed_world_size > num_gpus:
-        rule = f"at most {num_gpus}, the number of this machine's GPUs; torchrun starts more processes"
+        rule = (
+            f"at most {num_gpus}, the number of this machine's GPUs; torchrun starts more processes"
+        )
         raise_invalid("--distributed-world-size", rule, options.distributed_world_size)
 
 
@@ -111,7 +119,11 @@ def join(cfg: Any) -> None:
     num_gpus = 0 if cfg.common.cpu else torch.cuda.device_count()
     if num_gpus:
         torch.cuda.set_device(options.device_id)
-    rank, world_size, method = options.distributed_rank, options.distributed_world_size, options.distributed_init_method
+    rank, world_size, method = (
+        options.distributed_rank,
+        options.distributed_world_size,
+        options.distributed_init_method,
+    )
     has_gpu_each = 0 < int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= num_gpus
     if options.distributed_backend == "nccl" and not has_gpu_each:
         options.distributed_backend = "gloo"

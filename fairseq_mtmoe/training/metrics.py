@@ -47,7 +47,10 @@ def summed(values: Sequence[Any], device: torch.device, group: Any) -> list[Tens
     numbers = [float(value) for value in values if not torch.is_tensor(value)]
     on_host = torch.tensor(numbers, dtype=torch.double, pin_memory=device.type == "cuda")
     moved = iter(on_host.to(device, non_blocking=True))
-    parts = [value.to(device, torch.double) if torch.is_tensor(value) else next(moved) for value in values]
+    parts = [
+        value.to(device, torch.double) if torch.is_tensor(value) else next(moved)
+        for value in values
+    ]
     together = torch.cat([part.reshape(-1) for part in parts])
     distributed_utils.all_reduce(together, group=group)
     sums = together.split([part.numel() for part in parts])
@@ -93,7 +96,9 @@ class ExpertCommLog:
         if not layers:
             return
         found = {path: (layer.comm.seconds, layer.comm.num_bytes) for path, layer in layers.items()}
-        wall = time.perf_counter() - begin  # after reading the records: only then is a GPU's all-to-all over
+        wall = (
+            time.perf_counter() - begin
+        )  # after reading the records: only then is a GPU's all-to-all over
         seconds, num_bytes = (sum(numbers) for numbers in zip(*found.values(), strict=True))
         metrics.log_scalar("expert_comm_ms", seconds * 1000, priority=820, round=1)
         metrics.log_scalar("expert_comm_mb", num_bytes / 1e6, priority=821, round=3)
@@ -107,14 +112,20 @@ class ExpertCommLog:
     def _layers(self) -> dict[str, MoELayer]:
         """Return the sharded expert layers; turn the log off if there will be none."""
         layers = {path: slot.moe for path, slot in self._slots.items() if slot.moe is not None}
-        sharded = {path: layer for path, layer in layers.items() if layer.experts.placement.is_sharded}
+        sharded = {
+            path: layer for path, layer in layers.items() if layer.experts.placement.is_sharded
+        }
         if not sharded and len(layers) == len(self._slots):
-            logger.info("`--log-expert-comm` logs nothing: no expert layer exchanges tokens with another process")
+            logger.info(
+                "`--log-expert-comm` logs nothing: no expert layer exchanges tokens with another process"
+            )
             self.enabled = False
         return sharded
 
     def report(self, task: Any, update: int) -> None:
         """Pass the sums by layer since the last report to a task with a run log."""
         if self._updates:
-            training_task(task).expert_comm(update=update, updates=self._updates, layers=self._totals)
+            training_task(task).expert_comm(
+                update=update, updates=self._updates, layers=self._totals
+            )
         self._updates, self._totals = 0, {}

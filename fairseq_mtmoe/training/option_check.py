@@ -86,14 +86,18 @@ def _options_class(group: str, chosen: str | None) -> Any:
 def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
     """Return the defaults of a group's options by name; empty if unknown."""
     return {
-        field.name: field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        field.name: field.default_factory()
+        if field.default_factory is not dataclasses.MISSING
+        else field.default
         for field in dataclasses.fields(_options_class(group, chosen))
     }
 
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it: a number, a list of plain values, or a string."""
-    if isinstance(value, list) and all(isinstance(element, bool | int | float | str) for element in value):
+    if isinstance(value, list) and all(
+        isinstance(element, bool | int | float | str) for element in value
+    ):
         return value
     return value if isinstance(value, bool | int | float) else str(value)
 
@@ -114,7 +118,9 @@ def with_option(options: Any, name: str, value: Any) -> Iterator[None]:
 
 def will_exchange(model: nn.Module, world_size: int) -> bool:
     """Return whether experts are or will be sharded over several ranks."""
-    return any(math.gcd(slot.plan.num_experts, world_size) > 1 for slot in expert_slots(model).values())
+    return any(
+        math.gcd(slot.plan.num_experts, world_size) > 1 for slot in expert_slots(model).values()
+    )
 
 
 def is_flat(common: Any) -> bool:
@@ -128,7 +134,9 @@ def check_options(cfg: Any, model: nn.Module) -> None:
     for group in ("model", "task", "criterion"):
         check_rules(cfg[group], _options_class(group, getattr(cfg[group], "_name", None)))
     for group in (name for name in cfg if name not in _NOT_OF_TRAINING):
-        for name, value in _options_of(cfg[group]):  # `float` reads "nan" and "inf", and no later check sees NaN
+        for name, value in _options_of(
+            cfg[group]
+        ):  # `float` reads "nan" and "inf", and no later check sees NaN
             numbers = value if isinstance(value, list) else [value]
             if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
                 raise_invalid(flag(name), "a finite number", value)
@@ -146,7 +154,9 @@ def refuse_what_needs_cuda(cfg: Any) -> None:
         )
     distributed = cfg.distributed_training
     if distributed.ddp_backend == "slowmo" and distributed.distributed_world_size > 1:
-        raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} on a machine without CUDA", "slowmo")
+        raise_invalid(
+            "--ddp-backend", f"one of {', '.join(BACKENDS)} on a machine without CUDA", "slowmo"
+        )
 
 
 def refuse_full_sharding(cfg: Any) -> None:
@@ -162,34 +172,61 @@ def refuse_full_sharding(cfg: Any) -> None:
     num_experts = getattr(model, "num_experts", 1)
     frozen = str(getattr(model, "freeze_layers", "0"))
     reasons = (
-        ("with experts in several processes", math.gcd(num_experts, distributed.distributed_world_size) > 1),
-        ("with `--sampling-method uncertainty`", getattr(cfg.task, "sampling_method", None) == "uncertainty"),
+        (
+            "with experts in several processes",
+            math.gcd(num_experts, distributed.distributed_world_size) > 1,
+        ),
+        (
+            "with `--sampling-method uncertainty`",
+            getattr(cfg.task, "sampling_method", None) == "uncertainty",
+        ),
         (f"with `--freeze-layers {frozen}`", frozen != "0"),
         ("with `--pemt-stage`, which freezes most parameters", hasattr(model, "pemt_stage")),
-        ("with `--gate-lr-factor`, which must find the gates", getattr(model, "gate_lr_factor", None) not in (None, 1)),
+        (
+            "with `--gate-lr-factor`, which must find the gates",
+            getattr(model, "gate_lr_factor", None) not in (None, 1),
+        ),
         ("on a machine without CUDA", not torch.cuda.is_available()),
     )
     where = next((where for where, is_so in reasons if is_so), None)
     if where is not None:
-        raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
+        raise_invalid(
+            "--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend
+        )
 
 
 def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
     """Raise a `UserError` for options that do not work with experts or `--dense-updates`."""
-    if cfg.common.model_parallel_size > 1:  # fairseq's model-parallel trainer reads checkpoints differently
-        raise_invalid("--model-parallel-size", "1 with `--user-dir fairseq_mtmoe`", cfg.common.model_parallel_size)
+    if (
+        cfg.common.model_parallel_size > 1
+    ):  # fairseq's model-parallel trainer reads checkpoints differently
+        raise_invalid(
+            "--model-parallel-size",
+            "1 with `--user-dir fairseq_mtmoe`",
+            cfg.common.model_parallel_size,
+        )
     options = cfg.checkpoint
     if options.keep_best_checkpoints > 0 and "_" in options.checkpoint_suffix:
         rule = "without `_` with `--keep-best-checkpoints`, since fairseq reads a score after it"
         raise_invalid("--checkpoint-suffix", rule, options.checkpoint_suffix)
     distributed = cfg.distributed_training
-    if distributed.zero_sharding == "os" and is_flat(cfg.common):  # one vector cannot be sharded by parameter
-        raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")
+    if distributed.zero_sharding == "os" and is_flat(
+        cfg.common
+    ):  # one vector cannot be sharded by parameter
+        raise UserError(
+            "`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`."
+        )
     if training_model(unwrapped(model)).dense_updates:
         if distributed.zero_sharding != "none":
-            raise_invalid("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
+            raise_invalid(
+                "--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding
+            )
         if distributed.ddp_backend == "fully_sharded":
-            raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} with `--dense-updates`", "fully_sharded")
+            raise_invalid(
+                "--ddp-backend",
+                f"one of {', '.join(BACKENDS)} with `--dense-updates`",
+                "fully_sharded",
+            )
     if will_exchange(model, distributed.distributed_world_size):
         _refuse_with_exchange(cfg)
 
@@ -199,7 +236,9 @@ def _refuse_with_exchange(cfg: Any) -> None:
     if distributed.zero_sharding != "none":
         raise_invalid("--zero-sharding", f"none {where}", distributed.zero_sharding)
     if distributed.ddp_backend not in BACKENDS:
-        raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
+        raise_invalid(
+            "--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend
+        )
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if value := getattr(cfg.model, name, 0.0):
             raise_invalid(flag(name), f"0 {where}, which would wait for each other's layers", value)
@@ -209,7 +248,11 @@ def _refuse_with_exchange(cfg: Any) -> None:
         ("use_bmuf", cfg.optimization.use_bmuf, ", which make each update together"),
         ("tpu", cfg.common.tpu, ""),
         ("pipeline_model_parallel", distributed.pipeline_model_parallel, ""),
-        ("eval_bleu", scores, ", which would wait for each other's sentences; `mtmoe evaluate` scores the checkpoints"),
+        (
+            "eval_bleu",
+            scores,
+            ", which would wait for each other's sentences; `mtmoe evaluate` scores the checkpoints",
+        ),
         ("amp", cfg.common.amp, ", whose loss scales would differ; use `--fp16` or `--bf16`"),
     ):
         if is_on:

@@ -86,15 +86,26 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
     fairseq would broadcast rank 0's state as a pickle with classes of its options, which safe loading refuses. A run
     that `goes_on` with its moments must have the checkpoint's tasks, backbone, criterion and optimizer (UserError).
     """
-    context: dict[str, Any] = {"loaded": [], "receive": functools.partial(_receive, trainer, goes_on)}
+    context: dict[str, Any] = {
+        "loaded": [],
+        "receive": functools.partial(_receive, trainer, goes_on),
+    }
     several = trainer.data_parallel_world_size > 1
     if several and expert_slots(trainer.get_model()):
         context["read"] = functools.partial(_read_share, trainer)
     options = trainer.cfg.checkpoint
-    on_all = with_option(options, "load_checkpoint_on_all_dp_ranks", several or options.load_checkpoint_on_all_dp_ranks)
+    on_all = with_option(
+        options,
+        "load_checkpoint_on_all_dp_ranks",
+        several or options.load_checkpoint_on_all_dp_ranks,
+    )
     try:
         model = trainer.get_model()
-        with loading.within(**context) as loads, on_all, mismatch.explained(model, trainer.cfg.model, loads.loaded):
+        with (
+            loading.within(**context) as loads,
+            on_all,
+            mismatch.explained(model, trainer.cfg.model, loads.loaded),
+        ):
             yield loads
         if goes_on and loads.loaded:
             _expect_same_steps(trainer, path, loads.loaded[-1][1])
@@ -110,7 +121,9 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
             "instead; `--reset-lr-scheduler` begins the schedule anew."
         ) from error
     except ValueError as error:
-        if "loaded state dict" not in str(error):  # torch's error for a parameter group of another size
+        if "loaded state dict" not in str(
+            error
+        ):  # torch's error for a parameter group of another size
             raise
         raise UserError(
             f"`{path}` must have the optimizer's moments of the trained parameters, but has those of more or fewer; "
@@ -142,7 +155,10 @@ def _expect_same_steps(trainer: Any, path: str, state: Mapping[str, Any]) -> Non
     """
     if state.get("last_optimizer_state") is None:
         return
-    last, chosen = state["optimizer_history"][-1], plain((state.get("cfg") or {}).get("optimizer")).get("_name")
+    last, chosen = (
+        state["optimizer_history"][-1],
+        plain((state.get("cfg") or {}).get("optimizer")).get("_name"),
+    )
     inner = getattr(OPTIMIZER_REGISTRY.get(chosen), "__name__", None)
     for option, saved, own, registry in (
         ("--criterion", last.get("criterion_name"), trainer.get_criterion(), CRITERION_REGISTRY),
@@ -173,10 +189,14 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
         if placement is None or not (placement.is_sharded or is_shared_part(file.peek() or {})):
             return assemble.read_shared_part(file)
         try:
-            return assemble.load_local(file, placement, trained_shapes(trainer), is_flat(trainer.cfg.common))
+            return assemble.load_local(
+                file, placement, trained_shapes(trainer), is_flat(trainer.cfg.common)
+            )
         except UserError as error:
             state = file.load(mapped=True)
-            raise mismatch.refusal_of(model, trainer.cfg.model, path, state, is_share=True) or error from error
+            raise (
+                mismatch.refusal_of(model, trainer.cfg.model, path, state, is_share=True) or error
+            ) from error
 
 
 def placement_of(trainer: Any) -> ExpertPlacement | None:
@@ -188,7 +208,11 @@ def placement_of(trainer: Any) -> ExpertPlacement | None:
 def trained_shapes(trainer: Any) -> Parameters:
     """Return names and local shapes of trained parameters, in the optimizer's order."""
     modules = {"": trainer.get_model(), "criterion.": trainer.get_criterion()}
-    return [(at + name, value.shape) for at, module in modules.items() for name, value in trained_parameters(module)]
+    return [
+        (at + name, value.shape)
+        for at, module in modules.items()
+        for name, value in trained_parameters(module)
+    ]
 
 
 # ---- the state that fairseq does not restore ----
@@ -200,7 +224,10 @@ def take_up(
     """Restore what fairseq does not; return the extra state from which it restores the rest."""
     extra_state: dict[str, Any] = state["extra_state"]
     _restore_schedule(trainer, state, resets_schedule)
-    task_state, is_ours = extra_state.get(type(trainer.task).__name__), isinstance(trainer.task, TrainingTask)
+    task_state, is_ours = (
+        extra_state.get(type(trainer.task).__name__),
+        isinstance(trainer.task, TrainingTask),
+    )
     # fairseq restores a task only together with the position in the data, but the counts of the run go on.
     if task_state and is_ours and trainer.cfg.checkpoint.reset_dataloader:
         trainer.task.set_checkpoint_dict(task_state)
@@ -306,7 +333,9 @@ def begin_no_epoch_if_ended(
         options.max_epoch = -1
 
 
-def with_epoch_position(extra_state: dict[str, Any], num_processes: int, drawn: int | None) -> dict[str, Any]:
+def with_epoch_position(
+    extra_state: dict[str, Any], num_processes: int, drawn: int | None
+) -> dict[str, Any]:
     """Return fairseq's extra state with the number of ranks and the epoch of the draw."""
     position = extra_state.get("train_iterator")
     if position is None or position.get("sampling") is not None:
@@ -320,7 +349,9 @@ def drawn_in_epoch(extra_state: dict[str, Any] | None) -> int | None:
     return drawn
 
 
-def adapt_epoch_position(extra_state: dict[str, Any] | None, num_processes: int) -> dict[str, Any] | None:
+def adapt_epoch_position(
+    extra_state: dict[str, Any] | None, num_processes: int
+) -> dict[str, Any] | None:
     """Return the extra state with the epoch position of another number of processes.
 
     A position between two batches is rounded down. fairseq's iterator of data that is prefetched reads it of any state.
@@ -332,5 +363,7 @@ def adapt_epoch_position(extra_state: dict[str, Any] | None, num_processes: int)
     batches = position.get(EXACT, position[SEEN] * before)
     again = batches % num_processes
     if again and EXACT not in position:
-        logger.warning(f"{again} batches of this epoch are seen twice: {before} processes have seen {batches}")
+        logger.warning(
+            f"{again} batches of this epoch are seen twice: {before} processes have seen {batches}"
+        )
     return {**extra_state, "train_iterator": {**position, SEEN: batches // num_processes}}

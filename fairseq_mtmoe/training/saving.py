@@ -64,7 +64,9 @@ def saving_together(original: Callable[..., Any]) -> Callable[..., Any]:
     return save_checkpoint
 
 
-def _save_all(original: Callable[..., Any], cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
+def _save_all(
+    original: Callable[..., Any], cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None
+) -> Any:
     """Save by fairseq's function, at an epoch's end also the checkpoint of the update.
 
     fairseq saves and removes checkpoints of `--save-interval-updates` only within an epoch. So the save at an epoch's
@@ -73,12 +75,18 @@ def _save_all(original: Callable[..., Any], cfg: Any, trainer: Any, epoch_itr: A
     interval, epoch = cfg.save_interval_updates, epoch_itr.epoch
     if not epoch_itr.end_of_epoch() or interval <= 0 or trainer.get_num_updates() % interval:
         return original(cfg, trainer, epoch_itr, val_loss)
-    within_epoch = SimpleNamespace(epoch=epoch, end_of_epoch=lambda: False, state_dict=epoch_itr.state_dict)
+    within_epoch = SimpleNamespace(
+        epoch=epoch, end_of_epoch=lambda: False, state_dict=epoch_itr.state_dict
+    )
     saved = original(cfg, trainer, within_epoch, val_loss)
     if saved is not None and not cfg.no_epoch_checkpoints and epoch % cfg.save_interval == 0:
         suffix = trainer.checkpoint_suffix
-        PathManager.copy(saved, os.path.join(cfg.save_dir, f"checkpoint{epoch}{suffix}.pt"), overwrite=True)
-        epochs = checkpoint_utils.checkpoint_paths(cfg.save_dir, rf"checkpoint(\d+){re.escape(suffix)}\.pt")
+        PathManager.copy(
+            saved, os.path.join(cfg.save_dir, f"checkpoint{epoch}{suffix}.pt"), overwrite=True
+        )
+        epochs = checkpoint_utils.checkpoint_paths(
+            cfg.save_dir, rf"checkpoint(\d+){re.escape(suffix)}\.pt"
+        )
         for old in epochs[cfg.keep_last_epochs :] if cfg.keep_last_epochs > 0 else ():
             os.remove(old)
     return saved
@@ -89,7 +97,9 @@ def copying_experts(original: Callable[..., bool]) -> Callable[..., bool]:
 
     @functools.wraps(original)
     def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
-        if not dst_path.endswith(".pt") or any(map(PathManager.path_requires_pathmanager, (src_path, dst_path))):
+        if not dst_path.endswith(".pt") or any(
+            map(PathManager.path_requires_pathmanager, (src_path, dst_path))
+        ):
             return original(src_path, dst_path, overwrite)
         copy_with_experts(src_path, dst_path)
         return True
@@ -170,7 +180,9 @@ def _export_source(trainer: Any, extra_state: dict[str, Any]) -> None:
         model = training_model(unwrapped(trainer.get_model()))
         path = model.export_source(trainer.cfg.checkpoint.save_dir)
         if path is not None:
-            logger.info(f"wrote {path} ({path.stat().st_size / 1e3:,.0f} kB)", extra=screen.FOR_SCREEN)
+            logger.info(
+                f"wrote {path} ({path.stat().st_size / 1e3:,.0f} kB)", extra=screen.FOR_SCREEN
+            )
 
 
 def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str, Any]) -> str:
@@ -181,7 +193,9 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
         folder = sharding.expert_folder(filename) / save_id
         shared_part, content = _parts(trainer, extra_state)
         written = None if content is None else assemble.write_shard(folder, content)
-    except Exception as error:  # such as running out of memory: the others must not wait for this rank
+    except (
+        Exception
+    ) as error:  # such as running out of memory: the others must not wait for this rank
         own, written = error, _words(error)
     everything: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everything, written, group=failures.between_hosts())
@@ -203,7 +217,9 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
     return str(Path(filename).absolute())
 
 
-def _parts(trainer: Any, extra_state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _parts(
+    trainer: Any, extra_state: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Return the shared part (on rank 0) and this rank's experts (if it writes them).
 
     Only these are copied from a GPU.
@@ -240,10 +256,14 @@ def lock(save_dir: str) -> io.FileIO | None:
     """Lock a folder until the returned file is closed; None, with a warning, if not."""
     path, file = Path(save_dir) / LOCK_NAME, None
     try:
-        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666), "r+")
+        file = io.FileIO(
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666), "r+"
+        )
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.truncate(0)
-        file.write(f"process {os.getpid()} of {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}".encode())
+        file.write(
+            f"process {os.getpid()} of {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}".encode()
+        )
         return file
     except OSError as error:
         if file is not None and error.errno in (errno.EACCES, errno.EAGAIN):
@@ -256,5 +276,7 @@ def lock(save_dir: str) -> io.FileIO | None:
             ) from error
         if file is not None:
             file.close()
-        logger.warning(f"`{path}` cannot be locked ({error.strerror}): a second training here would not be noticed")
+        logger.warning(
+            f"`{path}` cannot be locked ({error.strerror}): a second training here would not be noticed"
+        )
     return None

@@ -30,7 +30,12 @@ NAME = "rich"
 LOG_FILE = "train.log"
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 OF_ALL = ("ppl", "bleu", "chrf")  # figures of the whole validation
-SHOWN = {"loss": "loss", "ppl": "perplexity", "wps": "tokens/s", "sampling_temperature": "temperature"}
+SHOWN = {
+    "loss": "loss",
+    "ppl": "perplexity",
+    "wps": "tokens/s",
+    "sampling_temperature": "temperature",
+}
 FOR_SCREEN = {"for_screen": True}  # `extra` of log records that the screen shows
 LINE = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
 
@@ -49,7 +54,10 @@ class Screen:
             BarColumn(10),
             MofNCompleteColumn(table_column=narrow.copy()),
             TextColumn("{task.fields[left]}", table_column=narrow.copy()),
-            TextColumn("{task.fields[figures]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+            TextColumn(
+                "{task.fields[figures]}",
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
             console=self.console,
             transient=True,
             expand=True,
@@ -75,8 +83,13 @@ class Screen:
         limit = min(done + left + epochs_left * batches, options.max_update or math.inf)
         total = limit if math.isfinite(limit) else None
         time_left = self._time_left(done, limit)
-        self.bar.update(self._task, description=f"epoch {epoch}", total=total, completed=done, left=time_left)
-        if not self.console.is_terminal and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+        self.bar.update(
+            self._task, description=f"epoch {epoch}", total=total, completed=done, left=time_left
+        )
+        if (
+            not self.console.is_terminal
+            and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES
+        ):
             self._last_line = time.monotonic()
             (task,) = self.bar.tasks
             of_all = "" if total is None else f" of {total:,.0f}"
@@ -118,7 +131,9 @@ class Screen:
         self.console.print(table)
         best = next((name for name in stats if name.startswith("best_")), None)
         if best is not None:
-            self.console.print(f"best {best.removeprefix('best_')} so far {_number(stats[best]):.3f}")
+            self.console.print(
+                f"best {best.removeprefix('best_')} so far {_number(stats[best]):.3f}"
+            )
 
 
 def _rows(stats: Mapping[str, Any], groups: Sequence[str]) -> Iterator[Row]:
@@ -126,14 +141,28 @@ def _rows(stats: Mapping[str, Any], groups: Sequence[str]) -> Iterator[Row]:
 
     A figure is logged as `task_figure`, a group's mean of its tasks' metrics under the group's name.
     """
-    names = [key.removesuffix("_loss") for key in stats if key.endswith("_loss") and not key.endswith("nll_loss")]
+    names = [
+        key.removesuffix("_loss")
+        for key in stats
+        if key.endswith("_loss") and not key.endswith("nll_loss")
+    ]
     for name in (*(name for name in names if name not in groups), *groups):
-        own = {key.removeprefix(f"{name}_"): value for key, value in stats.items() if key.startswith(f"{name}_")}
-        figures = {figure: value for figure, value in own.items() if figure != "loss" and "_" not in figure}
+        own = {
+            key.removeprefix(f"{name}_"): value
+            for key, value in stats.items()
+            if key.startswith(f"{name}_")
+        }
+        figures = {
+            figure: value for figure, value in own.items() if figure != "loss" and "_" not in figure
+        }
         mean = {"mean": stats[name]} if name in stats else {}
         yield name, own.get("loss"), {**figures, **mean}
     if "all" not in stats:
-        yield "all", stats.get("loss"), {figure: stats[figure] for figure in OF_ALL if figure in stats}
+        yield (
+            "all",
+            stats.get("loss"),
+            {figure: stats[figure] for figure in OF_ALL if figure in stats},
+        )
 
 
 _screen = Screen()
@@ -145,7 +174,9 @@ class RichProgressBar(progress_bar.SimpleProgressBar):
     Its lines go to the log.
     """
 
-    def __init__(self, iterable: Any, epoch: int | None, prefix: str | None, log_interval: int) -> None:
+    def __init__(
+        self, iterable: Any, epoch: int | None, prefix: str | None, log_interval: int
+    ) -> None:
         super().__init__(iterable, epoch, prefix, log_interval)
         self.is_training = prefix is None and epoch is not None and _screen.trainer is not None
         self.is_shown = progress_bar.logger.getEffectiveLevel() <= logging.INFO  # on rank 0
@@ -156,13 +187,17 @@ class RichProgressBar(progress_bar.SimpleProgressBar):
                 _screen.step(self.epoch, self.size, self.size - self.i)
             yield item
 
-    def log(self, stats: Mapping[str, Any], tag: str | None = None, step: int | None = None) -> None:
+    def log(
+        self, stats: Mapping[str, Any], tag: str | None = None, step: int | None = None
+    ) -> None:
         """Log and show figures; called by fairseq every `--log-interval` updates."""
         super().log(stats, tag, step)
         if self.is_shown:
             _screen.show_figures(stats)
 
-    def print(self, stats: Mapping[str, Any], tag: str | None = None, step: int | None = None) -> None:
+    def print(
+        self, stats: Mapping[str, Any], tag: str | None = None, step: int | None = None
+    ) -> None:
         """Log and show figures; called by fairseq after an epoch or a validation."""
         super().print(stats, tag, step)
         if self.is_shown and self.is_training:
@@ -193,8 +228,12 @@ def log_to_file(cfg: Any) -> None:
     root = logging.getLogger()
     if any(isinstance(handler, RichHandler) for handler in root.handlers):
         return
-    screen = RichHandler(console=_screen.console, show_path=False, markup=False, show_level=False, show_time=False)
-    screen.addFilter(lambda record: record.levelno >= logging.WARNING or hasattr(record, "for_screen"))
+    screen = RichHandler(
+        console=_screen.console, show_path=False, markup=False, show_level=False, show_time=False
+    )
+    screen.addFilter(
+        lambda record: record.levelno >= logging.WARNING or hasattr(record, "for_screen")
+    )
     for handler in root.handlers[:]:
         if type(handler) is logging.StreamHandler:
             root.removeHandler(handler)
@@ -209,7 +248,9 @@ def log_to_file(cfg: Any) -> None:
         open_in_place(path, "a").close()  # refuses a link
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(logging.Formatter(LINE, "%Y-%m-%d %H:%M:%S"))
-    root.setLevel(logging.INFO)  # the file is complete, even if LOGLEVEL hides records from the screen
+    root.setLevel(
+        logging.INFO
+    )  # the file is complete, even if LOGLEVEL hides records from the screen
     root.addHandler(file)
     _screen.console.print(f"The log is in {path}.", highlight=False, soft_wrap=True)
 
@@ -238,5 +279,9 @@ def _number(value: Any) -> float:
 
 
 def _in_words(stats: Mapping[str, Any]) -> str:
-    known = [(word, progress_bar.format_stat(stats[name])) for name, word in SHOWN.items() if name in stats]
+    known = [
+        (word, progress_bar.format_stat(stats[name]))
+        for name, word in SHOWN.items()
+        if name in stats
+    ]
     return ", ".join(f"{word} {value}" for word, value in known if value is not None)

@@ -28,7 +28,12 @@ logger = logging.getLogger(__name__)
 
 MOST_OUT_OF_MEMORY = 10  # steps in a row
 
-_DDP_OPTIONS = ("broadcast_buffers", "bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view")
+_DDP_OPTIONS = (
+    "broadcast_buffers",
+    "bucket_cap_mb",
+    "find_unused_parameters",
+    "gradient_as_bucket_view",
+)
 
 
 # ---- skipped updates ----
@@ -55,7 +60,9 @@ class NonfiniteUpdates:
                 f"The loss or its gradients were not finite {times}at update {update} "
                 f"(`--max-nonfinite {self.limit}`): {advice(self.save_dir)}."
             )
-        logger.warning(f"update {update}: loss or gradients are not finite; skipped this batch ({self.total} so far)")
+        logger.warning(
+            f"update {update}: loss or gradients are not finite; skipped this batch ({self.total} so far)"
+        )
 
     def log(self, passed: bool) -> None:
         """Log the total, if any; an update that `passed` ends a row."""
@@ -93,7 +100,9 @@ class OutOfMemory:
         self._in_a_row = self._in_a_row + 1 if update == self._update else 1
         self._update = update
         if self._in_a_row >= MOST_OUT_OF_MEMORY:
-            raise UserError(f"Update {update} ran out of memory {self._in_a_row} times: {way_out}.") from error
+            raise UserError(
+                f"Update {update} ran out of memory {self._in_a_row} times: {way_out}."
+            ) from error
 
 
 def advice(save_dir: str) -> str:
@@ -113,7 +122,9 @@ def expect_finite_weights(trainer: Any, restored: str | None, in_all_processes: 
 
     restored: the checkpoint that they are from; None: they are from the last update.
     """
-    is_finite = torch.tensor(float(are_finite(trainer.get_model().parameters())), device=trainer.device)
+    is_finite = torch.tensor(
+        float(are_finite(trainer.get_model().parameters())), device=trainer.device
+    )
     if in_all_processes:
         dist.all_reduce(is_finite, op=dist.ReduceOp.MIN)
     if is_finite:
@@ -129,16 +140,22 @@ def expect_finite_weights(trainer: Any, restored: str | None, in_all_processes: 
     )
 
 
-def leave_out(trainer: Any, skipped: SkippedUpdate, counts: NonfiniteUpdates | None, samples: list[Any]) -> None:
+def leave_out(
+    trainer: Any, skipped: SkippedUpdate, counts: NonfiniteUpdates | None, samples: list[Any]
+) -> None:
     """Clean up after a skipped update, and count it (UserError: too many in a row)."""
     optimizer = trainer.optimizer
     optimizer.zero_grad()
     if getattr(optimizer, "scaler", None) is None and hasattr(optimizer, "_multiply_factor"):
-        optimizer._multiply_factor = 1.0  # half precision without a scaler keeps a factor for the cleared gradients
+        optimizer._multiply_factor = (
+            1.0  # half precision without a scaler keeps a factor for the cleared gradients
+        )
     metrics.log_stop_time("train_wall")
     if skipped.__cause__ is not None:
         logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.__cause__}")
-        metrics.log_scalar("loss_scale", optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
+        metrics.log_scalar(
+            "loss_scale", optimizer.scaler.loss_scale, priority=700, round=4, weight=0
+        )
         return
     assert counts is not None
     if counts.limit == 0:
@@ -180,7 +197,9 @@ def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Te
     this rank's sharded experts.
     """
     placement = banks[0].placement
-    experts = [parameter for bank in banks for parameter in bank.parameters() if parameter.requires_grad]
+    experts = [
+        parameter for bank in banks for parameter in bank.parameters() if parameter.requires_grad
+    ]
     for parameter in experts:
         if parameter.grad is None:  # every replica must contribute each gradient
             parameter.grad = torch.zeros_like(parameter)
@@ -221,7 +240,9 @@ def clip_on_cpu(optimizer: Any, max_norm: float, aggregate_norm_fn: Any = None) 
     shared = gradients_of(parameter for parameter in parameters if not hasattr(parameter, "expert"))
     if not shared:
         return torch.tensor(0.0)
-    norm: Tensor = torch.stack([torch.norm(gradient, p=2, dtype=torch.float32) for gradient in shared]).norm()
+    norm: Tensor = torch.stack(
+        [torch.norm(gradient, p=2, dtype=torch.float32) for gradient in shared]
+    ).norm()
     if aggregate_norm_fn is not None:
         norm = aggregate_norm_fn(norm)
     if max_norm > 0:
@@ -253,11 +274,17 @@ def data_parallel_on_cpu(trainer: Any, module: nn.Module) -> Any:
     by_torch = options.ddp_backend in ("c10d", "pytorch_ddp") and trainer.use_distributed_wrapper
     if not by_torch or trainer.device.type != "cpu":
         return None
-    wrapped = DistributedDataParallel(module, process_group=group, **{name: options[name] for name in _DDP_OPTIONS})
+    wrapped = DistributedDataParallel(
+        module, process_group=group, **{name: options[name] for name in _DDP_OPTIONS}
+    )
     if options.ddp_comm_hook == "fp16":
         register_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, wrapped)
     proxy = ModuleProxyWrapper(wrapped)
-    return DistributedTimeoutWrapper(proxy, options.heartbeat_timeout) if options.heartbeat_timeout > 0 else proxy
+    return (
+        DistributedTimeoutWrapper(proxy, options.heartbeat_timeout)
+        if options.heartbeat_timeout > 0
+        else proxy
+    )
 
 
 # ---- gates ----
@@ -274,7 +301,9 @@ class GateRate:
     asked: the user's factor; usual: the default. layers: returns the expert layers; a dense model has none yet.
     """
 
-    def __init__(self, asked: float | None, usual: float, layers: Callable[[], list[MoELayer]]) -> None:
+    def __init__(
+        self, asked: float | None, usual: float, layers: Callable[[], list[MoELayer]]
+    ) -> None:
         self._asked = asked
         self._factor = usual if asked is None else asked
         self._layers = layers
@@ -317,7 +346,9 @@ class GateRate:
             return
         if isinstance(masters, dict):
             (vector,) = masters.values()
-            masters = vector.detach().split([parameter.numel() for parameter in optimizer.fp16_params])
+            masters = vector.detach().split(
+                [parameter.numel() for parameter in optimizer.fp16_params]
+            )
         gates = {id(parameter) for parameter in chosen}
         for parameter, master in zip(optimizer.fp16_params, masters, strict=True):
             if id(parameter) in gates:

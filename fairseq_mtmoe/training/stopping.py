@@ -36,7 +36,9 @@ AS_ONE = 1.0  # seconds in which signals count as one: `timeout` and torchrun ma
 
 _RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 _watch: _Watch | None = None
-_validate_and_save: Callable[..., Result] | None = None  # fairseq's function, once the training command is imported
+_validate_and_save: Callable[..., Result] | None = (
+    None  # fairseq's function, once the training command is imported
+)
 
 Result = tuple[list[float | None], bool]  # the validation losses, and whether the run is to end
 
@@ -67,7 +69,9 @@ class _Watch:
         for number, handler in self._handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(self._wakeup)
-        self._writer.shutdown(socket.SHUT_WR)  # the thread ends, also if a forked child has the socket, too
+        self._writer.shutdown(
+            socket.SHUT_WR
+        )  # the thread ends, also if a forked child has the socket, too
         self._writer.close()
 
     def _listen(self) -> None:
@@ -83,9 +87,13 @@ class _Watch:
                 _end_at_once(number, "at once; the same command continues from the last checkpoint")
             return
         self.received, self._since = number, now
-        spawned = [child for child in multiprocessing.active_children() if isinstance(child, SpawnProcess)]
+        spawned = [
+            child for child in multiprocessing.active_children() if isinstance(child, SpawnProcess)
+        ]
         if self.saves:
-            _say(f"{number.name}: the run saves after this update and ends; a second signal ends it at once.")
+            _say(
+                f"{number.name}: the run saves after this update and ends; a second signal ends it at once."
+            )
         elif spawned:  # they train and print how the run ends; torch's own message adds nothing
             logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
             for child in spawned:
@@ -93,7 +101,10 @@ class _Watch:
                     if child.pid:
                         os.kill(child.pid, number)
         else:
-            _end_at_once(number, "before its first update; nothing is lost, and the same command starts it again")
+            _end_at_once(
+                number,
+                "before its first update; nothing is lost, and the same command starts it again",
+            )
 
 
 def _end_at_once(number: signal.Signals, how: str) -> None:
@@ -152,7 +163,14 @@ def encode_signal(number: signal.Signals | None, world_size: int) -> float:
 
 def decode_signal(votes: float, world_size: int) -> signal.Signals | None:
     """Return the first of our signals that any rank got, or None."""
-    return next((n for i, n in enumerate(SIGNALS) if round(votes) // (world_size + 1) ** i % (world_size + 1)), None)
+    return next(
+        (
+            n
+            for i, n in enumerate(SIGNALS)
+            if round(votes) // (world_size + 1) ** i % (world_size + 1)
+        ),
+        None,
+    )
 
 
 # ---- data loading workers ----
@@ -193,7 +211,10 @@ class DataloaderWorkers:
 
     def end(self) -> None:
         """End the workers of the current epoch; its number of batches stays known."""
-        for name in ("_cur_epoch_itr", "_current_epoch_iterator"):  # of fairseq's two kinds of iterators
+        for name in (
+            "_cur_epoch_itr",
+            "_current_epoch_iterator",
+        ):  # of fairseq's two kinds of iterators
             counting: Any = getattr(self.iterator, name, None)
             if hasattr(counting, "_itr"):
                 _end_thread(counting._itr)
@@ -272,7 +293,12 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(original)
     def validate_and_save(
-        cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
+        cfg: Any,
+        trainer: Any,
+        task: Any,
+        epoch_itr: Any,
+        valid_subsets: list[str],
+        end_of_epoch: bool,
     ) -> Result:
         number = trainer.stopped_by
         trainer.is_at_end = _is_at_end(cfg.optimization, trainer, epoch_itr, end_of_epoch)
@@ -308,7 +334,9 @@ def _save_and_end(cfg: Any, trainer: Any, epoch_itr: Any, number: signal.Signals
         dist.barrier(group=failures.between_hosts(make=False))
     if trainer.is_data_parallel_master:
         done = f"{number.name} ended the run after update {trainer.get_num_updates()}"
-        print(f"{done}; {_how_to_go_on(cfg, trainer.checkpoint_suffix)}.", file=sys.stderr, flush=True)
+        print(
+            f"{done}; {_how_to_go_on(cfg, trainer.checkpoint_suffix)}.", file=sys.stderr, flush=True
+        )
     raise SystemExit(exit_code(number))
 
 

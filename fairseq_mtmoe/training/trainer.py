@@ -24,7 +24,16 @@ from fairseq_mtmoe.core.protocols import training_task
 from fairseq_mtmoe.moe import BaseGate, MoELayer, RunningPrices, forget_prices, remember_prices
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
-from fairseq_mtmoe.training import averages, best, failures, resuming, saving, screen, steps, stopping
+from fairseq_mtmoe.training import (
+    averages,
+    best,
+    failures,
+    resuming,
+    saving,
+    screen,
+    steps,
+    stopping,
+)
 from fairseq_mtmoe.training.metrics import ExpertCommLog, summed, tell_figures
 from fairseq_mtmoe.training.option_check import (
     changed_options,
@@ -43,15 +52,24 @@ class SparseTrainer(Trainer):
     _wrapped_model: Any
     _wrapped_criterion: Any
 
-    def __init__(self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None) -> None:
+    def __init__(
+        self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None
+    ) -> None:
         self._slots = list(expert_slots(model).values())
         self._wrapped_dense = False
         self._idle = False
         self._is_stepping = False
-        is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"  # then gates are parts of one vector
+        is_sharded = (
+            cfg.distributed_training.ddp_backend == "fully_sharded"
+        )  # then gates are parts of one vector
         usual_rate = 1.0 if is_sharded else getattr(unwrapped(model), "gate_lr_factor", 1.0)
-        self._gate_rate = steps.GateRate(getattr(cfg.model, "gate_lr_factor", None), usual_rate, lambda: self._layers)
-        self._train_workers, self._valid_workers = stopping.DataloaderWorkers(), stopping.DataloaderWorkers()
+        self._gate_rate = steps.GateRate(
+            getattr(cfg.model, "gate_lr_factor", None), usual_rate, lambda: self._layers
+        )
+        self._train_workers, self._valid_workers = (
+            stopping.DataloaderWorkers(),
+            stopping.DataloaderWorkers(),
+        )
         self._dummies: list[bool] = []  # whether each batch of the current step is a dummy
         super().__init__(cfg, task, model, criterion, quantizer)
         self._is_locked = False  # whether rank 0 has locked the folder
@@ -71,15 +89,25 @@ class SparseTrainer(Trainer):
             failures.between_hosts()
         failures.set_timeout(getattr(cfg.model, "distributed_timeout", None))
         self._nonfinite = self._count_nonfinite()
-        self._comm_log = ExpertCommLog(expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False))
+        self._comm_log = ExpertCommLog(
+            expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False)
+        )
         if self._nonfinite is not None:
             self.get_criterion().register_forward_hook(steps.show_in_gradients)
 
     def _count_nonfinite(self) -> steps.NonfiniteUpdates | None:
         """Return the counter; None if fairseq handles such updates, or updates are local."""
         limit, cfg = getattr(self.cfg.model, "max_nonfinite", None), self.cfg
-        own_way = cfg.common.amp or cfg.optimization.use_bmuf or cfg.distributed_training.ddp_backend == "slowmo"
-        return None if limit is None or own_way or self.tpu else steps.NonfiniteUpdates(limit, cfg.checkpoint.save_dir)
+        own_way = (
+            cfg.common.amp
+            or cfg.optimization.use_bmuf
+            or cfg.distributed_training.ddp_backend == "slowmo"
+        )
+        return (
+            None
+            if limit is None or own_way or self.tpu
+            else steps.NonfiniteUpdates(limit, cfg.checkpoint.save_dir)
+        )
 
     # ---- experts ----
 
@@ -135,11 +163,15 @@ class SparseTrainer(Trainer):
         """Build the optimizer, with our checks and rate of gates."""
         distributed = self.cfg.distributed_training
         sharding = distributed.zero_sharding if self.data_parallel_world_size > 1 else "none"
-        with with_option(distributed, "zero_sharding", sharding):  # a run may continue in one process
+        with with_option(
+            distributed, "zero_sharding", sharding
+        ):  # a run may continue in one process
             super()._build_optimizer()
         plain: Any = steps.unwrapped_optimizer(self._optimizer)
         for inner in steps.each_optimizer(plain):
-            check_when_loading(inner.optimizer, lambda: [name for name, _ in resuming.trained_shapes(self)])
+            check_when_loading(
+                inner.optimizer, lambda: [name for name, _ in resuming.trained_shapes(self)]
+            )
         if self.device.type == "cpu" and torch.cuda.is_available():
             plain.clip_grad_norm = functools.partial(steps.clip_on_cpu, plain)
         self._gate_rate.follow(self._optimizer)
@@ -153,16 +185,23 @@ class SparseTrainer(Trainer):
 
     # ---- data ----
 
-    def get_train_iterator(self, epoch: int, combine: bool = True, load_dataset: bool = True, **kwargs: Any) -> Any:
+    def get_train_iterator(
+        self, epoch: int, combine: bool = True, load_dataset: bool = True, **kwargs: Any
+    ) -> Any:
         """Return an epoch's iterator; a resumed run draws the same batches as at its start."""
         if load_dataset:
-            draws_once = not self.cfg.dataset.update_epoch_batch_itr and not self.task.has_sharded_data("train")
+            draws_once = (
+                not self.cfg.dataset.update_epoch_batch_itr
+                and not self.task.has_sharded_data("train")
+            )
             epoch, self._restored_draw = self._restored_draw or epoch, None
             self._drawn = epoch if draws_once else None
         self._hooks.num_updates = self.get_num_updates()
         self._train_workers.end()
         make = functools.partial(super().get_train_iterator, epoch, combine, **kwargs)
-        self._train_workers.iterator = resuming.resumable(self, make(load_dataset=load_dataset), make)
+        self._train_workers.iterator = resuming.resumable(
+            self, make(load_dataset=load_dataset), make
+        )
         return self._train_workers.iterator
 
     def get_valid_iterator(self, *args: Any, **kwargs: Any) -> Any:
@@ -248,13 +287,17 @@ class SparseTrainer(Trainer):
         if self.stopped_by is not None and not self.is_at_end:
             raise stopping.Stopped
 
-    def _aggregate_logging_outputs(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
+    def _aggregate_logging_outputs(
+        self, logging_outputs: list[Any], *sums: Any, ignore: bool = False
+    ) -> Any:
         """Sum logging outputs over ranks, also those before a dummy batch.
 
         fairseq drops the latter, but not their gradients. Ranks also agree on a signal, and sum their batches' prices
         unless updates are local.
         """
-        real = [log for log, dummy in zip(logging_outputs, self._dummies, strict=False) if not dummy]
+        real = [
+            log for log, dummy in zip(logging_outputs, self._dummies, strict=False) if not dummy
+        ]
         if self._slots and ignore and real and all("sample_size" in log for log in real):
             logging_outputs, ignore = real, False
             sums = (float(sum(log["sample_size"] for log in real)), *sums[1:])
@@ -272,7 +315,9 @@ class SparseTrainer(Trainer):
         self._agreed_signal = stopping.decode_signal(votes, world_size)
         return logs, numbers
 
-    def _fast_stat_sync_sum(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
+    def _fast_stat_sync_sum(
+        self, logging_outputs: list[Any], *sums: Any, ignore: bool = False
+    ) -> Any:
         """Sum as fairseq does, in one message."""
         names = list(logging_outputs[0]) if logging_outputs else []
         logged = [sum(log[name] for log in logging_outputs if name in log) for name in names]
@@ -292,7 +337,9 @@ class SparseTrainer(Trainer):
         sharded = [layer.experts for layer in self._layers if layer.experts.placement.is_sharded]
         try:
             norm: Tensor = (
-                steps.clip_all(self.optimizer, sharded, clip_norm) if sharded else super().clip_grad_norm(clip_norm)
+                steps.clip_all(self.optimizer, sharded, clip_norm)
+                if sharded
+                else super().clip_grad_norm(clip_norm)
             )
         except OverflowError as error:
             if self.cuda:
@@ -301,7 +348,9 @@ class SparseTrainer(Trainer):
         except FloatingPointError as error:
             if self._nonfinite is None:
                 raise
-            raise UserError(f"{error} The newest checkpoint is in `{self.cfg.checkpoint.save_dir}`.") from error
+            raise UserError(
+                f"{error} The newest checkpoint is in `{self.cfg.checkpoint.save_dir}`."
+            ) from error
         if self._nonfinite is not None and not torch.isfinite(norm).all():
             raise steps.SkippedUpdate
         return norm
@@ -311,7 +360,9 @@ class SparseTrainer(Trainer):
     def lock_save_dir(self) -> None:
         """Lock the folder while this trainer lives; a collective call (UserError)."""
         if not self.cfg.checkpoint.no_save and not self._is_locked:
-            self._lock = saving.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
+            self._lock = saving.lock_together(
+                self.cfg.checkpoint.save_dir, self.is_data_parallel_master
+            )
             self._is_locked = True
 
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
@@ -323,7 +374,9 @@ class SparseTrainer(Trainer):
             more[GATE_RATE] = self._gate_rate.state_dict()
         if self._nonfinite is not None:
             more["nonfinite"] = self._nonfinite.state_dict()
-        extra_state = resuming.with_epoch_position(extra_state, self.data_parallel_world_size, self._drawn)
+        extra_state = resuming.with_epoch_position(
+            extra_state, self.data_parallel_world_size, self._drawn
+        )
         return saving.save(self, filename, {**extra_state, **more}, self._exchanges)
 
     def consolidate_optimizer(self) -> None:
@@ -363,9 +416,15 @@ class SparseTrainer(Trainer):
                     self._gate_rate.load_state_dict(extra_state.get(GATE_RATE, {}))
                     _, state = context.loaded[-1]
                     extra_state = resuming.take_up(self, state, reset_lr_scheduler, reset_meters)
-                begin = "starts from the weights" if reset_optimizer else f"continues after update {self._num_updates}"
+                begin = (
+                    "starts from the weights"
+                    if reset_optimizer
+                    else f"continues after update {self._num_updates}"
+                )
                 logger.info(f"{begin} of {filename}", extra=screen.FOR_SCREEN)
         starts_over = resuming.starts_over(self.cfg.checkpoint, reset_optimizer)
-        resuming.begin_no_epoch_if_ended(self, extra_state, goes_on=not (reset_optimizer or starts_over))
+        resuming.begin_no_epoch_if_ended(
+            self, extra_state, goes_on=not (reset_optimizer or starts_over)
+        )
         self._restored_draw = None if starts_over else resuming.drawn_in_epoch(extra_state)
         return resuming.adapt_epoch_position(extra_state, self.data_parallel_world_size)

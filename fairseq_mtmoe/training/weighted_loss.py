@@ -10,7 +10,11 @@ def add_weighted(
     loss: Tensor, sample_size: Any, logged: Dict[str, Any], name: str, extra: Tensor, weight: float
 ) -> Tuple[Tensor, Any, Dict[str, Any]]:
     """Add a loss times weight times sample size, by which the trainer divides again."""
-    return loss + weight * extra * sample_size, sample_size, {**logged, name: extra.detach() * sample_size}
+    return (
+        loss + weight * extra * sample_size,
+        sample_size,
+        {**logged, name: extra.detach() * sample_size},
+    )
 
 
 def log_weighted(logging_outputs: Sequence[Mapping[str, Any]], name: str) -> None:

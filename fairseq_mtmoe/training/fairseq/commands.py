@@ -35,10 +35,15 @@ def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def parse_args_and_arch(
-        parser: argparse.ArgumentParser, input_args: list[str] | None = None, *args: Any, **kwargs: Any
+        parser: argparse.ArgumentParser,
+        input_args: list[str] | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         given = sys.argv[1:] if input_args is None else input_args
-        chosen = vars(parser.parse_known_args([argument for argument in given if argument not in _HELP])[0])
+        chosen = vars(
+            parser.parse_known_args([argument for argument in given if argument not in _HELP])[0]
+        )
         if _HELP.intersection(given):
             _add_chosen(parser, chosen)
             parser.epilog = _EPILOG
@@ -68,7 +73,9 @@ def _choose_shard(options: argparse.Namespace) -> None:
         options.distributed_world_size, options.distributed_rank = shards, options.shard_id
 
 
-def _check_given(parser: argparse.ArgumentParser, given: list[str], options: argparse.Namespace) -> None:
+def _check_given(
+    parser: argparse.ArgumentParser, given: list[str], options: argparse.Namespace
+) -> None:
     """Let a task check the options on the command line (UserError).
 
     Later, given options cannot be told from defaults.
@@ -77,9 +84,13 @@ def _check_given(parser: argparse.ArgumentParser, given: list[str], options: arg
 
     task = TASK_REGISTRY.get(getattr(options, "task", None), object)
     if issubclass(task, TrainingTask):
-        nothing = argparse.Namespace(**dict.fromkeys(vars(options)))  # keeps argparse from setting defaults
+        nothing = argparse.Namespace(
+            **dict.fromkeys(vars(options))
+        )  # keeps argparse from setting defaults
         found = vars(parser.parse_known_args(given, nothing)[0])
-        task.check_given(options, {name: value for name, value in found.items() if value is not None})
+        task.check_given(
+            options, {name: value for name, value in found.items() if value is not None}
+        )
 
 
 def _task_of(path: str | None) -> str:

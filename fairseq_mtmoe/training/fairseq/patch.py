@@ -64,7 +64,9 @@ class Patch:
             self._refuse("be there", "is not")
         if self.signature:
             installed = _signature(_resolve(self.signature_of) if self.signature_of else found)
-            if installed != _ANYTHING and not _fits(self.signature, installed):  # a wrapper may hide its signature
+            if installed != _ANYTHING and not _fits(
+                self.signature, installed
+            ):  # a wrapper may hide its signature
                 self._refuse(f"take {self.signature}", f"takes {installed}")
 
     def _owners(self) -> Iterator[tuple[Any, str]]:
@@ -74,7 +76,9 @@ class Patch:
             yield _resolve(module), name
             return
         for loaded in (sys.modules.get(module), sys.modules.get("__main__")):
-            if loaded is not None and all(hasattr(loaded, known) for known in _NAMES_OF_COMMANDS[module]):
+            if loaded is not None and all(
+                hasattr(loaded, known) for known in _NAMES_OF_COMMANDS[module]
+            ):
                 yield loaded, name
 
     def _refuse(self, rule: str, found: str) -> None:
@@ -112,7 +116,9 @@ def _signature(function: Any) -> str:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return "arguments that Python cannot inspect"
-    bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    bare = [
+        parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()
+    ]
     return str(signature.replace(parameters=bare, return_annotation=signature.empty))
 
 
@@ -121,4 +127,8 @@ def _fits(expected: str, found: str) -> bool:
         return found == expected
     start = expected.removesuffix(_MORE)
     more = found.removeprefix(start).removesuffix(")").split(", ")
-    return found.startswith(start) and more[0] == "" and all("=" in each or each.startswith("*") for each in more[1:])
+    return (
+        found.startswith(start)
+        and more[0] == ""
+        and all("=" in each or each.startswith("*") for each in more[1:])
+    )

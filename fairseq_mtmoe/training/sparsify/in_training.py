@@ -26,7 +26,9 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     if not isinstance(model, SparseModel) or not model.dense_updates or not model.is_dense:
         return False
     if update_num < model.dense_updates:
-        if update_num <= 1:  # raises at once for an unsupported optimizer, not after the dense updates
+        if (
+            update_num <= 1
+        ):  # raises at once for an unsupported optimizer, not after the dense updates
             OptimizerState.capture(optimizer, trained_parameters(model))
         return False
     dense_state = OptimizerState.capture(optimizer, trained_parameters(model))
@@ -61,7 +63,9 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
         if key not in dense:
             own[key].copy_(value)
     if average.fp32_params:
-        average.fp32_params = {key: value.float() for key, value in averaged_values(model, average.fp32_params)}
+        average.fp32_params = {
+            key: value.float() for key, value in averaged_values(model, average.fp32_params)
+        }
 
 
 def averaged_values(model: nn.Module, dense: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

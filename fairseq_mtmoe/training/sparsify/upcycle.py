@@ -8,7 +8,13 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from torch import nn
 
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, ENCODER_EMBEDDINGS, GATE_RATE, MOE, without_best
+from fairseq_mtmoe.checkpoints.key_maps import (
+    AVERAGES,
+    ENCODER_EMBEDDINGS,
+    GATE_RATE,
+    MOE,
+    without_best,
+)
 from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState, shapes_of, trained_parameters
 from fairseq_mtmoe.checkpoints.rebuild import configuration, model_options, stand_in_task
 from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
@@ -19,11 +25,15 @@ from fairseq_mtmoe.training.sparsify.in_training import averaged_values, sparsif
 def sparse_models() -> dict[str, type]:
     """Return the option dataclass of each registered model that can become sparse."""
     return {
-        name: MODEL_DATACLASS_REGISTRY[name] for name, kind in MODEL_REGISTRY.items() if issubclass(kind, SparseModel)
+        name: MODEL_DATACLASS_REGISTRY[name]
+        for name, kind in MODEL_REGISTRY.items()
+        if issubclass(kind, SparseModel)
     }
 
 
-def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any], seed: int = 1) -> dict[str, Any]:
+def upcycle(
+    model_name: str, checkpoint: dict[str, Any], options: dict[str, Any], seed: int = 1
+) -> dict[str, Any]:
     """Return a sparse checkpoint: experts are copies of their feed-forward layers.
 
     Args:
@@ -35,13 +45,21 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
     _check_options(model_name, options)
     dense_options = model_options(checkpoint)
     if dense_options is None or ENCODER_EMBEDDINGS not in checkpoint.get("model", {}):
-        raise UserError("The checkpoint to upcycle must hold a transformer of fairseq 0.12 or later, but does not.")
-    names = options.get("task_names") or dense_options.get("task_names") or _task_names(dense_options, checkpoint)
+        raise UserError(
+            "The checkpoint to upcycle must hold a transformer of fairseq 0.12 or later, but does not."
+        )
+    names = (
+        options.get("task_names")
+        or dense_options.get("task_names")
+        or _task_names(dense_options, checkpoint)
+    )
     options = {**options, "task_names": names, "dense_updates": 1}
     cfg = configuration(MODEL_DATACLASS_REGISTRY[model_name], {**dense_options, **options})
     weights = checkpoint["model"]
     if any(MOE in key for key in weights):
-        raise UserError("The checkpoint to upcycle must be a dense model's, but has experts already.")
+        raise UserError(
+            "The checkpoint to upcycle must be a dense model's, but has experts already."
+        )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = MODEL_REGISTRY[model_name].build_model(cfg, stand_in_task(weights))
@@ -53,11 +71,15 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
     sparse["cfg"] = {**checkpoint["cfg"], "model": {**dataclasses.asdict(cfg), "_name": model_name}}
     sparse["model"] = model.state_dict()
     extra = without_best(checkpoint.get("extra_state") or {})
-    averages = {name: dict(averaged_values(model, extra[name])) for name in AVERAGES if extra.get(name)}
+    averages = {
+        name: dict(averaged_values(model, extra[name])) for name in AVERAGES if extra.get(name)
+    }
     sparse["extra_state"] = {**extra, **averages, GATE_RATE: {}}
     saved = sparse.pop("last_optimizer_state", None)
     if moments is not None:
-        sparse["last_optimizer_state"] = sparse_state.to_saved(saved, shapes_of(trained_parameters(model)), flat=False)
+        sparse["last_optimizer_state"] = sparse_state.to_saved(
+            saved, shapes_of(trained_parameters(model)), flat=False
+        )
     return sparse
 
 
@@ -67,7 +89,9 @@ def _check_options(model_name: str, options: dict[str, Any]) -> None:
         raise_invalid("--model", f"one of {', '.join(models)}", model_name)
     for name in options.keys() - {field.name for field in dataclasses.fields(models[model_name])}:
         option = flag(name)
-        raise UserError(f"`{option}` must be an option of {model_name}; `mtmoe options {model_name}` lists them.")
+        raise UserError(
+            f"`{option}` must be an option of {model_name}; `mtmoe options {model_name}` lists them."
+        )
 
 
 def _task_names(options: dict[str, Any], checkpoint: dict[str, Any]) -> str | None:
