@@ -49,8 +49,13 @@ class ShardReader:
             if start < end:
                 piece = sharding.narrow(self._open(file, entry), start, end - start, parts)
                 if not result:
-                    room = {part: sharding.map_experts(piece[part], lambda v: v.new_empty((count, *v.shape[1:])))
-                            for part in parts if part in piece}  # fmt: skip
+                    room = {
+                        part: sharding.map_experts(
+                            piece[part], lambda v: v.new_empty((count, *v.shape[1:]))
+                        )
+                        for part in parts
+                        if part in piece
+                    }
                     result = {"first": first, "count": count, **room}
                 self._copy(piece, sharding.narrow(result, start, end - start, parts), file)
         return result
@@ -88,8 +93,8 @@ class ShardReader:
     def _foreign(self, path: Path) -> UserError:
         folder = path.parents[1].name
         return UserError(
-            f"`{path}` must belong to `{self._path}`, but is of another save; copy the folder `{folder}` again from "
-            "where the checkpoint was saved."
+            f"`{path}` must belong to `{self._path}`, but is of another save; copy the folder "
+            f"`{folder}` again from where the checkpoint was saved."
         )
 
 
@@ -117,9 +122,11 @@ def load_local(
 
     Args:
         file: an open shared part with its shards beside it, a whole checkpoint, or a dense one.
-        placement: the process's experts (UserError: some are missing, or the model has another number).
+        placement: the process's experts (UserError: some are missing, or the model has another
+            number).
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
-        flat: whether the process's optimizer keeps one vector for all parameters, as fairseq's does with `--fp16`.
+        flat: whether the process's optimizer keeps one vector for all parameters, as fairseq's does
+            with `--fp16`.
     """
     peeked = file.peek() or {}
     held = 0 if sharding.is_shared_part(peeked) else sharding.count_experts(peeked)

@@ -1,8 +1,9 @@
 """Checksums of checkpoint files: a SHA-256 in the zip archive's comment.
 
-The comment is `mtmoe sha256:<64 lower-case hex digits>` in the archive's last record (EOCD), so stock torch still reads
-the file. The digest covers every byte before the comment, with the comment's final length. Without a comment, the
-CRC-32 of each record must be right. Files from before torch 1.6 are no archives and cannot be checked.
+The comment is `mtmoe sha256:<64 lower-case hex digits>` in the archive's last record (EOCD), so
+stock torch still reads the file. The digest covers every byte before the comment, with the
+comment's final length. Without a comment, the CRC-32 of each record must be right. Files from
+before torch 1.6 are no archives and cannot be checked.
 """
 
 import errno
@@ -104,7 +105,8 @@ def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
 def _check_records(file: BinaryIO) -> None:
     """Verify each record's CRC (Damaged).
 
-    Compressed, skipped and duplicate records are refused, as torch and Python read them differently.
+    Compressed, skipped and duplicate records are refused, as torch and Python read them
+    differently.
     """
     if not is_archive(file):
         raise Damaged

@@ -1,8 +1,8 @@
 """Read and write checkpoints without losing data or executing a file's code.
 
-A file gets its name only when it is complete, has its checksum (`checksum.py`) and is on the disk. Loading and copying
-verify all of it first. It is opened once, so that the verified bytes are the loaded ones even if a run replaces the
-file.
+A file gets its name only when it is complete, has its checksum (`checksum.py`) and is on the disk.
+Loading and copying verify all of it first. It is opened once, so that the verified bytes are the
+loaded ones even if a run replaces the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from fairseq_mtmoe.core.files import regular_file, replacing
 class CheckpointFile:
     """An open file of `torch.save` (UserError: it is missing or unreadable).
 
-    remedy: advice for a damaged file, as the end of a sentence; by default to use another checkpoint of the run.
+    remedy: advice for a damaged file, as the end of a sentence; by default to use another
+    checkpoint of the run.
     """
 
     def __init__(self, path: str | Path, remedy: str | None = None) -> None:
@@ -108,8 +109,8 @@ def readable(path: str) -> Iterator[None]:
         refused = isinstance(error, pickle.UnpicklingError)
         if refused and ("GLOBAL" in str(error) or "Unsupported class" in str(error)):
             raise UserError(
-                f"`{path}` must hold only tensors, plain containers and `argparse.Namespace`, but holds other Python "
-                "objects, whose loading could run code; it was not loaded."
+                f"`{path}` must hold only tensors, plain containers and `argparse.Namespace`, but "
+                "holds other Python objects, whose loading could run code; it was not loaded."
             ) from error
         # torch raises EINVAL for an archive that ends too early.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:

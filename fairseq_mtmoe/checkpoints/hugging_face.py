@@ -131,7 +131,8 @@ class Additions:
 def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return a state in float32 by our names, and the names of ignored tensors.
 
-    Raises `UserError` if a tensor has an unknown name, occurs twice or has no floating-point numbers.
+    Raises `UserError` if a tensor has an unknown name, occurs twice or has no floating-point
+    numbers.
     """
     state: dict[str, Tensor] = {}
     left_out = []
@@ -147,7 +148,8 @@ def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor]
             continue
         if key in state or not (torch.is_tensor(value) and value.is_floating_point()):
             raise UserError(
-                f"`{name}` in `{folder}` must be a floating-point tensor that occurs once, but is not."
+                f"`{name}` in `{folder}` must be a floating-point tensor that occurs once, but is "
+                "not."
             )
         state[key] = value.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     return state, tuple(left_out)
@@ -156,7 +158,8 @@ def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor]
 def read_weights(folder: Path) -> dict[str, Any]:
     """Return a folder's safetensors or torch weights by Hugging Face's names.
 
-    Tensors are memory-mapped: they are read on access. Raises `UserError` if weights are missing or damaged.
+    Tensors are memory-mapped: they are read on access. Raises `UserError` if weights are missing or
+    damaged.
     """
     readers: Mapping[str, Callable[[Path], dict[str, Any]]] = {
         SAFETENSORS: _read_safetensors,
@@ -189,8 +192,8 @@ def check_is_whole(folder: Path) -> None:
     """Raise a `UserError` if a folder has adapters without their model."""
     if (folder / ADAPTERS).exists() and not (folder / CONFIG).exists():
         raise UserError(
-            f"`{folder}` must hold a whole model, but holds only adapters (`{ADAPTERS}`): merge them into their model "
-            "with `peft` (`merge_and_unload`), and save the result."
+            f"`{folder}` must hold a whole model, but holds only adapters (`{ADAPTERS}`): merge "
+            "them into their model with `peft` (`merge_and_unload`), and save the result."
         )
 
 
@@ -226,7 +229,8 @@ def _safetensors(action: str) -> Any:
         import safetensors.torch
     except ImportError as error:
         raise UserError(
-            f"`safetensors` must be installed to {action} its files, but is not: run `pip install safetensors`."
+            f"`safetensors` must be installed to {action} its files, but is not: run `pip install "
+            "safetensors`."
         ) from error
     return safetensors.torch
 
@@ -245,8 +249,8 @@ def check_finite(
         bounds = torch.aminmax(value) if value.numel() else ()  # one NaN makes both bounds NaN
         if not all(bool(bound.isfinite()) for bound in bounds):
             raise UserError(
-                f"`{name_of(name)}` in `{path}` must have only finite numbers, but has NaN or infinity: the file is "
-                "damaged or was saved after a failed training."
+                f"`{name_of(name)}` in `{path}` must have only finite numbers, but has NaN or "
+                "infinity: the file is damaged or was saved after a failed training."
             )
 
 
@@ -258,7 +262,8 @@ def write_model(
 ) -> None:
     """Write a new folder, completely or not at all.
 
-    Raises `UserError` if the folder exists or cannot be written, or if `safetensors` is not installed.
+    Raises `UserError` if the folder exists or cannot be written, or if `safetensors` is not
+    installed.
     """
     library = _safetensors("write")
     with new_folder(folder) as partial:
@@ -281,25 +286,29 @@ def as_json(value: Any) -> bytes:
 
 
 def read_imported(
-    path: str | Path, content: Mapping[str, Any] | None, name: str, kind: type[AnyConfig],
+    path: str | Path,
+    content: Mapping[str, Any] | None,
+    name: str,
+    kind: type[AnyConfig],
     wanted_tensors: Callable[[AnyConfig], Mapping[str, Tensor]],
-) -> tuple[AnyConfig, Mapping[str, Any]]:  # fmt: skip
+) -> tuple[AnyConfig, Mapping[str, Any]]:
     """Return the sizes in a file of `mtmoe import-hf`, and its content, read unless given.
 
     Raises `UserError` if the file is damaged or of another kind.
 
-    name: of the sizes. kind: their class. wanted_tensors: returns the tensors of a model of these sizes.
+    name: of the sizes. kind: their class. wanted_tensors: returns the tensors of a model of these
+    sizes.
     """
     if Path(path).is_dir():
         raise UserError(
-            f"`{path}` must be a file of `mtmoe import-hf`, but is a folder; `mtmoe import-hf {path} OUT` converts a "
-            "folder of Hugging Face's."
+            f"`{path}` must be a file of `mtmoe import-hf`, but is a folder; `mtmoe import-hf "
+            f"{path} OUT` converts a folder of Hugging Face's."
         )
     content = file_io.load(str(path), remedy=IMPORT_ANEW) if content is None else content
     if "cfg" in content:
         raise UserError(
-            f"`{path}` must be a file of `mtmoe import-hf`, but is a checkpoint; start from a checkpoint with "
-            "`--finetune-from-model`."
+            f"`{path}` must be a file of `mtmoe import-hf`, but is a checkpoint; start from a "
+            "checkpoint with `--finetune-from-model`."
         )
     sizes, state = content.get(name), content.get("model")
     if not (isinstance(sizes, dict) and isinstance(state, dict)):
@@ -317,12 +326,16 @@ def read_imported(
 
 
 def check_tensors(
-    path: str | Path, wanted: Mapping[str, Tensor], state: Mapping[str, Any], name_of: Callable[[str], str] = str,
+    path: str | Path,
+    wanted: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    name_of: Callable[[str], str] = str,
     types: Sequence[torch.dtype] = (torch.float32,),
-) -> None:  # fmt: skip
+) -> None:
     """Raise a `UserError` for the first missing, wrong or additional tensor.
 
-    wanted: tensors of the right shapes. name_of: maps a key to the name in the error. types: allowed dtypes.
+    wanted: tensors of the right shapes. name_of: maps a key to the name in the error. types:
+    allowed dtypes.
     """
     for name, like in wanted.items():
         if name not in state:

@@ -1,7 +1,7 @@
 """Names in checkpoints as tables: of sparse models and dense models.
 
-A dense block's feed-forward layer becomes its experts' stacked parameters. All other names stay, and gates start
-afresh. A checkpoint may lack the running prices of BASE gates.
+A dense block's feed-forward layer becomes its experts' stacked parameters. All other names stay,
+and gates start afresh. A checkpoint may lack the running prices of BASE gates.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Load whole models for fairseq's commands and ours, wherever their experts lie.
 
-`fairseq-generate`, `fairseq-interactive`, `fairseq-validate` and our commands build models with all experts by these
-functions. A training process instead reads its own experts by `LoadContext.read`.
+`fairseq-generate`, `fairseq-interactive`, `fairseq-validate` and our commands build models with all
+experts by these functions. A training process instead reads its own experts by `LoadContext.read`.
 """
 
 import functools
@@ -109,8 +109,9 @@ def _refuse_earlier_versions(path: str, state: dict[str, Any]) -> None:
     )
     if has_old_experts or has_old_plan:
         raise UserError(
-            f"`{path}` must be written by fairseq_mtmoe 0.2 or later, but was written by 0.1; continue its run with "
-            "0.2 for one update, which writes a checkpoint in the current form."
+            f"`{path}` must be written by fairseq_mtmoe 0.2 or later, but was written by 0.1; "
+            "continue its run with 0.2 for one update, which writes a checkpoint in the current "
+            "form."
         )
 
 
@@ -170,8 +171,8 @@ def _upgraded(
 
     if not {"optimizer_history", "best_loss"} & state.keys():  # in all versions of fairseq
         raise UserError(
-            f"`{path}` must be a checkpoint of a run, but is none; files of `mtmoe import-hf` only start runs, and a "
-            "source's file is for `--pemt-sources`."
+            f"`{path}` must be a checkpoint of a run, but is none; files of `mtmoe import-hf` "
+            "only start runs, and a source's file is for `--pemt-sources`."
         )
     with readable(path):
         if context.kinds is not None:

@@ -1,7 +1,7 @@
 """Explain in one sentence why a checkpoint does not fit a model.
 
-Both have their options, and languages are in the task's state. Code that loads a model inside `explained` gets a
-`UserError` that names the differing options.
+Both have their options, and languages are in the task's state. Code that loads a model inside
+`explained` gets a `UserError` that names the differing options.
 """
 
 import re
@@ -26,8 +26,12 @@ _SHARING = ("share_all_embeddings", "share_decoder_input_output_embed")
 _SIZES = (
     *(f"{side}_{name}" for side in _SIDES for name in ("embed_dim", "ffn_embed_dim", "layers")),
     *(f"{side}_{name}" for side in _SIDES for name in ("normalize_before", "learned_pos")),
-    "layernorm_embedding", "expert_interval", "expert_combine", "expert_gates", "conditional",
-)  # fmt: skip
+    "layernorm_embedding",
+    "expert_interval",
+    "expert_combine",
+    "expert_gates",
+    "conditional",
+)
 # Further ones, and what the checkpoint must have for them to decide shapes
 _SIZES_OF_PARTS = {
     "max_source_positions": ("encoder_learned_pos", "True"),
@@ -157,8 +161,9 @@ def _about_vocabulary(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -
         if langs and origin.langs and here - len(langs) == there - len(origin.langs):
             return _about_languages(langs, origin)
         return (
-            f"DATA must have the dictionary that {origin.name} was trained with, of {there} entries"
-            f"{_with_languages(origin.langs)}, but has one of {here}{_with_languages(langs)} instead."
+            f"DATA must have the dictionary that {origin.name} was trained with, of {there} "
+            f"entries{_with_languages(origin.langs)}, but has one of "
+            f"{here}{_with_languages(langs)} instead."
         )
     return None
 
@@ -171,8 +176,8 @@ def _about_languages(langs: Sequence[str], origin: Origin) -> str:
     ] * bool(others)
     hint = "" if missing else ", and `mtmoe add-task` adds one to a checkpoint"
     return (
-        f"`--langs` must be the languages of {origin.name}, but is {' and '.join(parts)}; by default they are those of "
-        f"`--lang-pairs`{hint}."
+        f"`--langs` must be the languages of {origin.name}, but is {' and '.join(parts)}; by "
+        f"default they are those of `--lang-pairs`{hint}."
     )
 
 

@@ -52,8 +52,8 @@ def expect_rows(path: object, model: dict[str, Tensor], source: int, target: int
         if name not in model or len(model[name]) != symbols:
             rows = len(model[name]) if name in model else "no"
             raise UserError(
-                f"`{path}` must have a row of `{name}` for each of the {symbols:,} symbols of its vocabulary, but has "
-                f"{rows} rows."
+                f"`{path}` must have a row of `{name}` for each of the {symbols:,} symbols of its "
+                f"vocabulary, but has {rows} rows."
             )
     if any("adaptive_softmax" in name for name in model):
         raise UserError(

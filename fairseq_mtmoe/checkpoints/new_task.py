@@ -1,8 +1,9 @@
 """Add a task to a checkpoint: a row in each table with a row per task, and a head.
 
-CA-MTL, §4.4 and table 8: the table of task embeddings gets a row, which starts as another task's row, as the mean of
-all, or at random. So does every other tensor that grows with the number of tasks, such as task gates. A fixed gate has
-one expert per task: the new task's is a copy of another task's.
+CA-MTL, §4.4 and table 8: the table of task embeddings gets a row, which starts as another task's
+row, as the mean of all, or at random. So does every other tensor that grows with the number of
+tasks, such as task gates. A fixed gate has one expert per task: the new task's is a copy of another
+task's.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ class NewTask:
     """The task to add.
 
     Attributes:
-        tasks: the checkpoint's tasks in the order of their ids; they own a larger table's last rows.
-        begins_as: comma-separated names of tasks whose mean row the new row starts as; or `mean`, of all tasks; or
-            `random`, from N(0, 0.02²), or `xavier`, Xavier's uniform distribution: then gates start as in a new model.
-            One name with fixed gates.
+        tasks: the checkpoint's tasks in the order of their ids; they own a larger table's last
+        rows.
+        begins_as: comma-separated names of tasks whose mean row the new row starts as; or `mean`,
+            of all tasks; or `random`, from N(0, 0.02²), or `xavier`, Xavier's uniform distribution:
+            then gates start as in a new model. One name with fixed gates.
         head: parameters that only the new task has, by name.
         seed: of the random numbers.
     """
@@ -75,19 +77,20 @@ class NewTask:
 def with_task(state: State, new: NewTask, before: Described, after: Described) -> State:
     """Return a copy of a checkpoint for the model with the new task.
 
-    It may be whole or a shared part; options are unchanged. Moments of new rows are 0; an optimizer's state of other
-    shapes is dropped (UserError: the weights do not fit).
+    It may be whole or a shared part; options are unchanged. Moments of new rows are 0; an
+    optimizer's state of other shapes is dropped (UserError: the weights do not fit).
     """
     rows = _NewRows(new, before, after)
     if rows.experts and is_shared_part(state):
         raise UserError(
-            "The checkpoint must have its experts in its own file to copy one of them, but has them in others: use "
-            "`mtmoe reshard --single-file`."
+            "The checkpoint must have its experts in its own file to copy one of them, but has "
+            "them in others: use `mtmoe reshard --single-file`."
         )
     for name in rows.grown:
         if name not in state["model"] or state["model"][name].shape != before.shapes[name]:
             raise UserError(
-                f"The checkpoint's `{name}` must have the shape that its options give, {tuple(before.shapes[name])}."
+                f"The checkpoint's `{name}` must have the shape that its options give, "
+                f"{tuple(before.shapes[name])}."
             )
     result: State = {**state, "model": rows.added_to(state["model"])}
     result["extra_state"] = extra = without_best(state.get("extra_state") or {})
@@ -113,7 +116,8 @@ class _NewRows:
 
     Attributes:
         grown: tensors that get a row.
-        experts: experts of fixed gates. Where there were more than tasks, the first one of no task is replaced.
+        experts: experts of fixed gates. Where there were more than tasks, the first one of no task
+        is replaced.
     """
 
     def __init__(self, new: NewTask, before: Described, after: Described) -> None:
@@ -124,8 +128,8 @@ class _NewRows:
         self.experts = fixed_experts(before.shapes)
         if not self.grown and not self.experts:
             raise UserError(
-                "The checkpoint must have task embeddings or gates, but has neither: use it unchanged with "
-                "`--finetune-from-model`."
+                "The checkpoint must have task embeddings or gates, but has neither: use it "
+                "unchanged with `--finetune-from-model`."
             )
         self._sources = list(new.tasks) if new.begins_as == MEAN else new.begins_as.split(",")
         self._is_drawn = new.begins_as in (RANDOM, XAVIER)
@@ -200,8 +204,9 @@ def options_with_task(
     if "fixed" in gates and count <= len(tasks):
         if gates != {"fixed"}:
             raise UserError(
-                f"The checkpoint must have an expert for another task than its {len(tasks)}, as its other gates cannot "
-                f"get one, but has {count}: train the model with more `--num-experts`."
+                f"The checkpoint must have an expert for another task than its {len(tasks)}, as "
+                f"its other gates cannot get one, but has {count}: train the model with more "
+                "`--num-experts`."
             )
         larger["num_experts"] = count + 1
     return larger

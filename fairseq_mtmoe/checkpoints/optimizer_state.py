@@ -1,8 +1,9 @@
 """An optimizer's state by parameter name, read from and written to optimizers and checkpoints.
 
-fairseq's Adam updates the model's parameters, or float32 copies of half-precision ones ("masters"), separate or in one
-vector. A checkpoint has `{"state": {index: entry}, "param_groups": [...]}`, with an entry such as `{"step": 7,
-"exp_avg": …}` per parameter. With `--fp16` it has one entry over the vector of all parameters, the *flat* layout.
+fairseq's Adam updates the model's parameters, or float32 copies of half-precision ones ("masters"),
+separate or in one vector. A checkpoint has `{"state": {index: entry}, "param_groups": [...]}`, with
+an entry such as `{"step": 7, "exp_avg": …}` per parameter. With `--fp16` it has one entry over the
+vector of all parameters, the *flat* layout.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class OptimizerState(dict[str, Entry]):
             return cls(_cut(saved["state"].get(indexes[0], {}), parameters))
         if len(indexes) != len(parameters):
             raise UserError(
-                f"The optimizer's state in the checkpoint must have the {len(parameters)} parameters that are "
-                f"trained, but has {len(indexes)}; {_RESET}"
+                f"The optimizer's state in the checkpoint must have the {len(parameters)} "
+                f"parameters that are trained, but has {len(indexes)}; {_RESET}"
             )
         entries = (
             (name, saved["state"].get(index))
@@ -85,8 +86,8 @@ class OptimizerState(dict[str, Entry]):
             )
         if state.misfit(shapes) is not None:
             raise UserError(
-                "`--dense-updates` must be used with an `--optimizer` whose state has the shapes of the parameters, "
-                "such as adam, but this optimizer's has others."
+                "`--dense-updates` must be used with an `--optimizer` whose state has the shapes "
+                "of the parameters, such as adam, but this optimizer's has others."
             )
         return state
 
@@ -115,7 +116,8 @@ class OptimizerState(dict[str, Entry]):
             groups[0]["params"] = list(range(count))
         elif len(_indexes(header)) != count:
             raise UserError(
-                "An optimizer with several parameter groups must keep its parameters, but they changed."
+                "An optimizer with several parameter groups must keep its parameters, but they "
+                "changed."
             )
         return {**header, "state": entries, "param_groups": groups}
 
@@ -184,8 +186,8 @@ def _cut(entry: Mapping[str, Any], parameters: Parameters) -> dict[str, Entry]:
     total = sum(math.prod(shape) for _, shape in parameters)
     if not _has_shape(entry, (total,)):
         raise UserError(
-            f"The optimizer's state in the checkpoint must have the shape of the {total} numbers that are trained, but "
-            f"has another; {_RESET}"
+            f"The optimizer's state in the checkpoint must have the shape of the {total} numbers "
+            f"that are trained, but has another; {_RESET}"
         )
     if not entry:
         return {}
@@ -202,10 +204,11 @@ def _join(named: Mapping[str, Entry], parameters: Parameters) -> Entry:
     for name, shape in parameters:
         if not _has_shape(named.get(name, {}), shape):
             raise UserError(
-                f"The optimizer's state of `{name}` must have the parameter's shape, as in adam, to be saved in one "
-                "vector; use `--fp16-no-flatten-grads` with this optimizer."
+                f"The optimizer's state of `{name}` must have the parameter's shape, as in adam, "
+                "to be saved in one vector; use `--fp16-no-flatten-grads` with this optimizer."
             )
-    # The number of updates may be a tensor, but has no dimension; a moment of a single number has one.
+    # The number of updates may be a tensor, but has no dimension; a moment of a single number has
+    # one.
     values = [(key, value) for name, _ in parameters for key, value in named.get(name, {}).items()]
     vectors = {key for key, value in values if torch.is_tensor(value) and value.dim()}
     joined: Entry = {key: value for key, value in reversed(values) if key not in vectors}
@@ -233,7 +236,8 @@ def check_when_loading(
 ) -> None:
     """Make a torch optimizer check every state that it loads.
 
-    torch's fused kernels write as many numbers as the parameter has, whatever the size of the moment.
+    torch's fused kernels write as many numbers as the parameter has, whatever the size of the
+    moment.
     names: returns the parameters' names for errors.
     """
     if not hasattr(optimizer, "names_in_sentences"):
@@ -248,8 +252,8 @@ def check_state(
 ) -> None:
     """Raise a `UserError` if a state does not fit the optimizer's parameters.
 
-    Entries must be single numbers, or floating-point tensors of the parameter's shape (in Adafactor: of its rows or
-    columns). The message names the entry and the parameter.
+    Entries must be single numbers, or floating-point tensors of the parameter's shape (in
+    Adafactor: of its rows or columns). The message names the entry and the parameter.
     """
     from fairseq.optim.adam import Adam
 
@@ -294,5 +298,6 @@ def _check_value(label: str, name: str, value: Any, shape: torch.Size) -> None:
 
 def _refuse(label: str, name: str, rule: str, found: str) -> NoReturn:
     raise UserError(
-        f"`{name}` of `{label}` in the optimizer's state must be {rule}, but is {found} instead; {_RESET}"
+        f"`{name}` of `{label}` in the optimizer's state must be {rule}, but is {found} instead; "
+        f"{_RESET}"
     )

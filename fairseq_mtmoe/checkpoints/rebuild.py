@@ -1,7 +1,8 @@
 """Build the model that a checkpoint describes, if its kind is known to be safe.
 
-Some of fairseq's models evaluate a file's options, or open files that they name. So a file may only choose models of
-this package and stock translation transformers, whose code was reviewed; a user can trust others by name.
+Some of fairseq's models evaluate a file's options, or open files that they name. So a file may only
+choose models of this package and stock translation transformers, whose code was reviewed; a user
+can trust others by name.
 """
 
 import dataclasses
@@ -32,11 +33,14 @@ KNOWN = {
     "model": {"transformer", "transformer_align"},
     "task": {"translation", "translation_multi_simple_epoch"},
     "criterion": {
-        "adaptive_loss", "cross_entropy", "label_smoothed_cross_entropy", "label_smoothed_cross_entropy_with_alignment",
+        "adaptive_loss",
+        "cross_entropy",
+        "label_smoothed_cross_entropy",
+        "label_smoothed_cross_entropy_with_alignment",
     },
     "bpe": {"byte_bpe", "bytes", "characters", "fastbpe", "sentencepiece", "subword_nmt"},
     "tokenizer": {"moses", "nltk", "space"},
-}  # fmt: skip
+}
 EVERYTHING = tuple(KNOWN)
 # Endings of the names of sizes that are a dimension of a weight
 _SIZES = ("layers", "experts", "heads")
@@ -78,8 +82,9 @@ def check_name(path: str | Path, state: State, kind: str) -> None:
     for name in names:
         if not isinstance(name, str) or not (_is_known(kind, name) or name in trusted):
             raise UserError(
-                f"`{path}` must have a {kind} that is known to run no code of a file, but has {name!r}; if you trust "
-                f"the file's author, set the environment variable `{TRUST}={name}`."
+                f"`{path}` must have a {kind} that is known to run no code of a file, but has "
+                f"{name!r}; if you trust the file's author, set the environment variable "
+                f"`{TRUST}={name}`."
             )
 
 
@@ -113,8 +118,8 @@ def check_sizes(
         ):  # sinusoids are computed and lie in no file; twice as much builds them
             if value * width * _BYTES * 2 > memory:
                 raise UserError(
-                    f"`{path}` must have a model that fits this machine's memory of {memory / 2**30:,.1f} GiB, but its "
-                    f"`{name}` is {shown(value)}."
+                    f"`{path}` must have a model that fits this machine's memory of "
+                    f"{memory / 2**30:,.1f} GiB, but its `{name}` is {shown(value)}."
                 )
             continue
         if name.endswith(_BESIDE_WIDTH):
@@ -126,8 +131,8 @@ def check_sizes(
         is_negative = value < 1 and name.endswith("attention_heads")
         if needed > most or is_negative:
             raise UserError(
-                f"`{path}` must hold the weights of the model that it describes, but `{name}` is {shown(value)} and "
-                f"the file has {held} numbers."
+                f"`{path}` must hold the weights of the model that it describes, but `{name}` is "
+                f"{shown(value)} and the file has {held} numbers."
             )
 
 

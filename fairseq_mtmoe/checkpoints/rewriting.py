@@ -1,7 +1,7 @@
 """Write checkpoints from others: copies, other shards, or averages.
 
-Shards without a shared part, which a killed or failed save leaves behind, are removed unless a shared part is
-unreadable. Files that this package did not write stay.
+Shards without a shared part, which a killed or failed save leaves behind, are removed unless a
+shared part is unreadable. Files that this package did not write stay.
 """
 
 import os
@@ -34,7 +34,8 @@ _DELETED = r"checkpoint(\d+|_\d+_\d+|\.best_.*)"  # names that fairseq deletes w
 _SHARD = re.compile(
     r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+(\.[0-9a-f]{8})?\.pt"
 )  # with partial files of killed processes
-# Buffers: a format's version, a tensor that gives fairseq's sinusoidal positions their type, running prices.
+# Buffers: a format's version, a tensor that gives fairseq's sinusoidal positions their type,
+# running prices.
 _BUFFERS = (".version", "._float_tensor", *PRICES)
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -42,7 +43,8 @@ _HALF = (torch.float16, torch.bfloat16)
 def remove_orphans(path: str | Path, suffix: str = "") -> None:
     """Remove shards that no shared part names, of a checkpoint or of a run's folder.
 
-    Shards without a shared part are removed only if the run itself deletes such names: a save may be in progress.
+    Shards without a shared part are removed only if the run itself deletes such names: a save may
+    be in progress.
 
     suffix: the run's `--checkpoint-suffix`.
     """
@@ -135,8 +137,9 @@ def write_in_parts(
 ) -> int:
     """Write `source` to `target` with `experts_per_file` experts per file.
 
-    It reads one shard at a time and returns the number of shards. `track` wraps the loop over them to show progress.
-    Raises `UserError` if there are no experts or fewer, or the checkpoint is damaged.
+    It reads one shard at a time and returns the number of shards. `track` wraps the loop over them
+    to show progress. Raises `UserError` if there are no experts or fewer, or the checkpoint is
+    damaged.
     """
     state = load_shared_part(source, mapped=True)
     num_experts = _num_experts(source, state)
@@ -188,7 +191,8 @@ def _num_experts(source: Path, state: State) -> int:
     num_experts = sharding.count_experts(state)
     if not num_experts:
         raise UserError(
-            f"`{source}` must be of a model with experts, but is dense: there is nothing to reshard."
+            f"`{source}` must be of a model with experts, but is dense: there is nothing to "
+            "reshard."
         )
     return num_experts
 
@@ -212,8 +216,9 @@ def _parts(
             raise UserError("Moments have other shapes than their parameters.")
     except UserError as error:
         raise UserError(
-            f"`{source}` must hold the optimizer's moments of all its model's parameters, so that its experts can be "
-            "split off, but does not; resume it with several processes, whose checkpoints are in shards."
+            f"`{source}` must hold the optimizer's moments of all its model's parameters, so that "
+            "its experts can be split off, but does not; resume it with several processes, whose "
+            "checkpoints are in shards."
         ) from error
     return shared_part, lambda first, count: sharding.narrow(content, first, count)
 
@@ -221,8 +226,9 @@ def _parts(
 def average(paths: Iterable[Path]) -> State:
     """Return the first checkpoint with the mean of all parameters (UserError).
 
-    It has no optimizer's state. Half precision is summed in float32. Tensors keep the first checkpoint's type, and
-    share memory as there. It holds the sum and one checkpoint's parameters at a time.
+    It has no optimizer's state. Half precision is summed in float32. Tensors keep the first
+    checkpoint's type, and share memory as there. It holds the sum and one checkpoint's parameters
+    at a time.
     """
     result: State = {}
     total: dict[str, Tensor] = OrderedDict()
@@ -294,7 +300,8 @@ def newest(
             "none" if suffix else "none; give the run's `--checkpoint-suffix`, too, if it has one"
         )
         raise UserError(
-            f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has {none}."
+            f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has "
+            f"{none}."
         )
     if not 1 <= count <= len(numbers):
         raise_invalid(
@@ -315,7 +322,8 @@ def _check_same(
     )
     if different := {key for key, *_ in kinds ^ others}:
         raise UserError(
-            f"`{path}` must hold the parameters of `{first}` for an average; `{min(different)}` differs."
+            f"`{path}` must hold the parameters of `{first}` for an average; `{min(different)}` "
+            "differs."
         )
 
 
@@ -325,7 +333,8 @@ def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
     for name in rows:
         if rows[name] and others[name] and rows[name] != others[name]:
             raise UserError(
-                f"`{path}` must have the {name} of `{first}` in their order for an average, but has not."
+                f"`{path}` must have the {name} of `{first}` in their order for an average, but "
+                "has not."
             )
 
 

@@ -1,10 +1,11 @@
 """Checkpoints in parts: shared part and expert shards, their names, and joining.
 
-A checkpoint is one file, `X.pt`, or a *shared part* of that name with *expert shards* beside it. The shared part is
-fairseq's checkpoint without experts. `X.experts/<id>/0-3.pt` holds experts 0 to 3 of the checkpoint whose shared part
-names `<id>`, whichever processes wrote it. Shards are written first, under a new id: until the shared part gets its
-name, the previous checkpoint is whole. A shard's *content* is `{"first", "count", "model", "ema", "ema_fp32_params",
-"optimizer"}`; every tensor has experts `first` to `first + count` in its first dimension.
+A checkpoint is one file, `X.pt`, or a *shared part* of that name with *expert shards* beside it.
+The shared part is fairseq's checkpoint without experts. `X.experts/<id>/0-3.pt` holds experts 0 to
+3 of the checkpoint whose shared part names `<id>`, whichever processes wrote it. Shards are written
+first, under a new id: until the shared part gets its name, the previous checkpoint is whole. A
+shard's *content* is `{"first", "count", "model", "ema", "ema_fp32_params", "optimizer"}`; every
+tensor has experts `first` to `first + count` in its first dimension.
 """
 
 import copy
@@ -40,10 +41,16 @@ _ENTRY: Any = mapping(
         "sha256": Required[Name],
     }
 )
-_EXPERTS: Any = mapping({
-    "id": Required[str], "num_experts": Required[int], "keys": Required[list[Text]], "files": Required[list[_ENTRY]],
-    "optimizer_names": Required[dict[int, Text]], "flat_optimizer": bool,
-})  # fmt: skip
+_EXPERTS: Any = mapping(
+    {
+        "id": Required[str],
+        "num_experts": Required[int],
+        "keys": Required[list[Text]],
+        "files": Required[list[_ENTRY]],
+        "optimizer_names": Required[dict[int, Text]],
+        "flat_optimizer": bool,
+    }
+)
 
 
 def new_id() -> str:
@@ -158,7 +165,8 @@ def split(
     The shared part has no list of shards yet.
 
     Args:
-        state: the state that fairseq would save, with this process's experts (UserError: tensors do not match).
+        state: the state that fairseq would save, with this process's experts (UserError: tensors do
+            not match).
         placement: the process's experts.
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
     """
@@ -199,8 +207,8 @@ def content_of(state: State, placement: ExpertPlacement, parameters: Parameters)
         wrong = named.misfit([(name, shape) for name, shape in parameters if EXPERTS in name])
         if wrong is not None:
             raise UserError(
-                "With experts in several processes, the state of `--optimizer` must have the shapes of the parameters, "
-                f"as adam's does, but that of `{wrong}` has others."
+                "With experts in several processes, the state of `--optimizer` must have the "
+                f"shapes of the parameters, as adam's does, but that of `{wrong}` has others."
             )
         parts["optimizer"] = named
     content = {

@@ -1,8 +1,9 @@
 """Check that a checkpoint file is safe to load: tensors and plain containers only.
 
-`read` is the only entry. torch's `weights_only` runs no code of a file. fairseq, however, hands options to OmegaConf,
-which fills in `${oc.env:HOME}`, and it calls `eval` on some texts. So an option of a file must refer to nothing, and an
-evaluated one must be a literal. The annotations here describe every other value that code relies on.
+`read` is the only entry. torch's `weights_only` runs no code of a file. fairseq, however, hands
+options to OmegaConf, which fills in `${oc.env:HOME}`, and it calls `eval` on some texts. So an
+option of a file must refer to nothing, and an evaluated one must be a literal. The annotations here
+describe every other value that code relies on.
 """
 
 import ast
@@ -20,7 +21,8 @@ from fairseq_mtmoe.checkpoints.checksum import is_archive
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
 
-# Options that fairseq evaluates when it builds a file's model or task; `encoder_` may precede the name.
+# Options that fairseq evaluates when it builds a file's model or task; `encoder_` may precede the
+# name.
 _EVALUATED = (
     "xformers_att_config",
     "adaptive_softmax_cutoff",
@@ -63,20 +65,31 @@ Meter = Annotated[tuple[int, Text, Meters, dict[str, Any]], OR_LIST]
 Schedule: Any = mapping({"lr": Number, "best": Number | None, "last_epoch": int})
 # Bits of a task's examples that were trained on
 Seen: Any = mapping({"size": Required[Count], "bits": Required[Bytes]})
-Selection: Any = mapping({  # choices of uncertainty sampling
-    "seen": Required[dict[str, Seen]], "names": Required[list[Name]], "sums": Required[list[list[float]]],
-    "updates": Required[Count],
-})  # fmt: skip
+Selection: Any = mapping(
+    {  # choices of uncertainty sampling
+        "seen": Required[dict[str, Seen]],
+        "names": Required[list[Name]],
+        "sums": Required[list[list[float]]],
+        "updates": Required[Count],
+    }
+)
 # The gates' first weights, and their update
 Gates: Any = mapping({"since": Required[Count | None], "start": Required[Tensors]})
-Trained: Any = mapping({
-    "training_seconds": Required[Amount], "training_tokens": Count | None, "selection": Selection | None,
-    "gates": Gates | None,
-})  # fmt: skip
-Limits: Any = mapping({  # of batches
-    "max_tokens": Required[Some | None], "batch_size": Required[Some | None],
-    "required_batch_size_multiple": Required[Some],
-})  # fmt: skip
+Trained: Any = mapping(
+    {
+        "training_seconds": Required[Amount],
+        "training_tokens": Count | None,
+        "selection": Selection | None,
+        "gates": Gates | None,
+    }
+)
+Limits: Any = mapping(
+    {  # of batches
+        "max_tokens": Required[Some | None],
+        "batch_size": Required[Some | None],
+        "required_batch_size_multiple": Required[Some],
+    }
+)
 Earlier: Any = mapping(
     {
         "batches_in_epoch": Required[Count],
@@ -84,37 +97,67 @@ Earlier: Any = mapping(
         "batch_limits": Required[Limits],
     }
 )
-# Position in the training data, fairseq's and ours; `multitask/sampling/saved_plans.py` reads `sampling`.
-Position: Any = mapping({
-    "batch_limits": Limits | None, "earlier": list[Earlier],
-    "epoch": Required[Epoch], "iterations_in_epoch": Count, "batches_in_epoch": Count, "group_size": Some,
-    "shuffle": bool, "num_processes": Some, "drawn_in_epoch": Epoch | None,
-    "seed": Annotated[int, between(0, 2**32 - 10**7)], "sampling": dict[str, Any] | None,
-})  # fmt: skip
-Extra: Any = mapping({
-    "metrics": dict[str, list[Meter]] | None, "previous_training_time": Amount, "train_iterator": Position | None,
-    "epoch": Epoch, "batch_offset": Count, "val_loss": Number | None, "best": Number | None, "ema": Tensors | None,
-    "ema_fp32_params": Tensors | None, "nonfinite": mapping({"total": Count, "in_a_row": Count}),
-    "best_measure": dict[str, Text | bool | list[Text]],
-    "patience": mapping({"best": Required[Number], "num_runs": Required[Count]}),
-    "plateau": mapping({"lr": Amount, "num_bad_epochs": Count}),
-    "gate_rate": mapping({"factor": Amount}) | None,
-    "TranslationHeatedTask": Trained, "GlueTask": Trained, "TextToTextTask": Trained,
-})  # fmt: skip
-History: Any = mapping({
-    "criterion_name": Text, "optimizer_name": Text, "lr_scheduler_state": Schedule | None, "num_updates": Count
-})  # fmt: skip
+# Position in the training data, fairseq's and ours; `multitask/sampling/saved_plans.py` reads
+# `sampling`.
+Position: Any = mapping(
+    {
+        "batch_limits": Limits | None,
+        "earlier": list[Earlier],
+        "epoch": Required[Epoch],
+        "iterations_in_epoch": Count,
+        "batches_in_epoch": Count,
+        "group_size": Some,
+        "shuffle": bool,
+        "num_processes": Some,
+        "drawn_in_epoch": Epoch | None,
+        "seed": Annotated[int, between(0, 2**32 - 10**7)],
+        "sampling": dict[str, Any] | None,
+    }
+)
+Extra: Any = mapping(
+    {
+        "metrics": dict[str, list[Meter]] | None,
+        "previous_training_time": Amount,
+        "train_iterator": Position | None,
+        "epoch": Epoch,
+        "batch_offset": Count,
+        "val_loss": Number | None,
+        "best": Number | None,
+        "ema": Tensors | None,
+        "ema_fp32_params": Tensors | None,
+        "nonfinite": mapping({"total": Count, "in_a_row": Count}),
+        "best_measure": dict[str, Text | bool | list[Text]],
+        "patience": mapping({"best": Required[Number], "num_runs": Required[Count]}),
+        "plateau": mapping({"lr": Amount, "num_bad_epochs": Count}),
+        "gate_rate": mapping({"factor": Amount}) | None,
+        "TranslationHeatedTask": Trained,
+        "GlueTask": Trained,
+        "TextToTextTask": Trained,
+    }
+)
+History: Any = mapping(
+    {
+        "criterion_name": Text,
+        "optimizer_name": Text,
+        "lr_scheduler_state": Schedule | None,
+        "num_updates": Count,
+    }
+)
 Histories = Annotated[list[History], Rule("a list that is not empty", lambda value: len(value) > 0)]
 Entry: Any = mapping(
     {"step": Amount, "exp_avg": Tensor, "exp_avg_sq": Tensor}
 )  # the loader checks shapes
-Group: Any = mapping({
-    "params": Required[list[Count]], "lr": Number | None,
-    "betas": Annotated[tuple[Share, Share], OR_LIST], "weight_decay": Number,
-    # Adafactor has two; torch's sets one itself.
-    "eps": Amount | Annotated[tuple[Amount | None, Amount | None], OR_LIST],
-    "amsgrad": bool,
-})  # fmt: skip
+Group: Any = mapping(
+    {
+        "params": Required[list[Count]],
+        "lr": Number | None,
+        "betas": Annotated[tuple[Share, Share], OR_LIST],
+        "weight_decay": Number,
+        # Adafactor has two; torch's sets one itself.
+        "eps": Amount | Annotated[tuple[Amount | None, Amount | None], OR_LIST],
+        "amsgrad": bool,
+    }
+)
 Optimizer: Any = mapping(
     {"state": Required[dict[Any, Entry]], "param_groups": Required[list[Group]]}
 )
@@ -122,36 +165,63 @@ End = Annotated[tuple[Annotated[int, between(5, 10**9)], Some], OR_LIST]  # rows
 VocabularySide: Any = mapping({"symbols": Required[list[Name]], "model": Required[Bytes]})
 Ids = list[Count]
 Factor = Annotated[float, between(-1e6, 1e6)]
-Generation: Any = mapping({  # defaults of `generate` in `transformers`, with its names; ids of tokens are ours
-    **dict.fromkeys(("max_length", "max_new_tokens", "min_length", "min_new_tokens"), Count),
-    **dict.fromkeys(("num_beams", "num_return_sequences", "no_repeat_ngram_size", "top_k"), Count),
-    **dict.fromkeys(("length_penalty", "repetition_penalty", "temperature", "top_p"), Factor),
-    **dict.fromkeys(("do_sample", "renormalize_logits", "remove_invalid_values"), bool),
-    "early_stopping": bool | Literal["never"],
-    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id"), Count | Ids),
-    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), Ids), "bad_words_ids": list[Ids],
-})  # fmt: skip
+Generation: Any = mapping(
+    {  # defaults of `generate` in `transformers`, with its names; ids of tokens are ours
+        **dict.fromkeys(("max_length", "max_new_tokens", "min_length", "min_new_tokens"), Count),
+        **dict.fromkeys(
+            ("num_beams", "num_return_sequences", "no_repeat_ngram_size", "top_k"), Count
+        ),
+        **dict.fromkeys(("length_penalty", "repetition_penalty", "temperature", "top_p"), Factor),
+        **dict.fromkeys(("do_sample", "renormalize_logits", "remove_invalid_values"), bool),
+        "early_stopping": bool | Literal["never"],
+        **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id"), Count | Ids),
+        **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), Ids),
+        "bad_words_ids": list[Ids],
+    }
+)
 LanguageTokens = Annotated[tuple[Text | None, Text | None], OR_LIST]
-TaskState: Any = mapping({
-    "langs": Annotated[list[Name], Rule("a list of languages", lambda value: len(value) > 0)],
-    "langtoks": Annotated[
-        dict[Name, LanguageTokens], Rule("language tokens of `main`", lambda value: "main" in value)
-    ],
-    "langtoks_specs": list[Name],
-    "lang_tok_style": Literal["multilingual", "mbart"], "lang_tok_replacing_bos_eos": bool, "enable_lang_ids": bool,
-    "task_ids": Name, "lang_pairs": list[Pair], "tokenizer": Name,
-    "sentencepiece": Bytes, "encoder_langtok_last": bool,
-    "new_symbols": Annotated[list[Count], Rule("two numbers", lambda value: len(value) == 2)],
-    "generation": Generation | None, "vocabulary_ends": dict[Name, Annotated[tuple[End, End], OR_LIST]],
-    "vocabulary": Annotated[list[VocabularySide], Rule("one or two vocabularies", lambda value: 1 <= len(value) <= 2)],
-})  # fmt: skip
-Checkpoint: Any = mapping({  # an expert shard has its experts' rows of the tensors
-    "args": Namespace | None, "cfg": dict[str, Any] | None, "model": Tensors | None,
-    "criterion": dict[str, Any] | None, "task_state": TaskState | None, "extra_state": Extra | None,
-    "optimizer_history": Histories | None,
-    "last_optimizer_state": Optimizer | None, "first": Count, "count": Count, "ema": Tensors,
-    "ema_fp32_params": Tensors, "optimizer": dict[str, Entry],
-})  # fmt: skip
+TaskState: Any = mapping(
+    {
+        "langs": Annotated[list[Name], Rule("a list of languages", lambda value: len(value) > 0)],
+        "langtoks": Annotated[
+            dict[Name, LanguageTokens],
+            Rule("language tokens of `main`", lambda value: "main" in value),
+        ],
+        "langtoks_specs": list[Name],
+        "lang_tok_style": Literal["multilingual", "mbart"],
+        "lang_tok_replacing_bos_eos": bool,
+        "enable_lang_ids": bool,
+        "task_ids": Name,
+        "lang_pairs": list[Pair],
+        "tokenizer": Name,
+        "sentencepiece": Bytes,
+        "encoder_langtok_last": bool,
+        "new_symbols": Annotated[list[Count], Rule("two numbers", lambda value: len(value) == 2)],
+        "generation": Generation | None,
+        "vocabulary_ends": dict[Name, Annotated[tuple[End, End], OR_LIST]],
+        "vocabulary": Annotated[
+            list[VocabularySide],
+            Rule("one or two vocabularies", lambda value: 1 <= len(value) <= 2),
+        ],
+    }
+)
+Checkpoint: Any = mapping(
+    {  # an expert shard has its experts' rows of the tensors
+        "args": Namespace | None,
+        "cfg": dict[str, Any] | None,
+        "model": Tensors | None,
+        "criterion": dict[str, Any] | None,
+        "task_state": TaskState | None,
+        "extra_state": Extra | None,
+        "optimizer_history": Histories | None,
+        "last_optimizer_state": Optimizer | None,
+        "first": Count,
+        "count": Count,
+        "ema": Tensors,
+        "ema_fp32_params": Tensors,
+        "optimizer": dict[str, Entry],
+    }
+)
 CompositeCheckpoint: Any = mapping(
     {
         **get_type_hints(Checkpoint, include_extras=True),

@@ -50,7 +50,8 @@ def restore(trainer: Any, extra_state: Mapping[str, Any]) -> None:
         constants_of(model) | experts <= average.keys() and are_finite(average.values())
     ):
         logger.warning(
-            "the checkpoint has no finite moving average of this model: the average begins with its weights"
+            "the checkpoint has no finite moving average of this model: the average begins with "
+            "its weights"
         )
         trainer._build_ema()
         return

@@ -27,13 +27,13 @@ _SEEN = (
 class SharedEpochIterator(iterators.EpochBatchIterator):
     """fairseq's epoch iterator, resumable with other processes, `--update-freq` or limits of a batch.
 
-    The state is fairseq's with `batches_in_epoch`, the number that all processes have seen; `seed`, which shuffled
-    them; `batch_limits`, by which they were made; and `sampling`, the dataset's saved draws. If the limits changed
-    within the epoch, `earlier` has these numbers for each of the limits before. A state of fairseq's own resumes with
-    its number of processes.
+    The state is fairseq's with `batches_in_epoch`, the number that all processes have seen; `seed`,
+    which shuffled them; `batch_limits`, by which they were made; and `sampling`, the dataset's
+    saved draws. If the limits changed within the epoch, `earlier` has these numbers for each of the
+    limits before. A state of fairseq's own resumes with its number of processes.
 
-    A dataset of sampled examples has the methods `saved_draws` and `resume`, and `batch_counts`, the number of batches
-    in each separately shuffled part of the epoch.
+    A dataset of sampled examples has the methods `saved_draws` and `resume`, and `batch_counts`,
+    the number of batches in each separately shuffled part of the epoch.
     """
 
     epoch: int
@@ -41,8 +41,12 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     _frozen_batches: Any
 
     def __init__(
-        self, *, update_freq: Sequence[int] = (1,), skip_remainder_batch: bool = False, **options: Any
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        update_freq: Sequence[int] = (1,),
+        skip_remainder_batch: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)  # which would leave out the last batch, complete or not
         self._begin(update_freq, skip_remainder_batch)
 
@@ -72,9 +76,10 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     def _begin_after(self, batches: int, group: int) -> None:
         """Resume after `batches` of all processes; grouped shuffling keeps `group` batches together.
 
-        fairseq's training loop divides a process's batches by `--update-freq` and rounds up, at the position and at the
-        epoch's end. In the middle of an update the two disagree, and the epoch would end too early or start again. So
-        the count begins at `_first`, the start of the position's update.
+        fairseq's training loop divides a process's batches by `--update-freq` and rounds up, at the
+        position and at the epoch's end. In the middle of an update the two disagree, and the epoch
+        would end too early or start again. So the count begins at `_first`, the start of the
+        position's update.
         """
         self._batches_before, self._group = batches, group
         self._first = batches // self.num_shards // self._freq * self._freq
@@ -160,7 +165,8 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
             f"{flag(name)} was {before[name]} and is {self.limits[name]}" for name in changed
         )
         logger.warning(
-            f"{changes}: new batches are made of the sentences of epoch {self.epoch} that were not seen"
+            f"{changes}: new batches are made of the sentences of epoch {self.epoch} that were "
+            "not seen"
         )
         return True
 
@@ -172,9 +178,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         batches = super().next_epoch_itr(*args, **kwargs)
         if not self._has_update(batches):
             raise UserError(
-                f"Epoch {self.epoch} must have batches for an update, but has {len(batches)} in each process: "
-                "`--skip-remainder-batch` and `--grouped-shuffling` leave out the last ones; lower `--update-freq` or "
-                "`--max-tokens`."
+                f"Epoch {self.epoch} must have batches for an update, but has {len(batches)} in "
+                "each process: `--skip-remainder-batch` and `--grouped-shuffling` leave out the "
+                "last ones; lower `--update-freq` or `--max-tokens`."
             )
         return batches
 
@@ -196,8 +202,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         batches = self._in_order(parts, epoch, shuffle, self._group)
         if batches and self._batches_before >= len(batches):
             raise UserError(
-                f"The checkpoint's position in epoch {epoch} must be below its {len(batches)} batches, but is "
-                f"{self._batches_before}: data or batch sizes have changed; start again with `--reset-dataloader`."
+                f"The checkpoint's position in epoch {epoch} must be below its {len(batches)} "
+                f"batches, but is {self._batches_before}: data or batch sizes have changed; start "
+                "again with `--reset-dataloader`."
             )
         rest = batches[self._batches_before :]
         if self._only_complete and not self.skip_remainder_batch:

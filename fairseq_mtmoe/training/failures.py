@@ -1,6 +1,7 @@
 """A process's last words: one sentence, also if it lost another process; and the groups' time limits.
 
-gloo and NCCL raise unclear errors when another process is gone. A launcher ends the remaining processes.
+gloo and NCCL raise unclear errors when another process is gone. A launcher ends the remaining
+processes.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ def between_hosts(make: bool = True) -> Any:
             _between_hosts[world] = dist.new_group(backend="gloo")
         except RuntimeError as error:
             raise UserError(
-                "`GLOO_SOCKET_IFNAME` must name the network interface by which the machines of the run reach each "
-                f"other; gloo, through which they save together, could not connect them. ({first_line(error)})"
+                "`GLOO_SOCKET_IFNAME` must name the network interface by which the machines of "
+                "the run reach each other; gloo, through which they save together, could not "
+                f"connect them. ({first_line(error)})"
             ) from error
     return _between_hosts.get(world, world)
 
@@ -98,8 +100,9 @@ def lost_process(error: BaseException) -> UserError | None:
                 else "This process"
             )
             return UserError(
-                f"{who} lost another process, which failed, was killed or did not answer {within}; see the first "
-                f"message of the other processes, and continue from checkpoint_last.pt. ({first_line(link)})"
+                f"{who} lost another process, which failed, was killed or did not answer "
+                f"{within}; see the first message of the other processes, and continue from "
+                f"checkpoint_last.pt. ({first_line(link)})"
             )
     return None
 

@@ -41,7 +41,8 @@ def with_sentences(
             raise_invalid(f"line {number} of {path}", "a new symbol, a space and a count", line)
         if len(dictionary) == before:
             raise UserError(
-                f"`{path}` must be a dictionary with a symbol and its count on each line, but is empty."
+                f"`{path}` must be a dictionary with a symbol and its count on each line, but is "
+                "empty."
             )
 
     return add_from_file
@@ -101,7 +102,8 @@ def _decoded(input: str) -> Iterator[str]:
     if input == "-" and sys.stdin is None:
         raise UserError("`--input` must be given if the standard input is closed, but is not.")
     try:
-        # A stream that a caller has put in the place of the standard input may lack `buffer`, and give text.
+        # A stream that a caller has put in the place of the standard input may lack `buffer`, and
+        # give text.
         standard: Any = getattr(sys.stdin, "buffer", sys.stdin)
         with nullcontext(standard) if input == "-" else open(input, "rb") as lines:
             for number, line in enumerate(lines, start=1):

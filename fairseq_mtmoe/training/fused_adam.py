@@ -1,7 +1,8 @@
 """fairseq's Adam in one pass over the parameters: `--optimizer fused_adam`.
 
-fairseq's Adam passes over each parameter seven times. torch's fused kernel (CPU and CUDA) reads and writes everything
-once. Update and state equal fairseq's, so a resumed run may change between `adam` and `fused_adam`.
+fairseq's Adam passes over each parameter seven times. torch's fused kernel (CPU and CUDA) reads and
+writes everything once. Update and state equal fairseq's, so a resumed run may change between `adam`
+and `fused_adam`.
 """
 
 import ast
@@ -154,10 +155,22 @@ def _update(
 ) -> None:
     values, gradients, averages, squares = (list(column) for column in zip(*operands, strict=True))
     beta1, beta2 = group["betas"]
-    # fairseq adds epsilon to the root of the second moment before the bias correction, torch after it.
+    # fairseq adds epsilon to the root of the second moment before the bias correction, torch after
+    # it.
     eps = group["eps"] / math.sqrt(1 - beta2**step)
     steps = [torch.full((), float(step), device=device)] * len(values)
     torch._fused_adamw_(
-        values, gradients, averages, squares, [], steps, lr=group["lr"], beta1=beta1, beta2=beta2,
-        weight_decay=group["weight_decay"], eps=eps, amsgrad=False, maximize=False,
-    )  # fmt: skip
+        values,
+        gradients,
+        averages,
+        squares,
+        [],
+        steps,
+        lr=group["lr"],
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=group["weight_decay"],
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )

@@ -1,7 +1,7 @@
 """Number of sentences in a binarized file, read from its index, and checks that the file is whole.
 
-The formats are `fairseq-preprocess`'s: `mmap`, and the older `lazy` and `cached`. fairseq trusts the index when it maps
-the file, so sizes and ids are checked first.
+The formats are `fairseq-preprocess`'s: `mmap`, and the older `lazy` and `cached`. fairseq trusts
+the index when it maps the file, so sizes and ids are checked first.
 """
 
 import os
@@ -16,8 +16,15 @@ from fairseq_mtmoe.core.files import read_text, regular_file
 
 # Integer types by the code in fairseq's header.
 _TYPES: dict[int, type[np.integer]] = {
-    1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32, 10: np.uint64,
-}  # fmt: skip
+    1: np.uint8,
+    2: np.int8,
+    3: np.int16,
+    4: np.int32,
+    5: np.int64,
+    8: np.uint16,
+    9: np.uint32,
+    10: np.uint64,
+}
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,8 @@ def check_ids(prefix: str, symbols: int, impl: str | None = None) -> None:
     for extreme in (int(tokens.min()), int(tokens.max())):
         if not 0 <= extreme - index.zero < symbols:
             raise UserError(
-                f"`{prefix}.bin` must hold ids of its dictionary, from 0 to {symbols - 1}, but holds "
-                f"{extreme - index.zero}; preprocess it again with this dictionary."
+                f"`{prefix}.bin` must hold ids of its dictionary, from 0 to {symbols - 1}, but "
+                f"holds {extreme - index.zero}; preprocess it again with this dictionary."
             )
 
 
@@ -102,7 +109,8 @@ def _read_cached(content: np.ndarray) -> _Index:
     return _Index(count, tokens, _TYPES[code], 1, end + 8 * num_lengths)
 
 
-# By the beginning of an index: the values of `--dataset-impl`, and the reader; None: a format that is not read here
+# By the beginning of an index: the values of `--dataset-impl`, and the reader; None: a format that
+# is not read here
 _FORMATS: Mapping[bytes, tuple[tuple[str, ...], Callable[[np.ndarray], _Index] | None]] = {
     b"MMIDIDX\0\0": (("mmap",), _read_mmap),
     b"TNTIDX\0\0": (("cached", "lazy"), _read_cached),

@@ -61,9 +61,9 @@ def _prepare(cfg: Any, main: Callable[..., Any]) -> None:
     distributed_utils.infer_init_method(options)  # under SLURM this sets the process's rank
     if options.distributed_world_size == 0:  # by SLURM, with one task on each node without GPUs
         raise UserError(
-            "`srun` must start two or more processes on each node without GPUs (`--ntasks-per-node`, and their number "
-            "as `--distributed-world-size`), but starts one, and fairseq starts a process for each GPU; or start one "
-            "torchrun on each node."
+            "`srun` must start two or more processes on each node without GPUs "
+            "(`--ntasks-per-node`, and their number as `--distributed-world-size`), but starts "
+            "one, and fairseq starts a process for each GPU; or start one torchrun on each node."
         )
     if stopping.is_training(main):
         refuse_what_needs_cuda(cfg)
@@ -139,6 +139,7 @@ def join(cfg: Any) -> None:
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"Process {rank} of {world_size} could not join the others at {method} within "
-            f"{timeout.total_seconds():g} seconds (`--distributed-timeout`); start all processes, with the same number "
-            f"and address and a different rank each, and see the first message of the others. ({first_line(error)})"
+            f"{timeout.total_seconds():g} seconds (`--distributed-timeout`); start all processes, "
+            "with the same number and address and a different rank each, and see the first "
+            f"message of the others. ({first_line(error)})"
         ) from error

@@ -42,7 +42,8 @@ def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list
 def summed(values: Sequence[Any], device: torch.device, group: Any) -> list[Tensor]:
     """Return sums of numbers and tensors over all ranks, in float64 on the device.
 
-    They are sent in one message. fairseq's `all_reduce_dict` sends tensors and numbers apart, and synchronises a GPU.
+    They are sent in one message. fairseq's `all_reduce_dict` sends tensors and numbers apart, and
+    synchronises a GPU.
     """
     numbers = [float(value) for value in values if not torch.is_tensor(value)]
     on_host = torch.tensor(numbers, dtype=torch.double, pin_memory=device.type == "cuda")
@@ -67,8 +68,8 @@ def tell_figures(task: Any, updates: int, interval: int) -> None:
 class ExpertCommLog:
     """Sums the all-to-all records of expert layers over updates, without validation.
 
-    fairseq's metrics get each update's `expert_comm_ms` and `expert_comm_mb` over all layers, and `expert_comm_share`,
-    the fraction of the update's wall time, with waiting for other ranks.
+    fairseq's metrics get each update's `expert_comm_ms` and `expert_comm_mb` over all layers, and
+    `expert_comm_share`, the fraction of the update's wall time, with waiting for other ranks.
 
     Args:
         slots: the slots of blocks that have or will have experts, by dotted path.
@@ -117,7 +118,8 @@ class ExpertCommLog:
         }
         if not sharded and len(layers) == len(self._slots):
             logger.info(
-                "`--log-expert-comm` logs nothing: no expert layer exchanges tokens with another process"
+                "`--log-expert-comm` logs nothing: no expert layer exchanges tokens with another "
+                "process"
             )
             self.enabled = False
         return sharded

@@ -35,7 +35,8 @@ _NOT_OF_TRAINING = ("interactive", "generation", "eval_lm", "common_eval", "scor
 def changed_options(cfg: Any) -> dict[str, Any]:
     """Return a run's options that are not the defaults, by name with underscores.
 
-    Options set by an architecture are among them. A default that refers to another option counts as that option's.
+    Options set by an architecture are among them. A default that refers to another option counts as
+    that option's.
     """
     changed: dict[str, Any] = {}
     for group in (name for name in cfg if name not in _NOT_OF_TRAINING):
@@ -150,7 +151,8 @@ def refuse_what_needs_cuda(cfg: Any) -> None:
         return
     if is_flat(cfg.common):  # fairseq keeps this vector on a GPU
         raise UserError(
-            "`--fp16` must be given on a machine with a GPU, but this one has none; leave it out, or give `--bf16`."
+            "`--fp16` must be given on a machine with a GPU, but this one has none; leave it "
+            "out, or give `--bf16`."
         )
     distributed = cfg.distributed_training
     if distributed.ddp_backend == "slowmo" and distributed.distributed_world_size > 1:
@@ -162,8 +164,9 @@ def refuse_what_needs_cuda(cfg: Any) -> None:
 def refuse_full_sharding(cfg: Any) -> None:
     """Refuse `--ddp-backend fully_sharded` where fairscale's wrapper cannot support it.
 
-    It keeps parameters and moments in shards of one vector without names, the same on all ranks, while checkpoints need
-    experts by name. All of the vector is trained or none of it, and its parts are complete only in a training step.
+    It keeps parameters and moments in shards of one vector without names, the same on all ranks,
+    while checkpoints need experts by name. All of the vector is trained or none of it, and its
+    parts are complete only in a training step.
     """
     distributed = cfg.distributed_training
     if distributed.ddp_backend != "fully_sharded":
@@ -251,7 +254,8 @@ def _refuse_with_exchange(cfg: Any) -> None:
         (
             "eval_bleu",
             scores,
-            ", which would wait for each other's sentences; `mtmoe evaluate` scores the checkpoints",
+            ", which would wait for each other's sentences; `mtmoe evaluate` scores the "
+            "checkpoints",
         ),
         ("amp", cfg.common.amp, ", whose loss scales would differ; use `--fp16` or `--bf16`"),
     ):
@@ -264,11 +268,12 @@ def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
     weight = getattr(cfg.criterion, "load_balancing_weight", 0.0)
     if weight and not any(slot.plan.gate.balances for slot in expert_slots(model).values()):
         logger.warning(
-            f"--load-balancing-weight {weight} has no effect: no layer of the model has a switch gate "
-            "(--expert-gates switch)"
+            f"--load-balancing-weight {weight} has no effect: no layer of the model has a switch "
+            "gate (--expert-gates switch)"
         )
     criterion = cfg.criterion._name
     if getattr(cfg.model, "pemt_sources", "") and criterion != "pemt":
         logger.warning(
-            f"--criterion {criterion} has no task sparsity loss, which is part of PEMT with sources (--criterion pemt)"
+            f"--criterion {criterion} has no task sparsity loss, which is part of PEMT with "
+            "sources (--criterion pemt)"
         )

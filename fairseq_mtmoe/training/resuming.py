@@ -1,9 +1,10 @@
 """Resuming: checks of the checkpoint to continue from, each rank's part of it, and the position in an epoch.
 
-fairseq trains from scratch if the file is missing, and fails with an assertion if criterion or optimizer differ. It
-saves the number of batches that one process has seen in an epoch; `SharedEpochIterator` counts those of all, also of
-fairseq's tasks. Older positions are converted for another number of processes. Tasks of fairseq also draw their batches
-once, for the epoch in which the process starts. A resumed run must draw them for the same epoch.
+fairseq trains from scratch if the file is missing, and fails with an assertion if criterion or
+optimizer differ. It saves the number of batches that one process has seen in an epoch;
+`SharedEpochIterator` counts those of all, also of fairseq's tasks. Older positions are converted
+for another number of processes. Tasks of fairseq also draw their batches once, for the epoch in
+which the process starts. A resumed run must draw them for the same epoch.
 """
 
 import functools
@@ -83,8 +84,9 @@ def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
 def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadContext]:
     """Let each rank read a checkpoint itself, in a model with experts only its own part.
 
-    fairseq would broadcast rank 0's state as a pickle with classes of its options, which safe loading refuses. A run
-    that `goes_on` with its moments must have the checkpoint's tasks, backbone, criterion and optimizer (UserError).
+    fairseq would broadcast rank 0's state as a pickle with classes of its options, which safe
+    loading refuses. A run that `goes_on` with its moments must have the checkpoint's tasks,
+    backbone, criterion and optimizer (UserError).
     """
     context: dict[str, Any] = {
         "loaded": [],
@@ -117,8 +119,9 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
         if error.args != ("best",):  # which the state of `--lr-scheduler fixed` lacks
             raise
         raise UserError(
-            f"`--lr-scheduler` must be fixed to continue from `{path}`, but is {trainer.cfg.lr_scheduler._name} "
-            "instead; `--reset-lr-scheduler` begins the schedule anew."
+            f"`--lr-scheduler` must be fixed to continue from `{path}`, but is "
+            f"{trainer.cfg.lr_scheduler._name} instead; `--reset-lr-scheduler` begins the "
+            "schedule anew."
         ) from error
     except ValueError as error:
         if "loaded state dict" not in str(
@@ -126,10 +129,11 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
         ):  # torch's error for a parameter group of another size
             raise
         raise UserError(
-            f"`{path}` must have the optimizer's moments of the trained parameters, but has those of more or fewer; "
-            "options such as `--share-all-embeddings`, `--freeze-layers`, `--conditional` and `--glue-tasks` decide "
-            "which parameters are trained, `--reset-optimizer` continues without the moments, and "
-            "`--finetune-from-model` starts a run of other tasks from the weights."
+            f"`{path}` must have the optimizer's moments of the trained parameters, but has those "
+            "of more or fewer; options such as `--share-all-embeddings`, `--freeze-layers`, "
+            "`--conditional` and `--glue-tasks` decide which parameters are trained, "
+            "`--reset-optimizer` continues without the moments, and `--finetune-from-model` "
+            "starts a run of other tasks from the weights."
         ) from error
 
 
@@ -167,9 +171,9 @@ def _expect_same_steps(trainer: Any, path: str, state: Mapping[str, Any]) -> Non
     ):
         if saved not in (None, type(own).__name__):
             raise UserError(
-                f"`{option}` must be {_described(saved, registry)} to continue from `{path}` with its optimizer's "
-                f"moments, but is {_described(type(own).__name__, registry)} instead; `--reset-optimizer` continues "
-                "without them."
+                f"`{option}` must be {_described(saved, registry)} to continue from `{path}` with "
+                f"its optimizer's moments, but is {_described(type(own).__name__, registry)} "
+                "instead; `--reset-optimizer` continues without them."
             )
 
 
@@ -228,7 +232,8 @@ def take_up(
         extra_state.get(type(trainer.task).__name__),
         isinstance(trainer.task, TrainingTask),
     )
-    # fairseq restores a task only together with the position in the data, but the counts of the run go on.
+    # fairseq restores a task only together with the position in the data, but the counts of the run
+    # go on.
     if task_state and is_ours and trainer.cfg.checkpoint.reset_dataloader:
         trainer.task.set_checkpoint_dict(task_state)
     if not resets_meters:
@@ -275,7 +280,8 @@ def plateau_state(trainer: Any) -> dict[str, Any]:
 def resumable(trainer: Any, iterator: Any, make: Callable[..., Any]) -> Any:
     """Return a training iterator of fairseq's as one that any processes and limits of a batch resume.
 
-    make: returns such an iterator by the trainer's options. Other kinds than fairseq's usual one stay as they are.
+    make: returns such an iterator by the trainer's options. Other kinds than fairseq's usual one
+    stay as they are.
     """
     if type(iterator) is EpochBatchIterator and not iterator._supports_prefetch:
         iterator = SharedEpochIterator.continuing(iterator, trainer.cfg.optimization.update_freq)
@@ -354,7 +360,8 @@ def adapt_epoch_position(
 ) -> dict[str, Any] | None:
     """Return the extra state with the epoch position of another number of processes.
 
-    A position between two batches is rounded down. fairseq's iterator of data that is prefetched reads it of any state.
+    A position between two batches is rounded down. fairseq's iterator of data that is prefetched
+    reads it of any state.
     """
     position = (extra_state or {}).get("train_iterator", {})
     before = position.get(PROCESSES, num_processes)

@@ -1,10 +1,12 @@
 """Checkpoints with sharded experts: each rank writes its own experts.
 
-fairseq saves on rank 0 alone. With sharded experts, the other ranks wait in `save_checkpoint` for rank 0's decision,
-and write their experts when it saves. Rank 0 writes the rest last, which completes the checkpoint. An error on one rank
-is raised on all ranks, with the same sentence, and existing checkpoints stay.
+fairseq saves on rank 0 alone. With sharded experts, the other ranks wait in `save_checkpoint` for
+rank 0's decision, and write their experts when it saves. Rank 0 writes the rest last, which
+completes the checkpoint. An error on one rank is raised on all ranks, with the same sentence, and
+existing checkpoints stay.
 
-Only one training at a time saves in a folder. The lock (POSIX's, `fcntl.lockf`) ends with its process.
+Only one training at a time saves in a folder. The lock (POSIX's, `fcntl.lockf`) ends with its
+process.
 """
 
 import errno
@@ -69,8 +71,9 @@ def _save_all(
 ) -> Any:
     """Save by fairseq's function, at an epoch's end also the checkpoint of the update.
 
-    fairseq saves and removes checkpoints of `--save-interval-updates` only within an epoch. So the save at an epoch's
-    end is one within the epoch, and the epoch's checkpoint is a copy. All ranks call fairseq's function once.
+    fairseq saves and removes checkpoints of `--save-interval-updates` only within an epoch. So the
+    save at an epoch's end is one within the epoch, and the epoch's checkpoint is a copy. All ranks
+    call fairseq's function once.
     """
     interval, epoch = cfg.save_interval_updates, epoch_itr.epoch
     if not epoch_itr.end_of_epoch() or interval <= 0 or trainer.get_num_updates() % interval:
@@ -271,12 +274,14 @@ def lock(save_dir: str) -> io.FileIO | None:
             with file, suppress(OSError):
                 written = _HOLDER.fullmatch((file.read(300) or b"").decode(errors="replace"))
             raise UserError(
-                f"`--save-dir` must be a folder that no other training uses, but `{save_dir}` is used by "
-                f"{written[0] if written else 'another process'}; wait for its end, or choose another folder."
+                f"`--save-dir` must be a folder that no other training uses, but `{save_dir}` is "
+                f"used by {written[0] if written else 'another process'}; wait for its end, or "
+                "choose another folder."
             ) from error
         if file is not None:
             file.close()
         logger.warning(
-            f"`{path}` cannot be locked ({error.strerror}): a second training here would not be noticed"
+            f"`{path}` cannot be locked ({error.strerror}): a second training here would not be "
+            "noticed"
         )
     return None

@@ -1,7 +1,7 @@
 """`--log-format rich`: one line of progress with the time left, a table at each validation, and the log in a file.
 
-The complete log, as with `--log-format simple`, is in `--log-file`, by default `train.log` in `--save-dir`. Without a
-terminal, the line of progress is printed every 30 seconds.
+The complete log, as with `--log-format simple`, is in `--log-file`, by default `train.log` in
+`--save-dir`. Without a terminal, the line of progress is printed every 30 seconds.
 """
 
 import logging
@@ -139,7 +139,8 @@ class Screen:
 def _rows(stats: Mapping[str, Any], groups: Sequence[str]) -> Iterator[Row]:
     """Yield a validation's rows: tasks, groups from the least to the most data, all.
 
-    A figure is logged as `task_figure`, a group's mean of its tasks' metrics under the group's name.
+    A figure is logged as `task_figure`, a group's mean of its tasks' metrics under the group's
+    name.
     """
     names = [
         key.removesuffix("_loss")

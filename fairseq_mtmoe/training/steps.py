@@ -1,7 +1,8 @@
 """Additions to fairseq's update: gradients of experts, the gates' learning rate, non-finite updates.
 
-fairseq's norm excludes parameters with the attribute `expert`. The norm here is over all parameters of all ranks, so
-that all ranks skip the same updates. Weights that are not finite are neither saved nor trained on.
+fairseq's norm excludes parameters with the attribute `expert`. The norm here is over all parameters
+of all ranks, so that all ranks skip the same updates. Weights that are not finite are neither saved
+nor trained on.
 """
 
 import logging
@@ -61,7 +62,8 @@ class NonfiniteUpdates:
                 f"(`--max-nonfinite {self.limit}`): {advice(self.save_dir)}."
             )
         logger.warning(
-            f"update {update}: loss or gradients are not finite; skipped this batch ({self.total} so far)"
+            f"update {update}: loss or gradients are not finite; skipped this batch ({self.total} "
+            "so far)"
         )
 
     def log(self, passed: bool) -> None:
@@ -94,8 +96,8 @@ class OutOfMemory:
         way_out = "lower `--max-tokens` or `--batch-size`, and raise `--update-freq` to keep the size of an update"
         if several_processes():
             raise UserError(
-                f"Process {dist.get_rank()} ran out of memory at update {update}, and no process can leave out a batch "
-                f"alone: {way_out}."
+                f"Process {dist.get_rank()} ran out of memory at update {update}, and no process "
+                f"can leave out a batch alone: {way_out}."
             ) from error
         self._in_a_row = self._in_a_row + 1 if update == self._update else 1
         self._update = update
@@ -131,8 +133,9 @@ def expect_finite_weights(trainer: Any, restored: str | None, in_all_processes: 
         return
     if restored is not None:
         raise UserError(
-            f"`{restored}` must have finite weights, but some are not finite, and training would skip every batch; "
-            f"use an older checkpoint with `--restore-file`{suggested_fallback(restored)}."
+            f"`{restored}` must have finite weights, but some are not finite, and training would "
+            "skip every batch; use an older checkpoint with "
+            f"`--restore-file`{suggested_fallback(restored)}."
         )
     raise UserError(
         f"The weights are not finite after update {trainer.get_num_updates()}, and are not saved: "
@@ -192,9 +195,9 @@ def show_in_gradients(criterion: nn.Module, inputs: Any, output: Any) -> None:
 def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Tensor:
     """Average expert gradients over replicas, and clip all gradients.
 
-    max_norm: the limit of the norm; 0: no clipping. It reads the model's own gradients, which fairseq's half-precision
-    optimizers have not yet copied to float32. Returns their norm over all ranks, without fairseq's scales. `banks` are
-    this rank's sharded experts.
+    max_norm: the limit of the norm; 0: no clipping. It reads the model's own gradients, which
+    fairseq's half-precision optimizers have not yet copied to float32. Returns their norm over all
+    ranks, without fairseq's scales. `banks` are this rank's sharded experts.
     """
     placement = banks[0].placement
     experts = [
@@ -293,12 +296,13 @@ def data_parallel_on_cpu(trainer: Any, module: nn.Module) -> Any:
 class GateRate:
     """`--gate-lr-factor`: a learning rate of gates, by scaling their updates.
 
-    fairseq has one learning rate, and in half precision one vector of all parameters. For optimizers whose update is
-    proportional to the learning rate, scaling the update is the same as another rate, weight decay included. With
-    `--expert-combine preserving`, a gate's gradient is proportional to `blend`, which starts at 0. Therefore `blend`
-    has the gates' rate, too.
+    fairseq has one learning rate, and in half precision one vector of all parameters. For
+    optimizers whose update is proportional to the learning rate, scaling the update is the same as
+    another rate, weight decay included. With `--expert-combine preserving`, a gate's gradient is
+    proportional to `blend`, which starts at 0. Therefore `blend` has the gates' rate, too.
 
-    asked: the user's factor; usual: the default. layers: returns the expert layers; a dense model has none yet.
+    asked: the user's factor; usual: the default. layers: returns the expert layers; a dense model
+    has none yet.
     """
 
     def __init__(

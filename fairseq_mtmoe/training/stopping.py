@@ -1,7 +1,8 @@
 """SIGINT (Ctrl-C), SIGTERM and SIGUSR1: a run saves after the current update and ends; a second signal ends it at once.
 
-Python runs signal handlers between its own instructions, but not while the process waits for others in C++ code.
-Therefore a thread reads the signals from a socket, to which Python writes them as they arrive.
+Python runs signal handlers between its own instructions, but not while the process waits for others
+in C++ code. Therefore a thread reads the signals from a socket, to which Python writes them as they
+arrive.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class _Watch:
         ]
         if self.saves:
             _say(
-                f"{number.name}: the run saves after this update and ends; a second signal ends it at once."
+                f"{number.name}: the run saves after this update and ends; a second signal ends "
+                "it at once."
             )
         elif spawned:  # they train and print how the run ends; torch's own message adds nothing
             logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
@@ -179,8 +181,8 @@ def decode_signal(votes: float, world_size: int) -> signal.Signals | None:
 def _leave_to_parent() -> None:
     """Let only the parent end a forked child, such as a data loading worker.
 
-    A terminal, `timeout`, torchrun and SLURM send signals to all processes of a run, also to workers, which the parent
-    needs until it has saved.
+    A terminal, `timeout`, torchrun and SLURM send signals to all processes of a run, also to
+    workers, which the parent needs until it has saved.
     """
     global _watch
     if _watch is not None:
@@ -203,8 +205,8 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 class DataloaderWorkers:
     """The worker processes and the thread that load an epoch's batches.
 
-    They must be ended after the epoch. fairseq's iterator refers to itself, and so keeps its workers. Python may crash
-    if it ends while the thread runs.
+    They must be ended after the epoch. fairseq's iterator refers to itself, and so keeps its
+    workers. Python may crash if it ends while the thread runs.
     """
 
     iterator: Any = None  # fairseq's, over epochs

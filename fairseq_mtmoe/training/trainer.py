@@ -292,8 +292,8 @@ class SparseTrainer(Trainer):
     ) -> Any:
         """Sum logging outputs over ranks, also those before a dummy batch.
 
-        fairseq drops the latter, but not their gradients. Ranks also agree on a signal, and sum their batches' prices
-        unless updates are local.
+        fairseq drops the latter, but not their gradients. Ranks also agree on a signal, and sum
+        their batches' prices unless updates are local.
         """
         real = [
             log for log, dummy in zip(logging_outputs, self._dummies, strict=False) if not dummy
@@ -395,9 +395,13 @@ class SparseTrainer(Trainer):
     # ---- resuming ----
 
     def load_checkpoint(
-        self, filename: str, reset_optimizer: bool = False, reset_lr_scheduler: bool = False,
-        optimizer_overrides: Any = None, reset_meters: bool = False,
-    ) -> Any:  # fmt: skip
+        self,
+        filename: str,
+        reset_optimizer: bool = False,
+        reset_lr_scheduler: bool = False,
+        optimizer_overrides: Any = None,
+        reset_meters: bool = False,
+    ) -> Any:
         """Load a checkpoint: each rank reads its part, and a completed run begins no epoch."""
         if stopping.is_training_command():
             self.lock_save_dir()

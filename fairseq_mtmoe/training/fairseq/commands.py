@@ -1,5 +1,6 @@
 """Additions to fairseq's commands: `--help` with the options of the chosen task, model, criterion and optimizer,
-`fairseq-validate` without `--task`, `--log-format rich`, and our trainer, which `--user-dir` cannot name.
+`fairseq-validate` without `--task`, `--log-format rich`, and our trainer, which `--user-dir` cannot
+name.
 """
 
 import argparse

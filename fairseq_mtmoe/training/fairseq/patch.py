@@ -32,8 +32,8 @@ class Patch:
     Args:
         wrap: takes the object with the name `target`, and returns its replacement.
         why: what would go wrong without it.
-        signature: the replaced object's, without annotations. It ends in `, ...)` if the replacement passes further
-            arguments on. Empty if the object is not called.
+        signature: the replaced object's, without annotations. It ends in `, ...)` if the
+            replacement passes further arguments on. Empty if the object is not called.
         signature_of: the dotted name that has this signature, if it is not the target.
     """
 
@@ -86,8 +86,9 @@ class Patch:
 
         version = getattr(fairseq, "__version__", "")
         raise UserError(
-            f"`{self.signature_of or self.target}` must {rule}, but {found} in the installed fairseq {version}; "
-            "fairseq_mtmoe replaces it, and is tested with fairseq-fixed 0.12.3.1."
+            f"`{self.signature_of or self.target}` must {rule}, but {found} in the installed "
+            f"fairseq {version}; fairseq_mtmoe replaces it, and is tested with fairseq-fixed "
+            "0.12.3.1."
         )
 
 

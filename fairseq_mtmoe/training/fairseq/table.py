@@ -11,20 +11,23 @@ PATCHES = (
     Patch(
         "sys.excepthook",
         failures.showing_sentences,
-        "A user's error is one sentence; a process that exits in order could wait for the others forever.",
+        "A user's error is one sentence; a process that exits in order could wait for the others "
+        "forever.",
     ),
     # ---- checkpoints ----
     Patch(
         "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
         instead(loading.load_checkpoint_to_cpu),
-        "Files are checked before they are read, none of their code is executed, and experts may be in other files.",
+        "Files are checked before they are read, none of their code is executed, and experts may "
+        "be in other files.",
         "(path, arg_overrides=None, load_on_all_ranks=False)",
     ),
     Patch(
         "fairseq.checkpoint_utils.load_model_ensemble_and_task",
         loading.whole_models_of_files,
         "A file builds only models that are known to be safe; a mismatch is one sentence.",
-        "(filenames, arg_overrides=None, task=None, strict=True, suffix='', num_shards=1, state=None)",
+        "(filenames, arg_overrides=None, task=None, strict=True, suffix='', num_shards=1, "
+        "state=None)",
     ),
     Patch(
         "fairseq.checkpoint_utils.save_checkpoint",
@@ -42,7 +45,8 @@ PATCHES = (
     Patch(
         "fairseq.data.Dictionary.add_from_file",
         fairseq_readers.with_sentences,
-        "An error in a dictionary is a sentence that names the line; fairseq's own tasks read it, too.",
+        "An error in a dictionary is a sentence that names the line; fairseq's own tasks read "
+        "it, too.",
         "(self, f)",
     ),
     Patch(
@@ -61,21 +65,24 @@ PATCHES = (
     Patch(
         "fairseq.distributed.utils.call_main",
         launch.starting,
-        "`--bf16` does not mean a TPU; processes start on CPUs, too; they log alike, and signals end runs in order.",
+        "`--bf16` does not mean a TPU; processes start on CPUs, too; they log alike, and signals "
+        "end runs in order.",
         "(cfg, main, **kwargs)",
     ),
     Patch(
         "fairseq.distributed.utils.all_gather_list",
         instead(metrics.all_gather_list),
-        "fairseq sends messages between processes on CPUs through GPUs, also in validation without a trainer.",
+        "fairseq sends messages between processes on CPUs through GPUs, also in validation "
+        "without a trainer.",
         "(data, group=None, max_size=16384)",
     ),
     # ---- commands and the trainer ----
     Patch(
         "fairseq.options.parse_args_and_arch",
         commands.with_chosen_options,
-        "fairseq prints its help before it adds the options of the chosen task, model, criterion and optimizer; "
-        "`fairseq-validate` without `--task` ends in `KeyError: None`, and `fairseq-generate` ignores `--num-shards`.",
+        "fairseq prints its help before it adds the options of the chosen task, model, criterion "
+        "and optimizer; `fairseq-validate` without `--task` ends in `KeyError: None`, and "
+        "`fairseq-generate` ignores `--num-shards`.",
         "(parser, input_args=None, ...)",
     ),
     Patch(
@@ -98,13 +105,15 @@ PATCHES = (
     Patch(
         "fairseq_cli.train.get_training_stats",
         metrics.without_unknown,
-        "fairseq shows a figure without batches since the last line, such as a task's loss, as None.",
+        "fairseq shows a figure without batches since the last line, such as a task's loss, as "
+        "None.",
         "(stats)",
     ),
     Patch(
         "fairseq_cli.train.train",
         with_our_trainer(stopping.saving_on_signals),
-        "From the first update on, a signal waits for the update's end; data loaders end with an epoch.",
+        "From the first update on, a signal waits for the update's end; data loaders end with an "
+        "epoch.",
         "(cfg, trainer, task, epoch_itr)",
     ),
     Patch(

@@ -1,7 +1,7 @@
 """Sparsifying during training: dense first, then sparse, in one run.
 
-"Tricks for Training Sparse Translation Models", §2.3: after `--dense-updates` updates every expert becomes a copy of
-its block's feed-forward layer, with the optimizer's moments.
+"Tricks for Training Sparse Translation Models", §2.3: after `--dense-updates` updates every expert
+becomes a copy of its block's feed-forward layer, with the optimizer's moments.
 """
 
 import logging
@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     """Sparsify `model` and `optimizer` in place once the dense updates are over.
 
-    Returns whether this call did so. Called before each training step on every rank. The caller must rebuild a DDP
-    wrapper of the model. Raises `UserError` for unsupported optimizers.
+    Returns whether this call did so. Called before each training step on every rank. The caller
+    must rebuild a DDP wrapper of the model. Raises `UserError` for unsupported optimizers.
     """
     if not isinstance(model, SparseModel) or not model.dense_updates or not model.is_dense:
         return False

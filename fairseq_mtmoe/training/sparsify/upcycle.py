@@ -38,15 +38,18 @@ def upcycle(
 
     Args:
         model_name: the sparse model, such as `base_moe`.
-        checkpoint: a dense transformer's, checked by `rebuild.check` (UserError: no dense transformer).
-        options: the sparse model's (UserError: unknown, out of range); others are the checkpoint's or defaults.
+        checkpoint: a dense transformer's, checked by `rebuild.check` (UserError: no dense
+            transformer).
+        options: the sparse model's (UserError: unknown, out of range); others are the checkpoint's
+            or defaults.
         seed: of the gates' initial values.
     """
     _check_options(model_name, options)
     dense_options = model_options(checkpoint)
     if dense_options is None or ENCODER_EMBEDDINGS not in checkpoint.get("model", {}):
         raise UserError(
-            "The checkpoint to upcycle must hold a transformer of fairseq 0.12 or later, but does not."
+            "The checkpoint to upcycle must hold a transformer of fairseq 0.12 or later, but "
+            "does not."
         )
     names = (
         options.get("task_names")
@@ -90,7 +93,8 @@ def _check_options(model_name: str, options: dict[str, Any]) -> None:
     for name in options.keys() - {field.name for field in dataclasses.fields(models[model_name])}:
         option = flag(name)
         raise UserError(
-            f"`{option}` must be an option of {model_name}; `mtmoe options {model_name}` lists them."
+            f"`{option}` must be an option of {model_name}; `mtmoe options {model_name}` lists "
+            "them."
         )
 
 
