@@ -99,7 +99,7 @@ class ShardReader:
 
 
 def load_shared_part(path: str | Path, mapped: bool = False) -> State:
-    """Return a checkpoint's state without experts that are in shards (UserError: it is missing or damaged).
+    """Return a checkpoint's state without experts in shards (UserError: damaged).
 
     mapped: whether tensors are read when they are used.
     """

@@ -48,7 +48,7 @@ class CheckpointFile:
 
     @functools.cached_property
     def digest(self) -> str | None:
-        """The file's checksum, if it has one; all of it is verified once (UserError: it is damaged)."""
+        """The file's checksum, if any; all of it is verified once (UserError: damaged)."""
         with readable(self.path):
             try:
                 return checksum.verify(self._file)

@@ -1,4 +1,7 @@
-"""The labels of heads' outputs, by which a checkpoint's heads fit a task table in another order."""
+"""The labels of heads' outputs in a checkpoint.
+
+By them, its heads fit a task table in another order.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +28,10 @@ def labels_to_text(labels: Labels) -> str:
 
 
 def labels_of(path: str, options: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the labels in a checkpoint's model options; empty up to 0.2.0 (UserError: damaged)."""
+    """Return the labels in a checkpoint's model options (UserError: damaged).
+
+    Checkpoints up to 0.2.0 have none.
+    """
     try:
         labels: dict[str, list[str]] = json.loads(options.get(OPTION) or "{}")
         wrong = fault(labels, dict[Text, list[Text]], OPTION)

@@ -292,7 +292,10 @@ def read_imported(
     kind: type[AnyConfig],
     wanted_tensors: Callable[[AnyConfig], Mapping[str, Tensor]],
 ) -> tuple[AnyConfig, Mapping[str, Any]]:
-    """Return the sizes in a file of `mtmoe import-hf`, and its content, read unless given.
+    """Return the sizes in a file of `mtmoe import-hf`, and its content.
+
+    The file is read unless `content` is given.
+
 
     Raises `UserError` if the file is damaged or of another kind.
 

@@ -94,8 +94,9 @@ def load(
 
 
 def _refuse_earlier_versions(path: str, state: dict[str, Any]) -> None:
-    """Raise a `UserError` for a checkpoint of 0.1, whose experts or position in the data lack entries.
+    """Raise a `UserError` for a checkpoint of 0.1.
 
+    Its experts or its position in the data lack entries.
     One of another trainer has no count of `nonfinite` updates either; its gates get the usual rate.
     """
     extra_state = state.get("extra_state") or {}
@@ -228,7 +229,10 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def expect_finite(path: str, weights: Iterable[Tensor]) -> None:
-    """Raise a `UserError` if weights of a checkpoint are not finite: a search gives an output for any numbers."""
+    """Raise a `UserError` if weights of a checkpoint are not finite.
+
+    A search would give an output for any numbers.
+    """
     if not are_finite(weights):
         raise UserError(
             f"`{path}` must have finite weights, but some are not finite; use an older checkpoint."

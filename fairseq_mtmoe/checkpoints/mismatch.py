@@ -223,7 +223,7 @@ def _about_names(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
 
 
 def _unseen_options(options: Any, origin: Origin) -> tuple[str, ...]:
-    """Return the names of options that no shape shows: heads, and embeddings that become tied."""
+    """Return options that no shape shows: heads, and embeddings that become tied."""
     ties = [name for name in _SHARING if plain(options).get(name)][
         :1
     ]  # the first implies the second

@@ -190,7 +190,7 @@ class _NewRows:
 def options_with_task(
     options: Mapping[str, Any], tasks: Sequence[str], name: str
 ) -> dict[str, Any]:
-    """Return a model's options with one more task (UserError: its gates cannot get an expert).
+    """Return a model's options with one more task (UserError: gates cannot grow).
 
     If all experts of fixed gates have tasks, there is one more expert.
     """

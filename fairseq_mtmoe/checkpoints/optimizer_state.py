@@ -1,5 +1,6 @@
-"""An optimizer's state by parameter name, read from and written to optimizers and checkpoints.
+"""An optimizer's state by parameter name.
 
+It is read from and written to optimizers and checkpoints.
 fairseq's Adam updates the model's parameters, or float32 copies of half-precision ones ("masters"),
 separate or in one vector. A checkpoint has `{"state": {index: entry}, "param_groups": [...]}`, with
 an entry such as `{"step": 7, "exp_avg": …}` per parameter. With `--fp16` it has one entry over the
@@ -92,7 +93,10 @@ class OptimizerState(dict[str, Entry]):
         return state
 
     def misfit(self, parameters: Parameters) -> str | None:
-        """Return the first parameter whose entry has another shape, as in Adafactor, or None."""
+        """Return the first parameter whose entry has another shape, or None.
+
+        Adafactor has such entries.
+        """
         return next(
             (name for name, shape in parameters if not _has_shape(self.get(name, {}), shape)), None
         )
@@ -100,7 +104,7 @@ class OptimizerState(dict[str, Entry]):
     def to_saved(
         self, header: Mapping[str, Any], parameters: Parameters, flat: bool
     ) -> dict[str, Any]:
-        """Return the state to save or load, flat or not; `header` is a state with all else."""
+        """Return the state to save or load, flat or not; `header` has all else."""
         if flat:
             entry = _join(self, parameters)
             entries: dict[int, Entry] = {0: entry} if entry else {}

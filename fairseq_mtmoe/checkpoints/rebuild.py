@@ -103,7 +103,7 @@ def check_sizes(
     weights: Mapping[str, Tensor],
     num_experts: int = 0,
 ) -> None:
-    """Refuse sizes, with their names, that need more memory than a file's weights (UserError).
+    """Refuse named sizes that need more memory than a file's weights (UserError).
 
     num_experts: of the file; 0: it is not known.
     """
@@ -219,7 +219,7 @@ def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> Simpl
 
 
 def sparsify_like(model: Any, state: Mapping[str, Any]) -> None:
-    """Give a model experts, if the state that it is about to load has some and the model has none."""
+    """Give a model experts if it has none and the state to load has some."""
     hooks = training_model(model)
     if hooks.is_dense and has_experts(state):
         hooks.sparsify()

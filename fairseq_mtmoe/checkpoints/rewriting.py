@@ -328,7 +328,7 @@ def _check_same(
 
 
 def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
-    """Check that the rows of matrices are of the same pieces, languages and tasks (UserError)."""
+    """Check that rows are of the same pieces, languages and tasks (UserError)."""
     rows, others = _rows(state), _rows(other)
     for name in rows:
         if rows[name] and others[name] and rows[name] != others[name]:

@@ -1,1 +1,4 @@
-"""Training with fairseq's trainer: sharded experts, failures, signals, resumption, and non-finite losses."""
+"""Training with fairseq's trainer.
+
+The folder adds sharded experts, failures, signals, resumption and non-finite losses.
+"""

@@ -1,4 +1,7 @@
-"""The moving average of the weights, fairseq's `--store-ema`: what it begins with, and what it must not average."""
+"""The moving average of the weights, fairseq's `--store-ema`.
+
+The functions set the values that it begins with, and the tensors that it must not average.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -18,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def begin(trainer: Any) -> None:
-    """Set up a new average: the values that it copies, and the weights of `--ema-seed-model`."""
+    """Set up a new average: the values to copy, and `--ema-seed-model`'s weights."""
     average, options = trainer.ema, trainer.cfg.ema
     # The average of equal numbers can differ from them in the last bit.
     integers = {
@@ -42,7 +45,9 @@ def restore(trainer: Any, extra_state: Mapping[str, Any]) -> None:
 
     fairseq fails without one.
     """
-    options, average, model = trainer.cfg.ema, extra_state.get("ema"), trainer.get_model()
+    options = trainer.cfg.ema
+    average = extra_state.get("ema")
+    model = trainer.get_model()
     if not options.store_ema:
         return
     experts = {name for name, _ in model.named_parameters() if EXPERTS in name}

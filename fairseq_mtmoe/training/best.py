@@ -1,4 +1,4 @@
-"""The best validation of a run, and the number of worse ones since, for `--patience`.
+"""The best validation of a run, and the number of worse ones (`--patience`).
 
 fairseq keeps both on two of its functions, and saves only the first. They hold for the metric,
 valid subset and tasks that they were measured with: a run with others begins both anew.
@@ -48,7 +48,8 @@ def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str
 
     options: the checkpoint's configuration. Checkpoints of 0.2.0 have their measure only there.
     """
-    before, now = extra_state.get(BEST_MEASURE) or _measure_in(options), _measure(trainer)
+    before = extra_state.get(BEST_MEASURE) or _measure_in(options)
+    now = _measure(trainer)
     changed = [
         name for name in now if name in before and _compared(name, before) != _compared(name, now)
     ]
@@ -59,7 +60,10 @@ def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str
     if plateau is not None:
         plateau._reset()
     if extra_state.get(BEST) is not None:
-        sentence = f"the best validation begins anew, since the checkpoint has another value of {', '.join(changed)}"
+        names = ", ".join(changed)
+        sentence = (
+            f"the best validation begins anew, since the checkpoint has another value of {names}"
+        )
         logger.info(sentence, extra=screen.FOR_SCREEN)
     return without_best(extra_state)
 

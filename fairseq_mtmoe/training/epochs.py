@@ -1,4 +1,7 @@
-"""The position in an epoch, counted in batches of all processes, so that any number of processes can resume."""
+"""The position in an epoch, counted in batches of all processes.
+
+So any number of processes can resume.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,14 @@ logger = logging.getLogger(__name__)
 Limits = Mapping[str, int | None]  # of a batch: the options `LIMITS`
 
 LIMITS = ("max_tokens", "batch_size", "required_batch_size_multiple")
-_SEEN = (
-    "batches_in_epoch",
-    "group_size",
-    "batch_limits",
-)  # a position's fields that say which sentences were seen
+# Fields of a position that say which sentences were seen
+_SEEN = ("batches_in_epoch", "group_size", "batch_limits")
 
 
 class SharedEpochIterator(iterators.EpochBatchIterator):
-    """fairseq's epoch iterator, resumable with other processes, `--update-freq` or limits of a batch.
+    """fairseq's epoch iterator, resumable with other processes and limits.
 
+    The limits are those of a batch; `--update-freq` may change, too.
     The state is fairseq's with `batches_in_epoch`, the number that all processes have seen; `seed`,
     which shuffled them; `batch_limits`, by which they were made; and `sampling`, the dataset's
     saved draws. If the limits changed within the epoch, `earlier` has these numbers for each of the
@@ -74,8 +75,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         self._begin_after(0, self.num_shards)
 
     def _begin_after(self, batches: int, group: int) -> None:
-        """Resume after `batches` of all processes; grouped shuffling keeps `group` batches together.
+        """Resume after `batches` of all processes.
 
+        Grouped shuffling keeps `group` batches together.
         fairseq's training loop divides a process's batches by `--update-freq` and rounds up, at the
         position and at the epoch's end. In the middle of an update the two disagree, and the epoch
         would end too early or start again. So the count begins at `_first`, the start of the
@@ -90,7 +92,10 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
 
     @property
     def iterations_in_epoch(self) -> int:
-        """Return this process's number of batches seen in the epoch, as if their split had never changed."""
+        """Return this process's number of batches seen in the epoch.
+
+        It counts as if the split had never changed.
+        """
         return int(
             self._batches_before // self.num_shards + super().iterations_in_epoch - self._first
         )
@@ -102,16 +107,14 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         is_over = self.end_of_epoch()
         state["batches_in_epoch"] = 0 if is_over else seen
         state["earlier"] = [] if is_over else self._earlier
-        state["group_size"], state["seed"], state["batch_limits"] = (
-            self._group,
-            self.seed,
-            self.limits,
-        )
+        state["group_size"] = self._group
+        state["seed"] = self.seed
+        state["batch_limits"] = self.limits
         state["sampling"] = self.dataset.saved_draws(state["epoch"]) if self._draws else None
         return state
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Go to a saved position (UserError: the epoch now has no more batches than were seen)."""
+        """Go to a saved position (UserError: the epoch has no batches beyond it)."""
         iterations = state_dict.get("iterations_in_epoch", 0)
         seen = state_dict.get("batches_in_epoch", iterations * self.num_shards)
         earlier = list(state_dict.get("earlier", ()))
@@ -127,11 +130,13 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         if seen and self._has_other_limits(state_dict):
             earlier.append({name: state_dict[name] for name in _SEEN})
             seen = 0
-        self._next_epoch_itr, self._earlier = None, earlier
+        self._next_epoch_itr = None
+        self._earlier = earlier
         if not (seen or earlier):
             self._begin_after(0, self.num_shards)
             return
-        before, self.seed = self.seed, state_dict.get("seed", self.seed)
+        before = self.seed
+        self.seed = state_dict.get("seed", before)
         is_ordered_by_seed = not self._redraws  # the batches of fairseq's tasks
         if is_ordered_by_seed and self.seed != before and self.batches_by and self.limits:
             self._frozen_batches = tuple(self.batches_by(self.limits))
@@ -171,7 +176,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return True
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> iterators.CountingIterator:
-        """Return this process's batches: the rest of a resumed epoch, or the whole next one."""
+        """Return this process's batches of the rest of an epoch, or of the next one."""
         if self._next_epoch_itr is None:
             self._earlier = []
             self._begin_after(0, self.num_shards)
@@ -197,7 +202,10 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return rest
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
-        """Return this process's share of the remaining batches, in fairseq's order, equally many in each process."""
+        """Return this process's share of the remaining batches, in fairseq's order.
+
+        Each process gets the same number.
+        """
         parts = self._unseen(epoch, shuffle) if self._earlier else self._parts(self.frozen_batches)
         batches = self._in_order(parts, epoch, shuffle, self._group)
         if batches and self._batches_before >= len(batches):
@@ -220,7 +228,10 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     def _in_order(
         self, parts: Sequence[list[Any]], epoch: int, shuffle: bool, group: int
     ) -> list[Any]:
-        """Return the batches shuffled as by fairseq: in groups, each part separately; incomplete groups go."""
+        """Return the batches shuffled as by fairseq: in groups, each part separately.
+
+        Incomplete groups are left out.
+        """
         if not shuffle:
             return list(itertools.chain.from_iterable(parts))
         size = group if self.grouped_shuffling else 1
@@ -245,15 +256,20 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return self._made_anew(self.limits, seen)
 
     def _made_anew(self, limits: Limits, seen: np.ndarray) -> list[list[Any]]:
-        """Return the batches of each part by some limits, without sentences that were seen; all batches are full."""
+        """Return each part's batches by some limits, without sentences that were seen.
+
+        All batches are full.
+        """
         assert self.batches_by is not None
         parts = self._parts(self.batches_by(limits))
         if not len(seen):
             return parts
         indices = [np.concatenate(part).astype(np.int64) for part in parts]
         unseen = [part[~np.isin(part, seen)] for part in indices]
-        made = [
-            self.dataset.batch_by_size(part, *map(limits.get, LIMITS)) if len(part) else []
-            for part in unseen
-        ]
-        return list(map(list, made))
+        made: list[list[Any]] = []
+        for part in unseen:
+            batches: Any = []
+            if len(part):
+                batches = self.dataset.batch_by_size(part, *map(limits.get, LIMITS))
+            made.append(list(batches))
+        return made

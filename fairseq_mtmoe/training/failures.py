@@ -1,5 +1,6 @@
-"""A process's last words: one sentence, also if it lost another process; and the groups' time limits.
+"""A process's last words, one sentence, and the time limits of groups.
 
+A process that lost another one ends with a sentence, too.
 gloo and NCCL raise unclear errors when another process is gone. A launcher ends the remaining
 processes.
 """
@@ -26,7 +27,8 @@ from fairseq_mtmoe.core.errors import UserError, chain_of, find_user_error, firs
 
 # Messages of gloo, of the rendezvous store and of NCCL when another process is gone or silent.
 _LOST = re.compile(
-    r"gloo/transport|Connection (closed|reset|refused)|Timed out waiting|Broken pipe|Socket Timeout|[Ww]ait timeout"
+    r"gloo/transport|Connection (closed|reset|refused)|Timed out waiting|Broken pipe"
+    r"|Socket Timeout|[Ww]ait timeout"
     r"|TCPStore|Application timeout|NCCL (error|communicator)|ncclRemoteError|ncclSystemError"
     r"|collective operation timeout"
 )
@@ -84,21 +86,17 @@ def between_hosts(make: bool = True) -> Any:
 
 
 def lost_process(error: BaseException) -> UserError | None:
-    """Return the sentence of a lost process if a library's message means one, else None."""
+    """Return the sentence of a lost process if a message means one, else None."""
     for link in chain_of(error):
         if isinstance(link, RuntimeError) and (
             isinstance(link, dist.DistNetworkError) or _LOST.search(str(link))
         ):
-            within = (
-                "in time"
-                if _seconds is None
-                else f"within {_seconds:g} seconds (`--distributed-timeout`)"
-            )
-            who = (
-                f"Process {dist.get_rank()} of {dist.get_world_size()}"
-                if dist.is_initialized()
-                else "This process"
-            )
+            within = "in time"
+            if _seconds is not None:
+                within = f"within {_seconds:g} seconds (`--distributed-timeout`)"
+            who = "This process"
+            if dist.is_initialized():
+                who = f"Process {dist.get_rank()} of {dist.get_world_size()}"
             return UserError(
                 f"{who} lost another process, which failed, was killed or did not answer "
                 f"{within}; see the first message of the other processes, and continue from "
@@ -108,7 +106,10 @@ def lost_process(error: BaseException) -> UserError | None:
 
 
 def spawned_error(error: BaseException) -> UserError | None:
-    """Return the `UserError` of a process that fairseq spawned, from the last line of torch's report."""
+    """Return the `UserError` of a process that fairseq spawned, or None.
+
+    It is in the last line of torch's report.
+    """
     if not isinstance(error, ProcessRaisedException):
         return None
     kind, _, sentence = str(error).strip().rpartition("\n")[2].partition(": ")
@@ -116,7 +117,7 @@ def spawned_error(error: BaseException) -> UserError | None:
 
 
 def showing_sentences(previous: Hook) -> Hook:
-    """Return a `sys.excepthook` that prints a `UserError`'s sentence without traceback."""
+    """Return a `sys.excepthook` that prints a `UserError` without traceback."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         sentence = find_user_error(error) or lost_process(error) or spawned_error(error)
@@ -126,9 +127,8 @@ def showing_sentences(previous: Hook) -> Hook:
             print(f"error: {sentence}", file=sys.stderr, flush=True)
             _tell_torchrun(str(sentence))
         if several_processes():
-            atexit.register(
-                _leave
-            )  # exit only after torch's hook around this one has printed its report
+            # Exit only after torch's hook around this one has printed its report.
+            atexit.register(_leave)
 
     # Without this, hydra prints exceptions itself, with a stack trace.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
@@ -136,7 +136,10 @@ def showing_sentences(previous: Hook) -> Hook:
 
 
 def _tell_torchrun(sentence: str) -> None:
-    """Write the sentence to torchrun's report; torch's function would add the traceback."""
+    """Write the sentence to torchrun's report.
+
+    torch's function would add the traceback.
+    """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}

@@ -1,4 +1,7 @@
-"""Wrappers of fairseq's readers of dictionaries, SentencePiece models and lines, with clear errors."""
+"""Wrappers of fairseq's readers, with clear errors.
+
+They read dictionaries, SentencePiece models and lines.
+"""
 
 import functools
 import io
@@ -29,9 +32,8 @@ def with_sentences(
         if not isinstance(file, str):
             return original(dictionary, file)
         path = PathManager.get_local_path(file)
-        text = io.StringIO(
-            read_text(path, "a dictionary"), newline=None
-        )  # universal newlines, as `open` has
+        # `newline=None` means universal newlines, as `open` has.
+        text = io.StringIO(read_text(path, "a dictionary"), newline=None)
         before = len(dictionary)
         try:
             original(dictionary, text)
@@ -70,7 +72,10 @@ def checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, A
 
 
 class PiecesOfLines(SentencepieceBPE):
-    """Splits lines into pieces unless they already are, by the model at `path`; then joins translations' pieces."""
+    """Splits lines into pieces by the model at `path`; joins translations' pieces.
+
+    Lines that are already in pieces stay.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(SentencepieceConfig(sentencepiece_model=path))
@@ -91,7 +96,10 @@ class PiecesOfLines(SentencepieceBPE):
 
 
 def read_lines(input: str, buffer_size: int) -> Iterator[list[str]]:
-    """Yield groups of stripped lines of a file, or of standard input for `-`; only line feeds end lines."""
+    """Yield groups of stripped lines of a file, or of standard input for `-`.
+
+    Only line feeds end lines.
+    """
     lines = _decoded(input)
     while group := list(itertools.islice(lines, buffer_size)):
         yield group

@@ -37,7 +37,8 @@ class FusedAdamConfig(FairseqDataclass):
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas for Adam optimizer"})
     adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for Adam optimizer"})
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
-    lr: List[float] = II("optimization.lr")  # noqa: RUF009, UP006 (fairseq's way to name another option)
+    # fairseq names another option in this way.
+    lr: List[float] = II("optimization.lr")  # noqa: RUF009, UP006
 
 
 @register_optimizer("fused_adam", dataclass=FusedAdamConfig)
@@ -53,7 +54,8 @@ class FairseqFusedAdam(FairseqOptimizer):
     @property
     def optimizer_config(self) -> dict[str, Any]:
         """The settings that a resumed run takes from its options, not from the checkpoint."""
-        betas, lr = self.cfg.adam_betas, self.cfg.lr
+        betas = self.cfg.adam_betas
+        lr = self.cfg.lr
         return {
             "lr": lr if isinstance(lr, float) else lr[0],
             "betas": tuple(ast.literal_eval(betas) if isinstance(betas, str) else betas),
@@ -155,8 +157,8 @@ def _update(
 ) -> None:
     values, gradients, averages, squares = (list(column) for column in zip(*operands, strict=True))
     beta1, beta2 = group["betas"]
-    # fairseq adds epsilon to the root of the second moment before the bias correction, torch after
-    # it.
+    # fairseq adds epsilon to the root of the second moment before the bias correction, and torch
+    # adds it afterwards.
     eps = group["eps"] / math.sqrt(1 - beta2**step)
     steps = [torch.full((), float(step), device=device)] * len(values)
     torch._fused_adamw_(

@@ -1,4 +1,4 @@
-"""Number of sentences in a binarized file, read from its index, and checks that the file is whole.
+"""Number of sentences in a binarized file, and checks that the file is whole.
 
 The formats are `fairseq-preprocess`'s: `mmap`, and the older `lazy` and `cached`. fairseq trusts
 the index when it maps the file, so sizes and ids are checked first.
@@ -37,13 +37,16 @@ class _Index:
 
 
 def count_sentences(prefix: str, impl: str | None = None) -> int | None:
-    """Return the number of sentences in `prefix.bin`; None for other formats (UserError: damaged, or not `impl`)."""
+    """Return the number of sentences in `prefix.bin`; None for other formats.
+
+    Raises `UserError` if the file is damaged or its format is not `impl`.
+    """
     index = _read_index(prefix, impl)
     return None if index is None else index.sentences
 
 
 def check_ids(prefix: str, symbols: int, impl: str | None = None) -> None:
-    """Check that `prefix.bin` has only ids of a dictionary of this many symbols (UserError: it has others)."""
+    """Check that ids in `prefix.bin` are below the number of symbols (UserError)."""
     index = _read_index(prefix, impl)
     if index is None:
         return
@@ -63,15 +66,13 @@ def _read_index(prefix: str, impl: str | None) -> _Index | None:
         return None
     if os.path.lexists(prefix) and not os.path.lexists(f"{prefix}.idx"):
         raise_invalid("--dataset-impl", f"raw, the format of {prefix}", impl)
-    path, data = (
-        regular_file(f"{prefix}.idx", "an index"),
-        regular_file(f"{prefix}.bin", "binarized data"),
-    )
+    path = regular_file(f"{prefix}.idx", "an index")
+    data = regular_file(f"{prefix}.bin", "binarized data")
     content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
-    found = next((magic for magic in _FORMATS if content[: len(magic)].tobytes() == magic), None)
-    if found is None:
+    magic = next((known for known in _FORMATS if content[: len(known)].tobytes() == known), None)
+    if magic is None:
         raise _damaged(path)
-    impls, read = _FORMATS[found]
+    impls, read = _FORMATS[magic]
     if impl not in (None, *impls):
         raise_invalid("--dataset-impl", f"{' or '.join(impls)}, the format of {path}", impl)
     if read is None:
@@ -101,7 +102,8 @@ def _read_mmap(content: np.ndarray) -> _Index:
 def _read_cached(content: np.ndarray) -> _Index:
     """Read the older format, whose addresses are in tokens.
 
-    `magic(8) version(8) type(8) item size(8) count(8) s(8) dimensions(8·(n+1)) addresses(8·(n+1)) lengths(8·s)`
+    `magic(8) version(8) type(8) item size(8) count(8) s(8)`, then
+    `dimensions(8·(n+1)) addresses(8·(n+1)) lengths(8·s)`.
     """
     _, code, _, count, num_lengths = struct.unpack("<QQQQQ", content[8:48].tobytes())
     end = 48 + 16 * (count + 1)
@@ -109,8 +111,8 @@ def _read_cached(content: np.ndarray) -> _Index:
     return _Index(count, tokens, _TYPES[code], 1, end + 8 * num_lengths)
 
 
-# By the beginning of an index: the values of `--dataset-impl`, and the reader; None: a format that
-# is not read here
+# The values of `--dataset-impl` and the reader, by the beginning of an index. A format without
+# reader is not read here.
 _FORMATS: Mapping[bytes, tuple[tuple[str, ...], Callable[[np.ndarray], _Index] | None]] = {
     b"MMIDIDX\0\0": (("mmap",), _read_mmap),
     b"TNTIDX\0\0": (("cached", "lazy"), _read_cached),

@@ -1,5 +1,6 @@
-"""Start of a run in processes of torchrun, of SLURM, or of fairseq's own, one for each GPU.
+"""Start of a run in processes of torchrun, of SLURM or of fairseq.
 
+fairseq starts a process for each GPU.
 fairseq counts GPUs, even with `--cpu`, and ignores torchrun on a machine without them.
 """
 
@@ -42,11 +43,9 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         with stopping.as_command(main), screen.of_command(cfg, main):
             if not cfg.common.tpu:
                 _prepare(cfg, main)
-            runs = (
-                functools.partial(stopping.main_of_spawned, main)
-                if stopping.is_training(main)
-                else main
-            )
+            runs = main
+            if stopping.is_training(main):
+                runs = functools.partial(stopping.main_of_spawned, main)
             return original(cfg, runs, **kwargs)
 
     return call_main
@@ -88,7 +87,8 @@ def take_launcher(options: Any, num_gpus: int) -> None:
     by_slurm = any(name in os.environ for name in _SLURM) and options.distributed_port > 0
     if has_address:
         if num_gpus == 0:  # fairseq would start no process
-            options.distributed_no_spawn, options.device_id = True, 0
+            options.distributed_no_spawn = True
+            options.device_id = 0
     elif is_launched:
         rank = int(os.environ["RANK"])
         options.distributed_world_size = int(os.environ["WORLD_SIZE"])
@@ -112,18 +112,17 @@ def take_launcher(options: Any, num_gpus: int) -> None:
 
 
 def join(cfg: Any) -> None:
-    """Join this process with the others of the run (UserError: one does not come in time)."""
-    options, model = cfg.distributed_training, getattr(cfg, "model", None)
+    """Join this process with the others of the run (UserError: one is late)."""
+    options = cfg.distributed_training
+    model = getattr(cfg, "model", None)
     check_rules(model, RunOptions)
     seconds: int | None = getattr(model, "distributed_timeout", None)
     num_gpus = 0 if cfg.common.cpu else torch.cuda.device_count()
     if num_gpus:
         torch.cuda.set_device(options.device_id)
-    rank, world_size, method = (
-        options.distributed_rank,
-        options.distributed_world_size,
-        options.distributed_init_method,
-    )
+    rank = options.distributed_rank
+    world_size = options.distributed_world_size
+    method = options.distributed_init_method
     has_gpu_each = 0 < int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= num_gpus
     if options.distributed_backend == "nccl" and not has_gpu_each:
         options.distributed_backend = "gloo"

@@ -48,18 +48,20 @@ def summed(values: Sequence[Any], device: torch.device, group: Any) -> list[Tens
     numbers = [float(value) for value in values if not torch.is_tensor(value)]
     on_host = torch.tensor(numbers, dtype=torch.double, pin_memory=device.type == "cuda")
     moved = iter(on_host.to(device, non_blocking=True))
-    parts = [
-        value.to(device, torch.double) if torch.is_tensor(value) else next(moved)
-        for value in values
-    ]
+    parts: list[Tensor] = []
+    for value in values:
+        if torch.is_tensor(value):
+            parts.append(value.to(device, torch.double))
+        else:
+            parts.append(next(moved))
     together = torch.cat([part.reshape(-1) for part in parts])
     distributed_utils.all_reduce(together, group=group)
     sums = together.split([part.numel() for part in parts])
-    return [one.view_as(part) for one, part in zip(sums, parts, strict=True)]
+    return [total.view_as(part) for total, part in zip(sums, parts, strict=True)]
 
 
 def tell_figures(task: Any, updates: int, interval: int) -> None:
-    """Pass the progress bars' figures to a task with a run log, every `interval` updates."""
+    """Pass the progress bars' figures to a run log, every `interval` updates."""
     meters = metrics.get_meters("train_inner")
     if updates % interval == 0 and meters is not None:
         training_task(task).trained(updates, meters.get_smoothed_values())
@@ -83,7 +85,7 @@ class ExpertCommLog:
 
     @contextmanager
     def update(self) -> Iterator[None]:
-        """Record one update; use it around the update, inside fairseq's metrics aggregation."""
+        """Record one update; it surrounds the update, inside fairseq's aggregation."""
         layers = self._layers() if self.enabled else {}
         for layer in layers.values():
             layer.comm.reset()
@@ -96,16 +98,17 @@ class ExpertCommLog:
                 layer.comm.enabled = False
         if not layers:
             return
-        found = {path: (layer.comm.seconds, layer.comm.num_bytes) for path, layer in layers.items()}
-        wall = (
-            time.perf_counter() - begin
-        )  # after reading the records: only then is a GPU's all-to-all over
-        seconds, num_bytes = (sum(numbers) for numbers in zip(*found.values(), strict=True))
+        records = {
+            path: (layer.comm.seconds, layer.comm.num_bytes) for path, layer in layers.items()
+        }
+        # The records were read before: only then is a GPU's all-to-all over.
+        wall = time.perf_counter() - begin
+        seconds, num_bytes = (sum(numbers) for numbers in zip(*records.values(), strict=True))
         metrics.log_scalar("expert_comm_ms", seconds * 1000, priority=820, round=1)
         metrics.log_scalar("expert_comm_mb", num_bytes / 1e6, priority=821, round=3)
         metrics.log_scalar("expert_comm_share", seconds / wall, priority=822, round=3)
         self._updates += 1
-        for path, (seconds, num_bytes) in found.items():
+        for path, (seconds, num_bytes) in records.items():
             total = self._totals.setdefault(path, {"seconds": 0.0, "bytes": 0})
             total["seconds"] += seconds
             total["bytes"] += num_bytes
@@ -130,4 +133,5 @@ class ExpertCommLog:
             training_task(task).expert_comm(
                 update=update, updates=self._updates, layers=self._totals
             )
-        self._updates, self._totals = 0, {}
+        self._updates = 0
+        self._totals = {}

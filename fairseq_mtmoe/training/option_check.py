@@ -1,4 +1,4 @@
-"""Checks of a run's options: those that differ from the defaults, and unsupported ones."""
+"""Checks of a run's options: changed defaults, and unsupported values."""
 
 import dataclasses
 import logging
@@ -39,7 +39,9 @@ def changed_options(cfg: Any) -> dict[str, Any]:
     that option's.
     """
     changed: dict[str, Any] = {}
-    for group in (name for name in cfg if name not in _NOT_OF_TRAINING):
+    for group in cfg:
+        if group in _NOT_OF_TRAINING:
+            continue
         chosen = getattr(cfg[group], "_name", None)
         if chosen is not None:
             changed.setdefault("arch" if group == "model" else group, chosen)
@@ -86,12 +88,13 @@ def _options_class(group: str, chosen: str | None) -> Any:
 
 def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
     """Return the defaults of a group's options by name; empty if unknown."""
-    return {
-        field.name: field.default_factory()
-        if field.default_factory is not dataclasses.MISSING
-        else field.default
-        for field in dataclasses.fields(_options_class(group, chosen))
-    }
+    defaults: dict[str, Any] = {}
+    for field in dataclasses.fields(_options_class(group, chosen)):
+        if field.default_factory is not dataclasses.MISSING:
+            defaults[field.name] = field.default_factory()
+        else:
+            defaults[field.name] = field.default
+    return defaults
 
 
 def _plain(value: Any) -> Any:
@@ -107,7 +110,8 @@ def _plain(value: Any) -> Any:
 def with_option(options: Any, name: str, value: Any) -> Iterator[None]:
     """Set one of fairseq's options inside the context."""
     with open_dict(options):
-        before, options[name] = options[name], value
+        before = options[name]
+        options[name] = value
         try:
             yield
         finally:
@@ -131,13 +135,14 @@ def is_flat(common: Any) -> bool:
 
 
 def check_options(cfg: Any, model: nn.Module) -> None:
-    """Check a run's options: refuse what cannot work, warn of what has no effect (UserError)."""
+    """Refuse options that cannot work (UserError); warn of those without effect."""
     for group in ("model", "task", "criterion"):
         check_rules(cfg[group], _options_class(group, getattr(cfg[group], "_name", None)))
-    for group in (name for name in cfg if name not in _NOT_OF_TRAINING):
-        for name, value in _options_of(
-            cfg[group]
-        ):  # `float` reads "nan" and "inf", and no later check sees NaN
+    for group in cfg:
+        if group in _NOT_OF_TRAINING:
+            continue
+        # `float` reads "nan" and "inf", and no later check sees NaN.
+        for name, value in _options_of(cfg[group]):
             numbers = value if isinstance(value, list) else [value]
             if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
                 raise_invalid(flag(name), "a finite number", value)
@@ -146,7 +151,7 @@ def check_options(cfg: Any, model: nn.Module) -> None:
 
 
 def refuse_what_needs_cuda(cfg: Any) -> None:
-    """Raise a `UserError` for options that fairseq can use on a GPU alone, if there is none."""
+    """Raise a `UserError` for options that need a GPU, if there is none."""
     if torch.cuda.is_available():
         return
     if is_flat(cfg.common):  # fairseq keeps this vector on a GPU
@@ -162,7 +167,7 @@ def refuse_what_needs_cuda(cfg: Any) -> None:
 
 
 def refuse_full_sharding(cfg: Any) -> None:
-    """Refuse `--ddp-backend fully_sharded` where fairscale's wrapper cannot support it.
+    """Refuse `--ddp-backend fully_sharded` where fairscale cannot support it.
 
     It keeps parameters and moments in shards of one vector without names, the same on all ranks,
     while checkpoints need experts by name. All of the vector is trained or none of it, and its
@@ -199,10 +204,9 @@ def refuse_full_sharding(cfg: Any) -> None:
 
 
 def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
-    """Raise a `UserError` for options that do not work with experts or `--dense-updates`."""
-    if (
-        cfg.common.model_parallel_size > 1
-    ):  # fairseq's model-parallel trainer reads checkpoints differently
+    """Raise a `UserError` for options that exclude experts or `--dense-updates`."""
+    # fairseq's model-parallel trainer reads checkpoints differently.
+    if cfg.common.model_parallel_size > 1:
         raise_invalid(
             "--model-parallel-size",
             "1 with `--user-dir fairseq_mtmoe`",
@@ -213,9 +217,8 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
         rule = "without `_` with `--keep-best-checkpoints`, since fairseq reads a score after it"
         raise_invalid("--checkpoint-suffix", rule, options.checkpoint_suffix)
     distributed = cfg.distributed_training
-    if distributed.zero_sharding == "os" and is_flat(
-        cfg.common
-    ):  # one vector cannot be sharded by parameter
+    # One vector cannot be sharded by parameter.
+    if distributed.zero_sharding == "os" and is_flat(cfg.common):
         raise UserError(
             "`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`."
         )
@@ -235,7 +238,8 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
 
 
 def _refuse_with_exchange(cfg: Any) -> None:
-    where, distributed = "with experts in several processes", cfg.distributed_training
+    where = "with experts in several processes"
+    distributed = cfg.distributed_training
     if distributed.zero_sharding != "none":
         raise_invalid("--zero-sharding", f"none {where}", distributed.zero_sharding)
     if distributed.ddp_backend not in BACKENDS:

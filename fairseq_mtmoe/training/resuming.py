@@ -1,4 +1,4 @@
-"""Resuming: checks of the checkpoint to continue from, each rank's part of it, and the position in an epoch.
+"""Resuming: checks of the checkpoint, each rank's part, and the epoch position.
 
 fairseq trains from scratch if the file is missing, and fails with an assertion if criterion or
 optimizer differ. It saves the number of batches that one process has seen in an epoch;
@@ -49,7 +49,9 @@ LAST = "checkpoint_last.pt"  # default of `--restore-file`: this file in `--save
 # fairseq's optimizer wrappers, whose state differs from the optimizer's own.
 WRAPPERS = {
     "FP16Optimizer": "one in half precision (`--fp16` or `--bf16`)",
-    "MemoryEfficientFP16Optimizer": "one in half precision (`--memory-efficient-fp16` or `--memory-efficient-bf16`)",
+    "MemoryEfficientFP16Optimizer": (
+        "one in half precision (`--memory-efficient-fp16` or `--memory-efficient-bf16`)"
+    ),
     "AMPOptimizer": "one with `--amp`",
     "FairseqBMUF": "one with `--use-bmuf`",
 }
@@ -67,7 +69,10 @@ def expect_what_is_asked_for(cfg: Any, suffix: str) -> None:
 
 
 def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
-    """Return the checkpoint to continue from and its option, by fairseq's rules, or None."""
+    """Return the checkpoint to continue from and its option, or None.
+
+    The rules are fairseq's.
+    """
     if cfg.restore_file != LAST:
         return cfg.restore_file.replace(".pt", f"{suffix}.pt"), "--restore-file"
     last = os.path.join(cfg.save_dir, LAST.replace(".pt", f"{suffix}.pt"))
@@ -82,7 +87,7 @@ def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
 
 @contextmanager
 def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadContext]:
-    """Let each rank read a checkpoint itself, in a model with experts only its own part.
+    """Let each rank read a checkpoint itself; with experts, only its own part.
 
     fairseq would broadcast rank 0's state as a pickle with classes of its options, which safe
     loading refuses. A run that `goes_on` with its moments must have the checkpoint's tasks,
@@ -124,9 +129,8 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
             "schedule anew."
         ) from error
     except ValueError as error:
-        if "loaded state dict" not in str(
-            error
-        ):  # torch's error for a parameter group of another size
+        # torch says this of a parameter group of another size.
+        if "loaded state dict" not in str(error):
             raise
         raise UserError(
             f"`{path}` must have the optimizer's moments of the trained parameters, but has those "
@@ -138,7 +142,7 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
 
 
 def _receive(trainer: Any, goes_on: bool, path: str, state: dict[str, Any]) -> None:
-    """Hand a checkpoint to the task, and put the outputs of its heads in the task's order."""
+    """Hand a checkpoint to the task, and put its heads' outputs in the task's order."""
     task = training_task(trainer.task)
     task.take_up(path, state, goes_on)
     if task.head_labels:
@@ -159,20 +163,18 @@ def _expect_same_steps(trainer: Any, path: str, state: Mapping[str, Any]) -> Non
     """
     if state.get("last_optimizer_state") is None:
         return
-    last, chosen = (
-        state["optimizer_history"][-1],
-        plain((state.get("cfg") or {}).get("optimizer")).get("_name"),
-    )
+    last = state["optimizer_history"][-1]
+    chosen = plain((state.get("cfg") or {}).get("optimizer")).get("_name")
     inner = getattr(OPTIMIZER_REGISTRY.get(chosen), "__name__", None)
-    for option, saved, own, registry in (
+    for option, saved, current, registry in (
         ("--criterion", last.get("criterion_name"), trainer.get_criterion(), CRITERION_REGISTRY),
         ("--optimizer", last.get("optimizer_name"), trainer.optimizer, OPTIMIZER_REGISTRY),
         ("--optimizer", inner, unwrapped_optimizer(trainer.optimizer), OPTIMIZER_REGISTRY),
     ):
-        if saved not in (None, type(own).__name__):
+        if saved not in (None, type(current).__name__):
             raise UserError(
                 f"`{option}` must be {_described(saved, registry)} to continue from `{path}` with "
-                f"its optimizer's moments, but is {_described(type(own).__name__, registry)} "
+                f"its optimizer's moments, but is {_described(type(current).__name__, registry)} "
                 "instead; `--reset-optimizer` continues without them."
             )
 
@@ -188,7 +190,8 @@ def _described(class_name: Any, registry: Any) -> str:
 
 def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     """Return this rank's part of a checkpoint."""
-    model, placement = trainer.get_model(), placement_of(trainer)
+    model = trainer.get_model()
+    placement = placement_of(trainer)
     with CheckpointFile(path) as file:
         if placement is None or not (placement.is_sharded or is_shared_part(file.peek() or {})):
             return assemble.read_shared_part(file)
@@ -198,9 +201,8 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
             )
         except UserError as error:
             state = file.load(mapped=True)
-            raise (
-                mismatch.refusal_of(model, trainer.cfg.model, path, state, is_share=True) or error
-            ) from error
+            refusal = mismatch.refusal_of(model, trainer.cfg.model, path, state, is_share=True)
+            raise (refusal or error) from error
 
 
 def placement_of(trainer: Any) -> ExpertPlacement | None:
@@ -225,22 +227,21 @@ def trained_shapes(trainer: Any) -> Parameters:
 def take_up(
     trainer: Any, state: Mapping[str, Any], resets_schedule: bool, resets_meters: bool
 ) -> dict[str, Any]:
-    """Restore what fairseq does not; return the extra state from which it restores the rest."""
+    """Restore state that fairseq does not; return the extra state for fairseq."""
     extra_state: dict[str, Any] = state["extra_state"]
     _restore_schedule(trainer, state, resets_schedule)
-    task_state, is_ours = (
-        extra_state.get(type(trainer.task).__name__),
-        isinstance(trainer.task, TrainingTask),
-    )
-    # fairseq restores a task only together with the position in the data, but the counts of the run
-    # go on.
+    task_state = extra_state.get(type(trainer.task).__name__)
+    is_ours = isinstance(trainer.task, TrainingTask)
+    # fairseq restores a task only together with the position in the data, but the run's counts go
+    # on.
     if task_state and is_ours and trainer.cfg.checkpoint.reset_dataloader:
         trainer.task.set_checkpoint_dict(task_state)
     if not resets_meters:
         extra_state = best.restore(trainer, extra_state, state.get("cfg"))
     if best.plateau_of(trainer) is not None and not (resets_meters or resets_schedule):
         # fairseq steps the schedule by the validation at an epoch's end after its save.
-        position, loss = extra_state["train_iterator"], extra_state.get("val_loss")
+        position = extra_state["train_iterator"]
+        loss = extra_state.get("val_loss")
         if loss is not None and position[SEEN] == 0:
             trainer.lr_step(position["epoch"] - 1, loss)
     return extra_state
@@ -278,7 +279,7 @@ def plateau_state(trainer: Any) -> dict[str, Any]:
 
 
 def resumable(trainer: Any, iterator: Any, make: Callable[..., Any]) -> Any:
-    """Return a training iterator of fairseq's as one that any processes and limits of a batch resume.
+    """Return an iterator that any processes and limits of a batch can resume.
 
     make: returns such an iterator by the trainer's options. Other kinds than fairseq's usual one
     stay as they are.
@@ -287,7 +288,8 @@ def resumable(trainer: Any, iterator: Any, make: Callable[..., Any]) -> Any:
         iterator = SharedEpochIterator.continuing(iterator, trainer.cfg.optimization.update_freq)
     if not isinstance(iterator, SharedEpochIterator):
         return iterator
-    options, cached = trainer.cfg.dataset, getattr(trainer.task, "dataset_to_epoch_iter", {})
+    options = trainer.cfg.dataset
+    cached = getattr(trainer.task, "dataset_to_epoch_iter", {})
     is_cached = iterator.dataset in cached
     if is_cached:
         cached[iterator.dataset] = iterator
@@ -306,7 +308,8 @@ def resumable(trainer: Any, iterator: Any, make: Callable[..., Any]) -> Any:
         trainer.reset_dummy_batch(dummy)
         return batches
 
-    iterator.limits, iterator.batches_by = {name: options[name] for name in LIMITS}, batches_by
+    iterator.limits = {name: options[name] for name in LIMITS}
+    iterator.batches_by = batches_by
     return iterator
 
 
@@ -319,11 +322,15 @@ def starts_over(options: Any, reset_optimizer: bool) -> bool:
 def begin_no_epoch_if_ended(
     trainer: Any, extra_state: Mapping[str, Any] | None, goes_on: bool
 ) -> None:
-    """Begin no epoch if the run has ended, and say so; fairseq would make another update.
+    """Begin no epoch if the run has ended, and say so.
+
+    fairseq would make another update.
+
 
     goes_on: whether epochs and training time of the checkpoint count.
     """
-    options, updates = trainer.cfg.optimization, trainer.get_num_updates()
+    options = trainer.cfg.optimization
+    updates = trainer.get_num_updates()
     reason = best.ended_by_patience(trainer)
     if options.max_update and updates >= options.max_update:
         reason = f"it has made its {updates} updates (--max-update {options.max_update})"
@@ -350,7 +357,7 @@ def with_epoch_position(
 
 
 def drawn_in_epoch(extra_state: dict[str, Any] | None) -> int | None:
-    """Return the epoch for which a position's batches were drawn; None if unknown or any."""
+    """Return the epoch for which batches were drawn; None if unknown or any."""
     drawn: int | None = (extra_state or {}).get("train_iterator", {}).get(DRAWN)
     return drawn
 

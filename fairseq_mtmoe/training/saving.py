@@ -189,7 +189,7 @@ def _export_source(trainer: Any, extra_state: dict[str, Any]) -> None:
 
 
 def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str, Any]) -> str:
-    """Write this rank's experts; rank 0 then writes the rest, after all ranks are done."""
+    """Write this rank's experts; rank 0 writes the rest after all ranks are done."""
     leads, own = trainer.is_data_parallel_master, None
     written: dict[str, Any] | str | None
     try:
@@ -242,7 +242,7 @@ def _parts(
 
 
 def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
-    """Lock a folder on rank 0; a collective call, which raises `UserError` on all ranks."""
+    """Lock a folder on rank 0; a collective call (UserError on all ranks)."""
     held, box = None, [""]
     try:
         held = lock(save_dir) if is_first else None

@@ -1,5 +1,6 @@
-"""`--log-format rich`: one line of progress with the time left, a table at each validation, and the log in a file.
+"""`--log-format rich`: a line of progress, tables, and the log in a file.
 
+The line shows the time left. Each validation prints a table.
 The complete log, as with `--log-format simple`, is in `--log-file`, by default `train.log` in
 `--save-dir`. Without a terminal, the line of progress is printed every 30 seconds.
 """
@@ -98,7 +99,10 @@ class Screen:
             self.console.print(line, highlight=False, soft_wrap=True)
 
     def _time_left(self, done: int, total: float) -> str:
-        """Return the time that the run will take, by its updates and validations so far; empty if unknown."""
+        """Return the time that the run will take; empty if unknown.
+
+        It is estimated by the updates and validations so far.
+        """
         updates = done - self._updates_before
         if not updates or math.isinf(total):
             return ""
@@ -222,7 +226,7 @@ def close() -> None:
 
 
 def log_to_file(cfg: Any) -> None:
-    """Show `FOR_SCREEN` records, warnings and errors, and log all to a file; idempotent.
+    """Show `FOR_SCREEN` records, warnings and errors; log all to a file; idempotent.
 
     Ranks other than 0 log only warnings and errors, as in fairseq.
     """

@@ -1,4 +1,4 @@
-"""Additions to fairseq's update: gradients of experts, the gates' learning rate, non-finite updates.
+"""Additions to fairseq's update: experts, gates' rates, non-finite updates.
 
 fairseq's norm excludes parameters with the attribute `expert`. The norm here is over all parameters
 of all ranks, so that all ranks skip the same updates. Weights that are not finite are neither saved
@@ -41,11 +41,11 @@ _DDP_OPTIONS = (
 
 
 class SkippedUpdate(Exception):
-    """Raised to skip the optimizer's step; a scaler's `OverflowError` is its cause, if any."""
+    """Raised to skip the optimizer's step; a scaler's `OverflowError` may cause it."""
 
 
 class NonfiniteUpdates:
-    """Counts non-finite updates; ends the run after `limit` in a row (0: at the first)."""
+    """Counts non-finite updates; ends the run after `limit` in a row (0: at once)."""
 
     def __init__(self, limit: int, save_dir: str) -> None:
         self.limit, self.save_dir = limit, save_dir
@@ -83,7 +83,10 @@ class NonfiniteUpdates:
 
 
 class OutOfMemory:
-    """Counts steps without memory; ends the run where none can be left out, or after 10 in a row."""
+    """Counts steps without memory; ends the run after 10 in a row.
+
+    It ends the run at once where no step can be left out.
+    """
 
     def __init__(self) -> None:
         self._update = self._in_a_row = 0

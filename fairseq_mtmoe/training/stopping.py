@@ -1,5 +1,6 @@
-"""SIGINT (Ctrl-C), SIGTERM and SIGUSR1: a run saves after the current update and ends; a second signal ends it at once.
+"""SIGINT (Ctrl-C), SIGTERM and SIGUSR1: a run saves after its update and ends.
 
+A second signal ends it at once.
 Python runs signal handlers between its own instructions, but not while the process waits for others
 in C++ code. Therefore a thread reads the signals from a socket, to which Python writes them as they
 arrive.
@@ -52,7 +53,10 @@ class Stopped(Exception):
 
 
 class _Watch:
-    """Handles this process's signals, except ignored ones (SIGINT after a script's `&`)."""
+    """Handles this process's signals, except ignored ones.
+
+    A script's `&` ignores SIGINT.
+    """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -121,7 +125,7 @@ def _say(sentence: str) -> None:
 
 
 def exit_code(number: signal.Signals) -> int:
-    """Return a shell's exit code of a signal: 130 for SIGINT, 143 SIGTERM, 138 SIGUSR1."""
+    """Return a shell's exit code of a signal, such as 130 for SIGINT."""
     return 128 + number
 
 
@@ -159,7 +163,7 @@ def received() -> signal.Signals | None:
 
 
 def encode_signal(number: signal.Signals | None, world_size: int) -> float:
-    """Encode this rank's signal, if any; `decode_signal` decodes the sum over all ranks."""
+    """Encode this rank's signal, if any; `decode_signal` decodes the ranks' sum."""
     return 0.0 if number is None else float((world_size + 1) ** SIGNALS.index(number))
 
 
@@ -252,7 +256,10 @@ def as_command(main: Callable[..., Any]) -> Iterator[None]:
 
 
 def main_of_spawned(main: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Run a command's main function; in a process that fairseq spawned, handle the signals, too."""
+    """Run a command's main function in a process that fairseq spawned.
+
+    It handles the signals, too.
+    """
     with watched():
         main(*args, **kwargs)
 
@@ -268,7 +275,7 @@ def is_training_command() -> bool:
 
 
 def early_stopping() -> dict[str, Any]:
-    """Return the attributes that the training command's function for `--patience` keeps."""
+    """Return the attributes of the training command's function for `--patience`."""
     function = getattr(_validate_and_save, "__globals__", {}).get("should_stop_early")
     return {} if function is None else vars(function)
 
@@ -320,7 +327,10 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _is_at_end(options: Any, trainer: Any, epoch_itr: Any, end_of_epoch: bool) -> bool:
-    """Return whether the run makes no further update, by fairseq's rules; a resumed run would not validate."""
+    """Return whether the run makes no further update, by fairseq's rules.
+
+    A resumed run would not validate.
+    """
     if end_of_epoch and epoch_itr.next_epoch_idx > (options.max_epoch or math.inf):
         return True
     hours = trainer.cumulative_training_time() / 3600

@@ -1,4 +1,4 @@
-"""fairseq's trainer, extended to sharded experts and to models that become sparse during a run.
+"""fairseq's trainer, with sharded experts and models that become sparse.
 
 In a single process, with a model without our options, it behaves exactly as fairseq's.
 """
@@ -59,17 +59,14 @@ class SparseTrainer(Trainer):
         self._wrapped_dense = False
         self._idle = False
         self._is_stepping = False
-        is_sharded = (
-            cfg.distributed_training.ddp_backend == "fully_sharded"
-        )  # then gates are parts of one vector
+        # In `fully_sharded`, gates are parts of one vector.
+        is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"
         usual_rate = 1.0 if is_sharded else getattr(unwrapped(model), "gate_lr_factor", 1.0)
         self._gate_rate = steps.GateRate(
             getattr(cfg.model, "gate_lr_factor", None), usual_rate, lambda: self._layers
         )
-        self._train_workers, self._valid_workers = (
-            stopping.DataloaderWorkers(),
-            stopping.DataloaderWorkers(),
-        )
+        self._train_workers = stopping.DataloaderWorkers()
+        self._valid_workers = stopping.DataloaderWorkers()
         self._dummies: list[bool] = []  # whether each batch of the current step is a dummy
         super().__init__(cfg, task, model, criterion, quantizer)
         self._is_locked = False  # whether rank 0 has locked the folder
@@ -97,17 +94,16 @@ class SparseTrainer(Trainer):
 
     def _count_nonfinite(self) -> steps.NonfiniteUpdates | None:
         """Return the counter; None if fairseq handles such updates, or updates are local."""
-        limit, cfg = getattr(self.cfg.model, "max_nonfinite", None), self.cfg
+        cfg = self.cfg
+        limit = getattr(cfg.model, "max_nonfinite", None)
         own_way = (
             cfg.common.amp
             or cfg.optimization.use_bmuf
             or cfg.distributed_training.ddp_backend == "slowmo"
         )
-        return (
-            None
-            if limit is None or own_way or self.tpu
-            else steps.NonfiniteUpdates(limit, cfg.checkpoint.save_dir)
-        )
+        if limit is None or own_way or self.tpu:
+            return None
+        return steps.NonfiniteUpdates(limit, cfg.checkpoint.save_dir)
 
     # ---- experts ----
 
@@ -163,9 +159,8 @@ class SparseTrainer(Trainer):
         """Build the optimizer, with our checks and rate of gates."""
         distributed = self.cfg.distributed_training
         sharding = distributed.zero_sharding if self.data_parallel_world_size > 1 else "none"
-        with with_option(
-            distributed, "zero_sharding", sharding
-        ):  # a run may continue in one process
+        # A run may continue in one process.
+        with with_option(distributed, "zero_sharding", sharding):
             super()._build_optimizer()
         plain: Any = steps.unwrapped_optimizer(self._optimizer)
         for inner in steps.each_optimizer(plain):
@@ -188,7 +183,10 @@ class SparseTrainer(Trainer):
     def get_train_iterator(
         self, epoch: int, combine: bool = True, load_dataset: bool = True, **kwargs: Any
     ) -> Any:
-        """Return an epoch's iterator; a resumed run draws the same batches as at its start."""
+        """Return an epoch's iterator.
+
+        A resumed run draws the same batches as at its start.
+        """
         if load_dataset:
             draws_once = (
                 not self.cfg.dataset.update_epoch_batch_itr
@@ -211,7 +209,10 @@ class SparseTrainer(Trainer):
         return self._valid_workers.iterator
 
     def end_loading(self) -> None:
-        """End the workers and threads that load batches; Python may crash if they still run."""
+        """End the workers and threads that load batches.
+
+        Python may crash if they still run.
+        """
         self._train_workers.end()
         self._valid_workers.end()
 
@@ -277,7 +278,10 @@ class SparseTrainer(Trainer):
         super().begin_valid_epoch(epoch)
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
-        """Validate a batch; raise `Stopped` if a signal ends the run before its last validation."""
+        """Validate a batch (raises `Stopped`).
+
+        A signal can end the run before its last validation.
+        """
         self._dummies.clear()
         output = super().valid_step(sample, raise_oom)
         self._expect_to_validate()
@@ -306,12 +310,14 @@ class SparseTrainer(Trainer):
         shares_update = self._is_stepping and not self.cfg.optimization.use_bmuf
         prices = self._running_prices if shares_update else []
         sums = (*sums, vote, *(layer.recorded for layer in prices))
-        logs, found = super()._aggregate_logging_outputs(logging_outputs, *sums, ignore=ignore)
+        logs, totals = super()._aggregate_logging_outputs(logging_outputs, *sums, ignore=ignore)
         for layer in reversed(prices):
-            layer.recorded = found.pop()
+            layer.recorded = totals.pop()
         # One host synchronisation; fairseq reads the first of the sums soon, too.
-        tensors = all(torch.is_tensor(value) for value in found)
-        *numbers, votes = torch.stack(found).tolist() if tensors else map(float, found)
+        if all(torch.is_tensor(value) for value in totals):
+            *numbers, votes = torch.stack(totals).tolist()
+        else:
+            *numbers, votes = map(float, totals)
         self._agreed_signal = stopping.decode_signal(votes, world_size)
         return logs, numbers
 
@@ -320,12 +326,15 @@ class SparseTrainer(Trainer):
     ) -> Any:
         """Sum as fairseq does, in one message."""
         names = list(logging_outputs[0]) if logging_outputs else []
-        logged = [sum(log[name] for log in logging_outputs if name in log) for name in names]
-        if ignore:
-            logged = [torch.zeros_like(value) if torch.is_tensor(value) else 0 for value in logged]
-        found = summed([*logged, *sums], self.device, self.data_parallel_process_group)
-        logs = [dict(zip(names, found, strict=False))] if names else []
-        return logs, found[len(names) :]
+        logged: list[Any] = []
+        for name in names:
+            total = sum(log[name] for log in logging_outputs if name in log)
+            if ignore:
+                total = torch.zeros_like(total) if torch.is_tensor(total) else 0
+            logged.append(total)
+        totals = summed([*logged, *sums], self.device, self.data_parallel_process_group)
+        logs = [dict(zip(names, totals, strict=False))] if names else []
+        return logs, totals[len(names) :]
 
     @property
     def stopped_by(self) -> signal.Signals | None:
@@ -336,11 +345,11 @@ class SparseTrainer(Trainer):
         """Clip by the norm over all ranks; raise `SkippedUpdate` if it is not finite."""
         sharded = [layer.experts for layer in self._layers if layer.experts.placement.is_sharded]
         try:
-            norm: Tensor = (
-                steps.clip_all(self.optimizer, sharded, clip_norm)
-                if sharded
-                else super().clip_grad_norm(clip_norm)
-            )
+            norm: Tensor
+            if sharded:
+                norm = steps.clip_all(self.optimizer, sharded, clip_norm)
+            else:
+                norm = super().clip_grad_norm(clip_norm)
         except OverflowError as error:
             if self.cuda:
                 raise
@@ -402,7 +411,7 @@ class SparseTrainer(Trainer):
         optimizer_overrides: Any = None,
         reset_meters: bool = False,
     ) -> Any:
-        """Load a checkpoint: each rank reads its part, and a completed run begins no epoch."""
+        """Load a checkpoint: each rank its part; a completed run begins no epoch."""
         if stopping.is_training_command():
             self.lock_save_dir()
         best.forget()
@@ -420,11 +429,9 @@ class SparseTrainer(Trainer):
                     self._gate_rate.load_state_dict(extra_state.get(GATE_RATE, {}))
                     _, state = context.loaded[-1]
                     extra_state = resuming.take_up(self, state, reset_lr_scheduler, reset_meters)
-                begin = (
-                    "starts from the weights"
-                    if reset_optimizer
-                    else f"continues after update {self._num_updates}"
-                )
+                begin = f"continues after update {self._num_updates}"
+                if reset_optimizer:
+                    begin = "starts from the weights"
                 logger.info(f"{begin} of {filename}", extra=screen.FOR_SCREEN)
         starts_over = resuming.starts_over(self.cfg.checkpoint, reset_optimizer)
         resuming.begin_no_epoch_if_ended(

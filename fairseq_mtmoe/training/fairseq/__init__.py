@@ -1,1 +1,1 @@
-"""Replacements in fairseq, torch and the interpreter: `table.py` lists and applies them."""
+"""Replacements in fairseq, torch and the interpreter; `table.py` lists them."""

@@ -1,4 +1,6 @@
-"""Additions to fairseq's commands: `--help` with the options of the chosen task, model, criterion and optimizer,
+"""Additions to fairseq's commands.
+
+They are `--help` with the options of the chosen task, model, criterion and optimizer,
 `fairseq-validate` without `--task`, `--log-format rich`, and our trainer, which `--user-dir` cannot
 name.
 """
@@ -25,12 +27,16 @@ from fairseq_mtmoe.training.screen import NAME, RichProgressBar, is_rich
 from fairseq_mtmoe.training.trainer import SparseTrainer
 
 _HELP = {"-h", "--help"}
-_EPILOG = "`mtmoe options` lists the options that fairseq_mtmoe adds, with the defaults of each architecture."
+_EPILOG = (
+    "`mtmoe options` lists the options that fairseq_mtmoe adds, with the defaults of each "
+    "architecture."
+)
 
 
 def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `parse_args_and_arch`: help with chosen options, a validation's task, a generation's shard.
+    """Wrap `parse_args_and_arch`: help with chosen options, and some defaults.
 
+    A generation gets its shard.
     `fairseq-validate` without `--task` takes the task from its checkpoint.
     """
 
@@ -41,23 +47,22 @@ def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        given = sys.argv[1:] if input_args is None else input_args
-        chosen = vars(
-            parser.parse_known_args([argument for argument in given if argument not in _HELP])[0]
-        )
-        if _HELP.intersection(given):
+        arguments = sys.argv[1:] if input_args is None else input_args
+        without_help = [argument for argument in arguments if argument not in _HELP]
+        chosen = vars(parser.parse_known_args(without_help)[0])
+        if _HELP.intersection(arguments):
             _add_chosen(parser, chosen)
             parser.epilog = _EPILOG
             parser.parse_args(["--help"])
         if "task" in chosen and chosen["task"] is None:
             parser.set_defaults(task=_task_of(chosen.get("path")))
-        found = original(parser, input_args, *args, **kwargs)
-        options = found[0] if isinstance(found, tuple) else found
-        _check_given(parser, given, options)
+        parsed = original(parser, input_args, *args, **kwargs)
+        options = parsed[0] if isinstance(parsed, tuple) else parsed
+        _check_given(parser, arguments, options)
         is_interactive = hasattr(options, "buffer_size")
         if hasattr(options, "beam") and hasattr(options, "num_shards") and not is_interactive:
             _choose_shard(options)
-        return found
+        return parsed
 
     return parse_args_and_arch
 
@@ -71,11 +76,12 @@ def _choose_shard(options: argparse.Namespace) -> None:
     if not 0 <= options.shard_id < shards:
         raise_invalid("--shard-id", f"from 0 and below `--num-shards` {shards}", options.shard_id)
     if shards > 1:
-        options.distributed_world_size, options.distributed_rank = shards, options.shard_id
+        options.distributed_world_size = shards
+        options.distributed_rank = options.shard_id
 
 
 def _check_given(
-    parser: argparse.ArgumentParser, given: list[str], options: argparse.Namespace
+    parser: argparse.ArgumentParser, arguments: list[str], options: argparse.Namespace
 ) -> None:
     """Let a task check the options on the command line (UserError).
 
@@ -85,12 +91,11 @@ def _check_given(
 
     task = TASK_REGISTRY.get(getattr(options, "task", None), object)
     if issubclass(task, TrainingTask):
-        nothing = argparse.Namespace(
-            **dict.fromkeys(vars(options))
-        )  # keeps argparse from setting defaults
-        found = vars(parser.parse_known_args(given, nothing)[0])
+        # A namespace with all names keeps argparse from setting defaults.
+        nothing = argparse.Namespace(**dict.fromkeys(vars(options)))
+        values = vars(parser.parse_known_args(arguments, nothing)[0])
         task.check_given(
-            options, {name: value for name, value in found.items() if value is not None}
+            options, {name: value for name, value in values.items() if value is not None}
         )
 
 
@@ -112,9 +117,9 @@ def _add_chosen(parser: argparse.ArgumentParser, chosen: Mapping[str, Any]) -> N
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
 
-    known = {"task": TASK_REGISTRY, "arch": {**MODEL_REGISTRY, **ARCH_MODEL_REGISTRY}}
-    known.update({name: registry["registry"] for name, registry in REGISTRIES.items()})
-    for option, registered in known.items():
+    registries = {"task": TASK_REGISTRY, "arch": {**MODEL_REGISTRY, **ARCH_MODEL_REGISTRY}}
+    registries.update({name: registry["registry"] for name, registry in REGISTRIES.items()})
+    for option, registered in registries.items():
         kind = registered.get(chosen.get(option))
         if kind is None:
             continue
@@ -159,7 +164,10 @@ def with_rich(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_our_trainer(wrap: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `wrap` for a function of `(cfg, trainer, …)` that other trainers call as it was."""
+    """Return `wrap` for a function of `(cfg, trainer, …)`.
+
+    Other trainers call the function as it was.
+    """
 
     def wrap_for_ours(original: Callable[..., Any]) -> Callable[..., Any]:
         wrapped = wrap(original)

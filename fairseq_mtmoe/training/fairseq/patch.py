@@ -48,45 +48,44 @@ class Patch:
         if self.target.startswith(COMMANDS):
             _of_commands[self.target] = self
         for owner, name in self._owners():
-            found = getattr(owner, name, None)
-            if hasattr(found, _MARK):
+            replaced = getattr(owner, name, None)
+            if hasattr(replaced, _MARK):
                 continue
             if self.target not in _checked:
-                self.check(found)
+                self.check(replaced)
                 _checked.add(self.target)
-            replacement = self.wrap(found)
+            replacement = self.wrap(replaced)
             setattr(replacement, _MARK, __package__)
             setattr(owner, name, replacement)
 
-    def check(self, found: Any) -> None:
+    def check(self, replaced: Any) -> None:
         """Compare the signature with the installed one (UserError: they differ)."""
-        if found is None:
+        if replaced is None:
             self._refuse("be there", "is not")
         if self.signature:
-            installed = _signature(_resolve(self.signature_of) if self.signature_of else found)
-            if installed != _ANYTHING and not _fits(
-                self.signature, installed
-            ):  # a wrapper may hide its signature
+            installed = _signature(_resolve(self.signature_of) if self.signature_of else replaced)
+            # A wrapper may hide its signature.
+            if installed != _ANYTHING and not _fits(self.signature, installed):
                 self._refuse(f"take {self.signature}", f"takes {installed}")
 
     def _owners(self) -> Iterator[tuple[Any, str]]:
-        """Yield the modules or classes with the target; commands only once they are imported."""
+        """Yield the modules or classes with the target; commands once imported."""
         module, _, name = self.target.rpartition(".")
         if not self.target.startswith(COMMANDS):
             yield _resolve(module), name
             return
         for loaded in (sys.modules.get(module), sys.modules.get("__main__")):
             if loaded is not None and all(
-                hasattr(loaded, known) for known in _NAMES_OF_COMMANDS[module]
+                hasattr(loaded, function) for function in _NAMES_OF_COMMANDS[module]
             ):
                 yield loaded, name
 
-    def _refuse(self, rule: str, found: str) -> None:
+    def _refuse(self, rule: str, fact: str) -> None:
         import fairseq
 
         version = getattr(fairseq, "__version__", "")
         raise UserError(
-            f"`{self.signature_of or self.target}` must {rule}, but {found} in the installed "
+            f"`{self.signature_of or self.target}` must {rule}, but {fact} in the installed "
             f"fairseq {version}; fairseq_mtmoe replaces it, and is tested with fairseq-fixed "
             "0.12.3.1."
         )
@@ -123,13 +122,13 @@ def _signature(function: Any) -> str:
     return str(signature.replace(parameters=bare, return_annotation=signature.empty))
 
 
-def _fits(expected: str, found: str) -> bool:
+def _fits(expected: str, installed: str) -> bool:
     if not expected.endswith(_MORE):
-        return found == expected
+        return installed == expected
     start = expected.removesuffix(_MORE)
-    more = found.removeprefix(start).removesuffix(")").split(", ")
+    more = installed.removeprefix(start).removesuffix(")").split(", ")
     return (
-        found.startswith(start)
+        installed.startswith(start)
         and more[0] == ""
         and all("=" in each or each.startswith("*") for each in more[1:])
     )

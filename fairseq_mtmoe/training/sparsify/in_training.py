@@ -39,7 +39,7 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
 
 
 def sparsify_with_state(model: SparseModel, state: OptimizerState) -> OptimizerState:
-    """Sparsify `model`; return the optimizer's dense `state` for the sparse parameters."""
+    """Sparsify `model`; return the optimizer's `state` for the sparse parameters."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     sparsify(model)
     sparse, copied = OptimizerState(), set()

@@ -1,4 +1,7 @@
-"""A sparse checkpoint from a dense one, of this plugin or of stock fairseq, as `--dense-updates` makes it in a run."""
+"""A sparse checkpoint from a dense one of this plugin or of stock fairseq.
+
+In a run, `--dense-updates` makes the same.
+"""
 
 import dataclasses
 import json
@@ -99,7 +102,7 @@ def _check_options(model_name: str, options: dict[str, Any]) -> None:
 
 
 def _task_names(options: dict[str, Any], checkpoint: dict[str, Any]) -> str | None:
-    """Return the tasks of an encoder's heads, or the languages or pairs of a translator."""
+    """Return tasks of an encoder's heads, or languages or pairs of a translator."""
     if options.get("heads"):
         return ",".join(json.loads(options["heads"]))
     state = checkpoint.get("task_state") or {}
