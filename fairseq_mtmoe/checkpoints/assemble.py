@@ -1,7 +1,7 @@
 """Assemble a checkpoint's state from its files, with some or all of the experts."""
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ def write_shard(folder: str | Path, content: Content) -> sharding.ShardEntry:
 
     The file appears whole or not at all.
     """
-    first, count = content["first"], content["count"]
+    first = content["first"]
+    count = content["count"]
     name = sharding.shard_name(first, count)
     digest = file_io.save(sharding.compact(content), str(Path(folder) / name))
     return {"name": name, "first": first, "count": count, "sha256": digest}
@@ -32,7 +33,8 @@ class ShardReader:
     """Reads experts of the checkpoint `path` from mapped shards."""
 
     def __init__(self, path: str | Path, shared_part: State) -> None:
-        self._path, self._shards = Path(path), sharding.shards_of(path, shared_part)
+        self._path = Path(path)
+        self._shards = sharding.shards_of(path, shared_part)
         self._last: tuple[Path, Content] = (Path(), {})
 
     def read(self, first: int, count: int, parts: Collection[str] = sharding.PARTS) -> Content:
@@ -42,10 +44,8 @@ class ShardReader:
         """
         result: Content = {}
         for file, entry in self._shards.items():
-            start, end = (
-                max(first, entry["first"]),
-                min(first + count, entry["first"] + entry["count"]),
-            )
+            start = max(first, entry["first"])
+            end = min(first + count, entry["first"] + entry["count"])
             if start < end:
                 piece = sharding.narrow(self._open(file, entry), start, end - start, parts)
                 if not result:
@@ -66,7 +66,10 @@ class ShardReader:
             return self._last[1]
         if not path.is_file():
             folder = path.parents[1].name
-            remedy = f"copy the folder `{folder}`, too, or use an older one{suggested_fallback(self._path)}"
+            remedy = (
+                f"copy the folder `{folder}`, too, or use an older one"
+                f"{suggested_fallback(self._path)}"
+            )
             raise UserError(
                 f"`{path}` must exist with the experts of `{self._path}`, but is missing; {remedy}."
             )
@@ -141,19 +144,21 @@ def load_local(
     if sharding.is_shared_part(state):
         content = ShardReader(file.path, state).read(placement.first, placement.count)
         return sharding.join(state, content, parameters, flat)
-    shapes = [
-        (name, (num_experts, *shape[1:]) if EXPERTS in name else shape)
-        for name, shape in parameters
-    ]
+    shapes: list[tuple[str, Sequence[int]]] = []
+    for name, shape in parameters:
+        if EXPERTS in name:
+            shapes.append((name, (num_experts, *shape[1:])))
+        else:
+            shapes.append((name, shape))
     shared_part, content = sharding.split(
         state, ExpertPlacement(num_experts, 0, num_experts), shapes
     )
-    own = sharding.map_experts(
+    experts = sharding.map_experts(
         sharding.narrow(content, placement.first, placement.count), Tensor.clone
     )
-    return sharding.join(
-        copy.deepcopy(shared_part) if held > placement.count else shared_part, own, parameters, flat
-    )
+    if held > placement.count:
+        shared_part = copy.deepcopy(shared_part)
+    return sharding.join(shared_part, experts, parameters, flat)
 
 
 def whole(path: str | Path, state: State, parts: Collection[str] = sharding.PARTS) -> State:

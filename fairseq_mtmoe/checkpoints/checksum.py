@@ -21,9 +21,8 @@ _LENGTH = struct.Struct("<H")  # an EOCD record's last field: the comment's leng
 _EOCD = b"PK\x05\x06"
 _EOCD_SIZE = 22
 _FOLDER = 0x10  # attribute of a zip record whose content torch's reader skips
-_LEGACY_MAGIC = bytes.fromhex(
-    "8a0a6cfc9c46f9206aa850192e"
-)  # torch's pickled magic number: start of files before 1.6
+# torch's pickled magic number: start of files before 1.6
+_LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")
 _BLOCK = 1 << 20
 
 
@@ -55,7 +54,8 @@ def verify(file: BinaryIO) -> str | None:
         return None
     if _comment_length(file, before_end=_COMMENT_SIZE) != _COMMENT_SIZE:
         raise Damaged
-    left, digest = os.fstat(file.fileno()).st_size - _COMMENT_SIZE, hashlib.sha256()
+    left = os.fstat(file.fileno()).st_size - _COMMENT_SIZE
+    digest = hashlib.sha256()
     file.seek(0)
     while block := file.read(min(left, _BLOCK)):
         digest.update(block)
@@ -114,9 +114,10 @@ def _check_records(file: BinaryIO) -> None:
         with zipfile.ZipFile(file) as archive:
             records = archive.infolist()
             are_plain = all(
-                (one.compress_type, one.compress_size) == (zipfile.ZIP_STORED, one.file_size)
-                and not one.external_attr & _FOLDER
-                for one in records
+                (record.compress_type, record.compress_size)
+                == (zipfile.ZIP_STORED, record.file_size)
+                and not record.external_attr & _FOLDER
+                for record in records
             )
             names = {record.filename for record in records}
             if not are_plain or len(names) < len(records) or archive.testzip() is not None:

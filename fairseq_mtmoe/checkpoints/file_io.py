@@ -34,9 +34,11 @@ class CheckpointFile:
     """
 
     def __init__(self, path: str | Path, remedy: str | None = None) -> None:
-        self.path, self._remedy = str(path), remedy
+        self.path = str(path)
+        self._remedy = remedy
         with readable(self.path):
-            self._file = open(regular_file(path, "a checkpoint file"), "rb")  # noqa: SIM115 (`__exit__` closes it)
+            # `__exit__` closes the file.
+            self._file = open(regular_file(path, "a checkpoint file"), "rb")  # noqa: SIM115
 
     def __enter__(self) -> CheckpointFile:
         """Return the open file."""
@@ -97,10 +99,10 @@ def readable(path: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # damaged bytes can raise anything in torch
-        own = (None, path, str(Path(path)))
+        names = (None, path, str(Path(path)))
         if (
             isinstance(error, OSError)
-            and error.filename not in own
+            and error.filename not in names
             and "/proc/self/fd/" not in str(error.filename)
         ):
             raise  # it is about a file that options name
@@ -119,9 +121,9 @@ def readable(path: str) -> Iterator[None]:
             ) from error
         # torch would advise to execute a pickle that it cannot read.
         reason = "" if refused else f"{error}".partition("\n")[0]
-        found = f"{type(error).__name__}: {reason}".removesuffix(": ")
+        message = f"{type(error).__name__}: {reason}".removesuffix(": ")
         raise UserError(
-            f"`{path}` must be a checkpoint that can be loaded, but loading it ends in {found!r}."
+            f"`{path}` must be a checkpoint that can be loaded, but loading it ends in {message!r}."
         ) from error
 
 
@@ -181,13 +183,11 @@ def expect_writable(save_dir: str) -> None:
 
 def suggested_fallback(path: str | Path) -> str:
     """Return the end of a sentence that suggests another checkpoint beside `path`."""
-    given = shared_part_of(Path(path))
-    other = newest_good_in(given.parent, without=given.name)
-    return (
-        f": the newest good one beside it is `{other}`"
-        if other
-        else ", there is no good one beside it"
-    )
+    shared_part = shared_part_of(Path(path))
+    other = newest_good_in(shared_part.parent, without=shared_part.name)
+    if other:
+        return f": the newest good one beside it is `{other}`"
+    return ", there is no good one beside it"
 
 
 def newest_good_in(folder: str | Path, without: str = "") -> Path | None:
@@ -212,9 +212,8 @@ def _is_good(path: Path, digest: str | None = None) -> bool:
     try:
         with CheckpointFile(path, remedy="use another") as file:
             content = file.load(mapped=True)
-            if digest not in (None, file.digest) or checksum.is_legacy(
-                file._file
-            ):  # older files have no checksum
+            # Older files have no checksum.
+            if digest not in (None, file.digest) or checksum.is_legacy(file._file):
                 return False
         weights = (value for value in content.get("model", {}).values() if torch.is_tensor(value))
         shards = shards_of(path, content) if digest is None and is_shared_part(content) else {}

@@ -51,7 +51,8 @@ def match_labels(path: str, state: State, wanted: Labels, parameters: Parameters
     saved = labels_of(path, plain((state.get("cfg") or {}).get("model")))
     orders: dict[str, list[int]] = {}
     for task in sorted(wanted.keys() & saved.keys()):
-        before, now = saved[task], list(wanted[task])
+        before = saved[task]
+        now = list(wanted[task])
         if sorted(before) != sorted(now):
             raise UserError(
                 f"`{task}: labels` must be {', '.join(before)}, as in `{path}`, but is "
@@ -64,7 +65,8 @@ def match_labels(path: str, state: State, wanted: Labels, parameters: Parameters
         return
     state["cfg"]["model"][OPTION] = labels_to_text({**saved, **wanted})
     extra = state.get("extra_state") or {}
-    for weights in (state["model"], *(extra.get(name) or {} for name in AVERAGES)):
+    averages = [extra.get(name) or {} for name in AVERAGES]
+    for weights in (state["model"], *averages):
         weights.update(
             {name: _ordered(weights[name], orders[name]) for name in orders.keys() & weights.keys()}
         )

@@ -17,10 +17,11 @@ from fairseq_mtmoe.core.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.core.files import new_folder, read_json, regular_file
 from fairseq_mtmoe.core.typed import Rule, between, fault, mapping_of
 
-IMPORT_ANEW = (
-    "write it again with `mtmoe import-hf`"  # the remedy for a damaged file of this command
-)
-CONFIG, SAFETENSORS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
+# The remedy for a damaged file of this command
+IMPORT_ANEW = "write it again with `mtmoe import-hf`"
+CONFIG = "config.json"
+SAFETENSORS = "model.safetensors"
+TORCH = "pytorch_model.bin"
 ADAPTERS = "adapter_config.json"
 MOST = 1 << 24  # maximum of any size: a file with a larger one is damaged
 # Annotations of configs
@@ -59,7 +60,8 @@ class KeyMap:
     def hugging_face_key(self, key: str) -> str:
         """Return Hugging Face's name of our `key`, as in a model without heads."""
         module, _, parameter = key.rpartition(".")
-        return f"{_translated(module, {ours: theirs for theirs, ours in self.modules.items()})}.{parameter}"
+        modules = {ours: theirs for theirs, ours in self.modules.items()}
+        return f"{_translated(module, modules)}.{parameter}"
 
 
 def _translated(module: str, table: Mapping[str, str]) -> str:
@@ -72,9 +74,9 @@ def _translated(module: str, table: Mapping[str, str]) -> str:
 def check_fields(sizes: Any) -> None:
     """Raise a `UserError` for the first field that breaks its annotation."""
     kind: type = type(sizes)
-    found = fault(vars(sizes), mapping_of(kind))
-    if found is not None:
-        raise UserError(f"`{found.path}` must be {found.rule}, but is {found.value} instead.")
+    wrong = fault(vars(sizes), mapping_of(kind))
+    if wrong is not None:
+        raise UserError(f"`{wrong.path}` must be {wrong.rule}, but is {wrong.value} instead.")
 
 
 @contextmanager
@@ -102,14 +104,14 @@ def config_values(folder: Path, model_types: Collection[str]) -> dict[str, Any]:
     return values
 
 
-def config_of(kind: type[AnyConfig], given: Mapping[str, Any]) -> AnyConfig:
+def config_of(kind: type[AnyConfig], values: Mapping[str, Any]) -> AnyConfig:
     """Return the sizes in a `config.json` (UserError: one is missing or impossible)."""
     names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    missing = [name for name in names if name not in given]
+    missing = [name for name in names if name not in values]
     if missing:
         raise UserError(f"`{CONFIG}` must have `{missing[0]}`, but has none.")
     with in_file(CONFIG):
-        return kind(**{name: given[name] for name in names})
+        return kind(**{name: values[name] for name in names})
 
 
 @dataclass(frozen=True)
@@ -167,9 +169,11 @@ def read_weights(folder: Path) -> dict[str, Any]:
     }
     for name, read in readers.items():
         index = folder / f"{name}.index.json"
-        paths = (
-            [folder / name] if (folder / name).exists() else _parts(index) if index.exists() else []
-        )
+        paths: list[Path] = []
+        if (folder / name).exists():
+            paths = [folder / name]
+        elif index.exists():
+            paths = _parts(index)
         if paths:
             return {
                 key: value
@@ -275,9 +279,8 @@ def write_model(
             library.save_file(state, partial / SAFETENSORS, metadata={"format": "pt"})
         except Exception as error:  # the library's own class, even for a full disk
             raise OSError(first_line(error)) from error
-        (partial / SAFETENSORS).chmod(
-            (partial / CONFIG).stat().st_mode
-        )  # the library makes files that only their owner reads
+        # The library makes files that only their owner reads.
+        (partial / SAFETENSORS).chmod((partial / CONFIG).stat().st_mode)
 
 
 def as_json(value: Any) -> bytes:
@@ -313,7 +316,8 @@ def read_imported(
             f"`{path}` must be a file of `mtmoe import-hf`, but is a checkpoint; start from a "
             "checkpoint with `--finetune-from-model`."
         )
-    sizes, state = content.get(name), content.get("model")
+    sizes = content.get(name)
+    state = content.get("model")
     if not (isinstance(sizes, dict) and isinstance(state, dict)):
         raise UserError(
             f"`{path}` must be a file of `mtmoe import-hf` with `{name}` and `model`, but has none."
@@ -337,15 +341,18 @@ def check_tensors(
 ) -> None:
     """Raise a `UserError` for the first missing, wrong or additional tensor.
 
-    wanted: tensors of the right shapes. name_of: maps a key to the name in the error. types:
-    allowed dtypes.
+    wanted: tensors of the right shapes. types: allowed dtypes.
+    name_of: maps a key to the name in the error.
     """
     for name, like in wanted.items():
         if name not in state:
             raise UserError(f"`{path}` must have a tensor `{name_of(name)}`, but has none.")
-        found = state[name]
-        if found.shape != like.shape or found.dtype not in types:
-            rule = f"{tuple(like.shape)}, {' or '.join(map(str, types))}, but is {tuple(found.shape)}, {found.dtype}"
+        tensor = state[name]
+        if tensor.shape != like.shape or tensor.dtype not in types:
+            rule = (
+                f"{tuple(like.shape)}, {' or '.join(map(str, types))}, but is "
+                f"{tuple(tensor.shape)}, {tensor.dtype}"
+            )
             raise UserError(
                 f"`{name_of(name)}` in `{path}` must be {rule.replace('torch.', '')} instead."
             )

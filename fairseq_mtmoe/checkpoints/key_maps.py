@@ -17,17 +17,19 @@ PRICES = (".prices.total", ".prices.weight")  # of BASE gates, instead of `.weig
 TASK_EMBEDDINGS = "task_embeddings.weight"
 VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # the two can be one tensor
 # In a translator's model, whole:
-EMBEDDINGS = ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS = (
-    "encoder.embed_tokens.weight",
-    "decoder.embed_tokens.weight",
-)
-OUTPUT, OUTPUT_BIAS = "decoder.output_projection.weight", "decoder.output_projection.bias"
+ENCODER_EMBEDDINGS = "encoder.embed_tokens.weight"
+DECODER_EMBEDDINGS = "decoder.embed_tokens.weight"
+EMBEDDINGS = (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS)
+OUTPUT = "decoder.output_projection.weight"
+OUTPUT_BIAS = "decoder.output_projection.bias"
 MIXTURE = ".mixture."  # the adapters beside a block's feed-forward layer
 # In a checkpoint's `extra_state`:
 GATE_RATE = "gate_rate"  # the gates' learning rate
 AVERAGES = ("ema", "ema_fp32_params")  # moving averages of the weights
-BEST, BEST_MEASURE, PATIENCE = "best", "best_measure", "patience"
-# the best validation, its measure, the number of worse ones since, and the last one
+BEST = "best"  # the best validation
+BEST_MEASURE = "best_measure"  # its measure
+PATIENCE = "patience"  # the number of worse ones since
+# These, and the last validation
 OF_BEST = (BEST, BEST_MEASURE, PATIENCE, "val_loss")
 
 # name in a block of the dense model -> name in the experts of the sparse block

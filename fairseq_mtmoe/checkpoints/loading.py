@@ -143,11 +143,10 @@ def load_ema(path: str) -> dict[str, Any]:
             f"`{path}` must hold a moving average of the weights (`--store-ema`), but holds none."
         )
     # Copies, as in fairseq: some parameters can be one tensor.
-    copies = (
-        (name, value.float() if value.dtype is torch.half else value.clone())
-        for name, value in average.items()
-    )
-    return {**state, "model": OrderedDict(copies)}
+    copies: OrderedDict[str, Tensor] = OrderedDict()
+    for name, value in average.items():
+        copies[name] = value.float() if value.dtype is torch.half else value.clone()
+    return {**state, "model": copies}
 
 
 def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> Any:
@@ -214,7 +213,8 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
                     expect_finite(", ".join(filenames), model.parameters())
                 return models, *rest
             assert state is None or len(filenames) == 1
-            models, options = [], None
+            models = []
+            options = None
             for path in _files(filenames, suffix):
                 if state is not None:
                     rebuild.check(path, state, kinds)
@@ -261,11 +261,9 @@ def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[A
     if state.get("args") is None and state.get("cfg") is None:
         raise UserError(f"`{path}` must hold the options of its model, but holds none.")
     with readable(path):
-        options = (
-            state["cfg"]
-            if state.get("args") is None
-            else convert_namespace_to_omegaconf(state["args"])
-        )
+        options = state.get("cfg")
+        if state.get("args") is not None:
+            options = convert_namespace_to_omegaconf(state["args"])
         task = task or tasks.setup_task(options.task, from_checkpoint=True)
         if "task_state" in state:
             task.load_state_dict(state["task_state"])

@@ -24,8 +24,16 @@ _HEADS = tuple(f"{side}_attention_heads" for side in _SIDES)  # in no shape
 _SHARING = ("share_all_embeddings", "share_decoder_input_output_embed")
 # Options that decide shapes, in the order of sentences
 _SIZES = (
-    *(f"{side}_{name}" for side in _SIDES for name in ("embed_dim", "ffn_embed_dim", "layers")),
-    *(f"{side}_{name}" for side in _SIDES for name in ("normalize_before", "learned_pos")),
+    "encoder_embed_dim",
+    "encoder_ffn_embed_dim",
+    "encoder_layers",
+    "decoder_embed_dim",
+    "decoder_ffn_embed_dim",
+    "decoder_layers",
+    "encoder_normalize_before",
+    "encoder_learned_pos",
+    "decoder_normalize_before",
+    "decoder_learned_pos",
     "layernorm_embedding",
     "expert_interval",
     "expert_combine",
@@ -74,8 +82,8 @@ def explained(model: Any, options: Any, read: Sequence[tuple[str, State]]) -> It
     try:
         yield
     except Exception as error:
-        known = find_user_error(error)
-        if not read or (known is not None and type(known) is not Mismatch):
+        user_error = find_user_error(error)
+        if not read or (user_error is not None and type(user_error) is not Mismatch):
             raise
         raise refusal_of(model, options, *read[-1]) or error from error
     if read:
@@ -95,18 +103,17 @@ def refusal_of(
     origin = origin_of(path, state)
     sentence = _about_options(_unseen_options(options, origin), options, origin)
     if state.get("model") is not None:  # otherwise the trainer freed the weights
-        own, theirs = _shapes_of(model.state_dict()), _shapes_of(state["model"])
+        ours = _shapes_of(model.state_dict())
+        theirs = _shapes_of(state["model"])
         names = (*_sizes(origin), *_unseen_options(options, origin))
         sentence = (
-            _about_architecture(own, theirs, origin)
+            _about_architecture(ours, theirs, origin)
             or _about_options(names, options, origin)
-            or _about_vocabulary(model, own, theirs, origin)
-            or (
-                None
-                if is_share
-                else _about_tasks(model, own, theirs, origin) or _about_names(own, theirs, origin)
-            )
+            or _about_vocabulary(model, ours, theirs, origin)
         )
+        if not sentence and not is_share:
+            sentence = _about_tasks(model, ours, theirs, origin)
+            sentence = sentence or _about_names(ours, theirs, origin)
     return UserError(sentence) if sentence else None
 
 
@@ -124,25 +131,27 @@ def _sizes(origin: Origin) -> list[str]:
     return names
 
 
-def _about_architecture(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    for mark, needed, found in _ARCHITECTURES:
-        if any(mark in name for name in theirs) and not any(mark in name for name in own):
-            return f"`--arch` must be one with {needed}, to load {origin.name}, but is {found}."
+def _about_architecture(ours: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+    for mark, needed, here in _ARCHITECTURES:
+        if any(mark in name for name in theirs) and not any(mark in name for name in ours):
+            return f"`--arch` must be one with {needed}, to load {origin.name}, but is {here}."
     return None
 
 
 def _about_options(names: Iterable[str], options: Any, origin: Origin) -> str | None:
     """Return one sentence with all of these options that differ."""
-    theirs, own = origin.model, plain(options)
-    names = [name for name in names if name in theirs and name in own and theirs[name] != own[name]]
+    theirs = origin.model
+    ours = plain(options)
     names = [
-        name for name in names if name != "conditional" or theirs[name] not in _NO_CONDITIONS
-    ]  # they may be new
+        name for name in names if name in theirs and name in ours and theirs[name] != ours[name]
+    ]
+    # Conditional parts may be new.
+    names = [name for name in names if name != "conditional" or theirs[name] not in _NO_CONDITIONS]
     if not names:
         return None
     rules = []
     for name in names:
-        wanted, here = (_SWITCH.get(str(side[name]), side[name]) for side in (theirs, own))
+        wanted, here = (_SWITCH.get(str(side[name]), side[name]) for side in (theirs, ours))
         rules.append(f"`{flag(name)}` must be {wanted}, but is {here}")
     hint = "; `--arch` base_moe, base_dense or transformer leaves it off" * any(
         "be off" in rule for rule in rules
@@ -150,10 +159,10 @@ def _about_options(names: Iterable[str], options: Any, origin: Origin) -> str | 
     return f"{', and '.join(rules)}, to load {origin.name}{hint}."
 
 
-def _about_vocabulary(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+def _about_vocabulary(model: Any, ours: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     for side in _SIDES:
         here, there = (
-            shapes.get(f"{side}.embed_tokens.weight", (0,))[0] for shapes in (own, theirs)
+            shapes.get(f"{side}.embed_tokens.weight", (0,))[0] for shapes in (ours, theirs)
         )
         if here == there:
             continue
@@ -187,21 +196,21 @@ def _with_languages(langs: Sequence[str]) -> str:
 
 def _languages(dictionary: Any) -> list[str]:
     """Return the languages whose tokens end a dictionary, as in fairseq's tasks."""
-    found: list[str] = []
+    languages: list[str] = []
     for symbol in reversed(getattr(dictionary, "symbols", ())):
         match = _LANGUAGE_TOKEN.fullmatch(symbol)
         if match:
-            found.insert(0, match[1] or match[2])
+            languages.insert(0, match[1] or match[2])
         elif symbol != "<mask>":
             break
-    return found
+    return languages
 
 
-def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    tables = [name for name in own if name.endswith((keys.GATE, keys.TASK_EMBEDDINGS))]
+def _about_tasks(model: Any, ours: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+    tables = [name for name in ours if name.endswith((keys.GATE, keys.TASK_EMBEDDINGS))]
     here = training_model(model).task_names
     there = origin.model.get("task_names")
-    if all(own[name] == theirs.get(name) for name in tables) or not here or not there:
+    if all(ours[name] == theirs.get(name) for name in tables) or not here or not there:
         return None
     return (
         f"The model's tasks must be {there} to load {origin.name}, but are {','.join(here)} "
@@ -209,24 +218,27 @@ def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str
     )
 
 
-def _about_names(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+def _about_names(ours: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     """Return a sentence on the first different parameter that no option explains."""
-    name = next((name for name in (*own, *theirs) if own.get(name) != theirs.get(name)), None)
+    name = next((name for name in (*ours, *theirs) if ours.get(name) != theirs.get(name)), None)
     if name is None:
         return None
-    here, there = own.get(name), theirs.get(name)
+    here = ours.get(name)
+    there = theirs.get(name)
     if here is None:
         return f"{origin.name} must be of this model, but has another parameter, `{name}`."
     if there is None:
         return f"{origin.name} must be of this model, but lacks `{name}`."
-    return f"{origin.name} must be of this model, whose `{name}` has the shape {here}, but it has {there}."
+    return (
+        f"{origin.name} must be of this model, whose `{name}` has the shape {here}, but it has "
+        f"{there}."
+    )
 
 
 def _unseen_options(options: Any, origin: Origin) -> tuple[str, ...]:
     """Return options that no shape shows: heads, and embeddings that become tied."""
-    ties = [name for name in _SHARING if plain(options).get(name)][
-        :1
-    ]  # the first implies the second
+    ties = [name for name in _SHARING if plain(options).get(name)]
+    ties = ties[:1]  # the first implies the second
     return _HEADS if origin.model.get("share_all_embeddings") else (*_HEADS, *ties)
 
 
@@ -237,10 +249,8 @@ def origin_of(path: str, state: State) -> Origin:
     langs = (state.get("task_state") or {}).get("langs") or task.get("langs")
     pairs = task.get("lang_pairs")
     if not langs:  # fairseq's task infers them; our tasks store them
-        langs = (
-            sorted({lang for pair in pairs for lang in pair.split("-")})
-            if isinstance(pairs, list)
-            else ()
-        )
+        langs = ()
+        if isinstance(pairs, list):
+            langs = sorted({lang for pair in pairs for lang in pair.split("-")})
     names = tuple(langs.split(",") if isinstance(langs, str) else langs)
     return Origin(f"`{path}`", plain(cfg.get("model")), names)

@@ -66,20 +66,19 @@ def _grown(named: dict[str, Any], means: dict[str, Means]) -> dict[str, Any]:
     result = copy.copy(named)  # with the attributes of a model's state
     for name in means.keys() & named.keys():
         old = named[name]
-        one = (old.untyped_storage().data_ptr(), old.storage_offset(), old.shape)
-        if one not in grown:
-            grown[one] = torch.cat([old, _means(old, means[name])])
-        result[name] = grown[one]
+        memory = (old.untyped_storage().data_ptr(), old.storage_offset(), old.shape)
+        if memory not in grown:
+            grown[memory] = torch.cat([old, _means(old, means[name])])
+        result[name] = grown[memory]
     return result
 
 
 def _means(old: Tensor, means: Means) -> Tensor:
     """(new rows, …) Return means of a matrix's or bias's rows."""
-    found: dict[tuple[int, ...], Tensor] = {}  # many new symbols share the same rows
+    mean_of: dict[tuple[int, ...], Tensor] = {}  # many new symbols share the same rows
     for rows in map(tuple, means):
-        if rows not in found:
+        if rows not in mean_of:
             parts = (list(rows[at : at + _AT_ONCE]) for at in range(0, len(rows), _AT_ONCE))
-            found[rows] = torch.stack([old[part].sum(0, dtype=torch.float) for part in parts]).sum(
-                0
-            ) / len(rows)
-    return torch.stack([found[tuple(rows)] for rows in means]).to(old.dtype)
+            sums = torch.stack([old[part].sum(0, dtype=torch.float) for part in parts])
+            mean_of[rows] = sums.sum(0) / len(rows)
+    return torch.stack([mean_of[tuple(rows)] for rows in means]).to(old.dtype)

@@ -36,7 +36,9 @@ from fairseq_mtmoe.checkpoints.sharding import State, is_shared_part
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
 
-RANDOM, XAVIER, MEAN = "random", "xavier", "mean"
+RANDOM = "random"
+XAVIER = "xavier"
+MEAN = "mean"
 RANDOM_STD = 0.02  # BERT's standard deviation of embeddings
 
 
@@ -96,17 +98,15 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
     result["extra_state"] = extra = without_best(state.get("extra_state") or {})
     extra |= {name: rows.added_to(extra[name]) for name in AVERAGES if extra.get(name)}
     saved = result.pop("last_optimizer_state", None)
-    larger = (
-        _moments(saved, rows.grown, before.parameters, after.parameters)
-        if isinstance(saved, Mapping)
-        else saved
-    )
+    larger = saved
+    if isinstance(saved, Mapping):
+        larger = _moments(saved, rows.grown, before.parameters, after.parameters)
     if larger is not None:
         result["last_optimizer_state"] = larger
     if is_shared_part(state):
-        known = {*state["experts"]["keys"], *new.head}
+        expected = {*state["experts"]["keys"], *new.head}
         names = {index: name for index, (name, _) in enumerate(after.parameters)}
-        keys = [name for name in after.shapes if name in known]
+        keys = [name for name in after.shapes if name in expected]
         result["experts"] = {**state["experts"], "keys": keys, "optimizer_names": names}
     return result
 
@@ -117,11 +117,12 @@ class _NewRows:
     Attributes:
         grown: tensors that get a row.
         experts: experts of fixed gates. Where there were more than tasks, the first one of no task
-        is replaced.
+            is replaced.
     """
 
     def __init__(self, new: NewTask, before: Described, after: Described) -> None:
-        self._new, self._order = new, list(after.shapes)
+        self._new = new
+        self._order = list(after.shapes)
         self.grown = [
             name for name in before.shapes if before.shapes[name] != after.shapes.get(name)
         ]
@@ -135,7 +136,8 @@ class _NewRows:
         self._is_drawn = new.begins_as in (RANDOM, XAVIER)
         for name in () if self._is_drawn else self._sources:
             if name not in new.tasks:
-                rule = f"{RANDOM}, {XAVIER} or {MEAN}, or among the checkpoint's tasks {', '.join(new.tasks)}"
+                tasks = ", ".join(new.tasks)
+                rule = f"{RANDOM}, {XAVIER} or {MEAN}, or among the checkpoint's tasks {tasks}"
                 raise_invalid("--embedding-from", rule, new.begins_as)
         if self.experts and (self._is_drawn or len(self._sources) > 1):
             rule = (
@@ -197,10 +199,8 @@ def options_with_task(
     larger = dict(options)
     if options.get("task_names"):
         larger["task_names"] = f"{options['task_names']},{name}"
-    gates, count = (
-        set((options.get("expert_gates") or "").split(",")),
-        options.get("num_experts", 0),
-    )
+    gates = set((options.get("expert_gates") or "").split(","))
+    count = options.get("num_experts", 0)
     if "fixed" in gates and count <= len(tasks):
         if gates != {"fixed"}:
             raise UserError(

@@ -66,7 +66,8 @@ class OptimizerState(dict[str, Entry]):
         cls, optimizer: Any, parameters: Sequence[tuple[str, nn.Parameter]]
     ) -> OptimizerState:
         """Return the state of a fairseq optimizer (UserError: it has other parameters)."""
-        inner, shapes = optimizer.optimizer, shapes_of(parameters)
+        inner = optimizer.optimizer
+        shapes = shapes_of(parameters)
         if len(inner.param_groups) != 1:
             raise UserError(
                 "`--dense-updates` must be used with an `--optimizer` that has one parameter group."
@@ -112,10 +113,8 @@ class OptimizerState(dict[str, Entry]):
             entries = {
                 index: self[name] for index, (name, _) in enumerate(parameters) if name in self
             }
-        groups, count = (
-            [dict(group) for group in header["param_groups"]],
-            1 if flat else len(parameters),
-        )
+        groups = [dict(group) for group in header["param_groups"]]
+        count = 1 if flat else len(parameters)
         if len(groups) == 1:
             groups[0]["params"] = list(range(count))
         elif len(_indexes(header)) != count:
@@ -127,7 +126,8 @@ class OptimizerState(dict[str, Entry]):
 
     def restore(self, optimizer: Any, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
         """Replace a fairseq optimizer's parameters by these, with their entries."""
-        inner, masters = optimizer.optimizer, getattr(optimizer, "fp32_params", None)
+        inner = optimizer.optimizer
+        masters = getattr(optimizer, "fp32_params", None)
         held: list[Tensor] = [parameter for _, parameter in parameters]
         shapes = shapes_of(parameters)
         entries = [self.get(name, {}) for name, _ in parameters]
@@ -150,9 +150,8 @@ class OptimizerState(dict[str, Entry]):
             if masters is not None:
                 value.data.copy_(moments.pop(MASTER, value.data))
             if moments:
-                assert _has_shape(
-                    moments, value.shape
-                )  # a fused kernel would write beyond a smaller tensor
+                # A fused kernel would write beyond a smaller tensor.
+                assert _has_shape(moments, value.shape)
                 inner.state[value] = moments
 
 
@@ -171,9 +170,11 @@ def map_entry(
 ) -> Entry:
     """Return an entry with `change` applied to the tensors of the parameter's shape."""
     size = torch.Size(shape)
-    return {
-        key: change(v) if torch.is_tensor(v) and v.shape == size else v for key, v in entry.items()
-    }
+    mapped = dict(entry)
+    for key, value in entry.items():
+        if torch.is_tensor(value) and value.shape == size:
+            mapped[key] = change(value)
+    return mapped
 
 
 def _spans(parameters: Parameters) -> Iterator[tuple[str, torch.Size, slice]]:
@@ -228,7 +229,10 @@ def _indexes(saved: Mapping[str, Any]) -> list[int]:
     try:
         return [index for group in saved["param_groups"] for index in group["params"]]
     except (KeyError, TypeError) as error:
-        sentence = f"The optimizer's state in the checkpoint must be that of a single optimizer, but is not; {_RESET}"
+        sentence = (
+            "The optimizer's state in the checkpoint must be that of a single optimizer, but is "
+            f"not; {_RESET}"
+        )
         raise UserError(sentence) from error
 
 
@@ -246,7 +250,11 @@ def check_when_loading(
     """
     if not hasattr(optimizer, "names_in_sentences"):
         optimizer.register_load_state_dict_pre_hook(
-            lambda own, state: check_state(own, state, own.names_in_sentences())  # type: ignore[attr-defined]
+            lambda loading, state: check_state(
+                loading,
+                state,
+                loading.names_in_sentences(),  # type: ignore[attr-defined]
+            )
         )
     optimizer.names_in_sentences = names  # type: ignore[attr-defined]
 
@@ -265,11 +273,9 @@ def check_state(
     indexes = _indexes(state)
     if len(indexes) != len(parameters):
         return  # torch raises
-    labels = (
-        names
-        if len(names) == len(parameters)
-        else [f"parameter {i}" for i in range(len(parameters))]
-    )
+    labels = names
+    if len(names) != len(parameters):
+        labels = [f"parameter {i}" for i in range(len(parameters))]
     for index, parameter, label in zip(indexes, parameters, labels, strict=True):
         entry = state["state"].get(index)
         if not entry:  # fairscale's None, or nothing yet
@@ -300,8 +306,8 @@ def _check_value(label: str, name: str, value: Any, shape: torch.Size) -> None:
         _refuse(label, name, "a tensor or a number", type(value).__name__)
 
 
-def _refuse(label: str, name: str, rule: str, found: str) -> NoReturn:
+def _refuse(label: str, name: str, rule: str, value: str) -> NoReturn:
     raise UserError(
-        f"`{name}` of `{label}` in the optimizer's state must be {rule}, but is {found} instead; "
+        f"`{name}` of `{label}` in the optimizer's state must be {rule}, but is {value} instead; "
         f"{_RESET}"
     )

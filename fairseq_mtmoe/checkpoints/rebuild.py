@@ -112,10 +112,10 @@ def check_sizes(
     width = max((value for name, value in numbers if name in _WIDTHS), default=1)
     held = sum(value.numel() for value in weights.values())
     for name, value in numbers:
-        needed, most = value, held
-        if name.endswith(
-            "positions"
-        ):  # sinusoids are computed and lie in no file; twice as much builds them
+        needed = value
+        most = held
+        # Sinusoids are computed and lie in no file; twice as much builds them.
+        if name.endswith("positions"):
             if value * width * _BYTES * 2 > memory:
                 raise UserError(
                     f"`{path}` must have a model that fits this machine's memory of "

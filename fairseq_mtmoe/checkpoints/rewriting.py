@@ -31,9 +31,8 @@ from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 EPOCHS = r"checkpoint(\d+)"
 UPDATES = r"checkpoint_\d+_(\d+)"
 _DELETED = r"checkpoint(\d+|_\d+_\d+|\.best_.*)"  # names that fairseq deletes with `--keep-…`
-_SHARD = re.compile(
-    r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+(\.[0-9a-f]{8})?\.pt"
-)  # with partial files of killed processes
+# Shards, with partial files of killed processes
+_SHARD = re.compile(r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+(\.[0-9a-f]{8})?\.pt")
 # Buffers: a format's version, a tensor that gives fairseq's sinusoidal positions their type,
 # running prices.
 _BUFFERS = (".version", "._float_tensor", *PRICES)
@@ -49,10 +48,15 @@ def remove_orphans(path: str | Path, suffix: str = "") -> None:
     suffix: the run's `--checkpoint-suffix`.
     """
     with suppress(OSError):  # unreadable files stay
-        path, deleted = Path(path), _with_suffix(_DELETED, suffix)
+        path = Path(path)
+        deleted = _with_suffix(_DELETED, suffix)
         in_folder = path.is_dir()
-        own = [path.with_suffix(sharding.FOLDER_SUFFIX)] if path.suffix == ".pt" else []
-        for folder in [*path.glob(f"*{sharding.FOLDER_SUFFIX}")] if in_folder else own:
+        folders: list[Path] = []
+        if in_folder:
+            folders = [*path.glob(f"*{sharding.FOLDER_SUFFIX}")]
+        elif path.suffix == ".pt":
+            folders = [path.with_suffix(sharding.FOLDER_SUFFIX)]
+        for folder in folders:
             shared_part = folder.with_suffix(".pt")
             expected = shared_part.exists() or not in_folder or deleted.fullmatch(shared_part.name)
             if not expected or not folder.is_dir() or folder.is_symlink():
@@ -232,7 +236,8 @@ def average(paths: Iterable[Path]) -> State:
     """
     result: State = {}
     total: dict[str, Tensor] = OrderedDict()
-    first, count = Path(), 0
+    first = Path()
+    count = 0
     for count, path in enumerate(paths, start=1):  # noqa: B007 (it is their number)
         parts = ("model",) if result else ("model", *AVERAGES)
         state = whole(path, load_shared_part(path, mapped=True), parts)
@@ -242,7 +247,8 @@ def average(paths: Iterable[Path]) -> State:
                 f"`{path}` must hold a model's parameters for an average, but holds none."
             )
         if not result:
-            first, result = path, state
+            first = path
+            result = state
             total.update((key, _summand(value).clone()) for key, value in model.items())
             continue
         match_labels(str(path), state, labels_of(str(first), model_options(result) or {}))
@@ -291,9 +297,11 @@ def newest(
         for match in matches
         if upper_bound is None or int(match[1]) <= upper_bound
     }
-    option, example = "--num-epoch-checkpoints", f"checkpoint3{suffix}.pt"
+    option = "--num-epoch-checkpoints"
+    example = f"checkpoint3{suffix}.pt"
     if name == UPDATES:
-        option, example = "--num-update-checkpoints", f"checkpoint_2_500{suffix}.pt"
+        option = "--num-update-checkpoints"
+        example = f"checkpoint_2_500{suffix}.pt"
     bound = "" if upper_bound is None else f" up to {upper_bound}"
     if not numbers:
         none = (
@@ -317,9 +325,8 @@ def _summand(value: Tensor) -> Tensor:
 def _check_same(
     model: dict[str, Tensor], total: dict[str, Tensor], path: Path, first: Path
 ) -> None:
-    kinds, others = (
-        {(k, v.shape, v.is_floating_point()) for k, v in named.items()} for named in (model, total)
-    )
+    kinds = {(key, value.shape, value.is_floating_point()) for key, value in model.items()}
+    others = {(key, value.shape, value.is_floating_point()) for key, value in total.items()}
     if different := {key for key, *_ in kinds ^ others}:
         raise UserError(
             f"`{path}` must hold the parameters of `{first}` for an average; `{min(different)}` "
@@ -329,7 +336,8 @@ def _check_same(
 
 def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
     """Check that rows are of the same pieces, languages and tasks (UserError)."""
-    rows, others = _rows(state), _rows(other)
+    rows = _rows(state)
+    others = _rows(other)
     for name in rows:
         if rows[name] and others[name] and rows[name] != others[name]:
             raise UserError(
@@ -339,7 +347,8 @@ def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
 
 
 def _rows(state: State) -> dict[str, Any]:
-    settings, options = state.get("task_state") or {}, (state.get("cfg") or {}).get("model")
+    settings = state.get("task_state") or {}
+    options = (state.get("cfg") or {}).get("model")
     return {
         "pieces": [side["symbols"] for side in settings.get("vocabulary") or []],
         "languages": settings.get("langs"),

@@ -211,10 +211,10 @@ def content_of(state: State, placement: ExpertPlacement, parameters: Parameters)
                 f"shapes of the parameters, as adam's does, but that of `{wrong}` has others."
             )
         parts["optimizer"] = named
-    content = {
-        name: {key: v for key, v in part.items() if EXPERTS in key} for name, part in parts.items()
-    }
-    return {"first": placement.first, "count": placement.count, **content}
+    content: Content = {"first": placement.first, "count": placement.count}
+    for name, part in parts.items():
+        content[name] = {key: value for key, value in part.items() if EXPERTS in key}
+    return content
 
 
 def join(
@@ -240,11 +240,8 @@ def join(
         named = OptimizerState(
             {names[index]: entry for index, entry in saved["state"].items()} | content["optimizer"]
         )
-        parameters = (
-            [(name, _shape(named.get(name, {}))) for name in names]
-            if parameters is None
-            else parameters
-        )
+        if parameters is None:
+            parameters = [(name, _shape(named.get(name, {}))) for name in names]
         flat = experts.get("flat_optimizer", False) if flat is None else flat
         state["last_optimizer_state"] = named.to_saved(saved, parameters, flat)
     return state
@@ -254,11 +251,11 @@ def narrow(content: Content, first: int, count: int, parts: Iterable[str] = PART
     """Return experts `first` to `first + count` of a content, as views."""
     start = first - content["first"]
     assert start >= 0 and start + count <= content["count"]
-    found = {part: content[part] for part in parts if part in content}
+    present = {part: content[part] for part in parts if part in content}
     return {
         "first": first,
         "count": count,
-        **map_experts(found, lambda v: v[start : start + count]),
+        **map_experts(present, lambda v: v[start : start + count]),
     }
 
 

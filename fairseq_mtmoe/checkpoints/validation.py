@@ -10,7 +10,7 @@ import ast
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NoReturn, Required, get_type_hints
 
@@ -144,9 +144,8 @@ History: Any = mapping(
     }
 )
 Histories = Annotated[list[History], Rule("a list that is not empty", lambda value: len(value) > 0)]
-Entry: Any = mapping(
-    {"step": Amount, "exp_avg": Tensor, "exp_avg_sq": Tensor}
-)  # the loader checks shapes
+# The loader checks shapes.
+Entry: Any = mapping({"step": Amount, "exp_avg": Tensor, "exp_avg_sq": Tensor})
 Group: Any = mapping(
     {
         "params": Required[list[Count]],
@@ -246,9 +245,9 @@ def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, An
     if not isinstance(state, dict):
         _refuse(path, "a checkpoint's dictionary", f"a {type(state).__name__}")
     _check_options(path, state)
-    found = fault(state, _form_of(state))
-    if found is not None:
-        _refuse(path, f"{found.rule} as `{found.path}`", found.value)
+    wrong = fault(state, _form_of(state))
+    if wrong is not None:
+        _refuse(path, f"{wrong.rule} as `{wrong.path}`", wrong.value)
     return state
 
 
@@ -266,8 +265,8 @@ def _loaded(path: str | Path, file: BinaryIO, mapped: bool) -> Any:
         raise
 
 
-def _refuse(path: str | Path, rule: str, found: str) -> NoReturn:
-    raise UserError(f"`{path}` must hold {rule}, but holds {found}; it was not loaded.")
+def _refuse(path: str | Path, rule: str, content: str) -> NoReturn:
+    raise UserError(f"`{path}` must hold {rule}, but holds {content}; it was not loaded.")
 
 
 def leaves(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
@@ -281,9 +280,10 @@ def leaves(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator
         seen.add(id(value))
         if isinstance(value, dict):
             yield from (("", key) for key in value)
-        for key, inner in (
-            value.items() if isinstance(value, dict) else ((name, inner) for inner in value)
-        ):
+            items: Iterable[tuple[Any, Any]] = value.items()
+        else:
+            items = ((name, inner) for inner in value)
+        for key, inner in items:
             yield from leaves(inner, str(key), seen)
 
 
@@ -317,6 +317,6 @@ def _form_of(state: Mapping[str, Any]) -> Any:
     """Return a checkpoint's form; `--optimizer composite` has several states."""
     optimizer = state.get("last_optimizer_state")
     parts = optimizer.values() if isinstance(optimizer, dict) else ()
-    if any(isinstance(one, dict) and "param_groups" in one for one in parts):
+    if any(isinstance(part, dict) and "param_groups" in part for part in parts):
         return CompositeCheckpoint
     return Checkpoint

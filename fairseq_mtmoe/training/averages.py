@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 def begin(trainer: Any) -> None:
     """Set up a new average: the values to copy, and `--ema-seed-model`'s weights."""
-    average, options = trainer.ema, trainer.cfg.ema
+    average = trainer.ema
+    options = trainer.cfg.ema
     # The average of equal numbers can differ from them in the last bit.
     integers = {
         name

@@ -126,7 +126,8 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
             self._frozen_batches = None
             if not self.dataset.resume(state_dict, bool(seen or earlier)):
                 self._go_to(self.epoch + 1)
-                seen, earlier = 0, []
+                seen = 0
+                earlier = []
         if seen and self._has_other_limits(state_dict):
             earlier.append({name: state_dict[name] for name in _SEEN})
             seen = 0

@@ -146,7 +146,8 @@ def _portions(operands: list[Operands]) -> Iterator[list[Operands]]:
         for piece in zip(value, gradient, average, square, strict=True):
             if piece[0].numel() > room:
                 yield portion
-                portion, room = [], PORTION
+                portion = []
+                room = PORTION
             portion.append(piece)
             room -= piece[0].numel()
     yield portion

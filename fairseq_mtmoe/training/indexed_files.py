@@ -69,7 +69,7 @@ def _read_index(prefix: str, impl: str | None) -> _Index | None:
     path = regular_file(f"{prefix}.idx", "an index")
     data = regular_file(f"{prefix}.bin", "binarized data")
     content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
-    magic = next((known for known in _FORMATS if content[: len(known)].tobytes() == known), None)
+    magic = next((begin for begin in _FORMATS if content[: len(begin)].tobytes() == begin), None)
     if magic is None:
         raise _damaged(path)
     impls, read = _FORMATS[magic]

@@ -75,7 +75,8 @@ def _save_all(
     save at an epoch's end is one within the epoch, and the epoch's checkpoint is a copy. All ranks
     call fairseq's function once.
     """
-    interval, epoch = cfg.save_interval_updates, epoch_itr.epoch
+    interval = cfg.save_interval_updates
+    epoch = epoch_itr.epoch
     if not epoch_itr.end_of_epoch() or interval <= 0 or trainer.get_num_updates() % interval:
         return original(cfg, trainer, epoch_itr, val_loss)
     within_epoch = SimpleNamespace(
@@ -124,17 +125,17 @@ def _lead(save: Callable[[], Any]) -> Any:
 
 def _follow(trainer: Any) -> None:
     """Take part in every save until rank 0 is done, or raise its error."""
-    own: Exception | None = None
+    error_here: Exception | None = None
     while True:
         action, value, save_id = _tell(None)
         if action == "done":
             return
         if action == "failed":
-            raise own or UserError(value)
+            raise error_here or UserError(value)
         try:
             write_share(trainer, value, save_id, {})
         except Exception as error:  # rank 0 gets it, and sends "failed" next
-            own = error
+            error_here = error
 
 
 def _tell(message: tuple[str, str, str] | None) -> tuple[str, str, str]:
@@ -190,22 +191,23 @@ def _export_source(trainer: Any, extra_state: dict[str, Any]) -> None:
 
 def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str, Any]) -> str:
     """Write this rank's experts; rank 0 writes the rest after all ranks are done."""
-    leads, own = trainer.is_data_parallel_master, None
+    leads = trainer.is_data_parallel_master
+    error_here: Exception | None = None
     written: dict[str, Any] | str | None
     try:
         folder = sharding.expert_folder(filename) / save_id
         shared_part, content = _parts(trainer, extra_state)
         written = None if content is None else assemble.write_shard(folder, content)
-    except (
-        Exception
-    ) as error:  # such as running out of memory: the others must not wait for this rank
-        own, written = error, _words(error)
+    # Whatever the error, such as running out of memory, the others must not wait for this rank.
+    except Exception as error:
+        error_here = error
+        written = _words(error)
     everything: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everything, written, group=failures.between_hosts())
     failed = [entry for entry in everything if isinstance(entry, str)]
     try:
         if failed:
-            raise own or UserError(failed[0])
+            raise error_here or UserError(failed[0])
         if leads:
             entries = [entry for entry in everything if entry is not None]
             if not all((folder / entry["name"]).is_file() for entry in entries):
@@ -227,7 +229,8 @@ def _parts(
 
     Only these are copied from a GPU.
     """
-    placement, shapes = placement_of(trainer), trained_shapes(trainer)
+    placement = placement_of(trainer)
+    shapes = trained_shapes(trainer)
     assert placement is not None
     if trainer.is_data_parallel_master:
         state = utils.move_to_cpu(trainer.state_dict())
@@ -243,7 +246,8 @@ def _parts(
 
 def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
     """Lock a folder on rank 0; a collective call (UserError on all ranks)."""
-    held, box = None, [""]
+    held = None
+    box = [""]
     try:
         held = lock(save_dir) if is_first else None
     except UserError as error:
@@ -257,16 +261,16 @@ def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
 
 def lock(save_dir: str) -> io.FileIO | None:
     """Lock a folder until the returned file is closed; None, with a warning, if not."""
-    path, file = Path(save_dir) / LOCK_NAME, None
+    path = Path(save_dir) / LOCK_NAME
+    file = None
     try:
         file = io.FileIO(
             os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666), "r+"
         )
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.truncate(0)
-        file.write(
-            f"process {os.getpid()} of {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}".encode()
-        )
+        process = f"process {os.getpid()} of {socket.gethostname()}"
+        file.write(f"{process} since {datetime.now():%Y-%m-%d %H:%M}".encode())
         return file
     except OSError as error:
         if file is not None and error.errno in (errno.EACCES, errno.EAGAIN):

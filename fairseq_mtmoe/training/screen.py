@@ -76,7 +76,8 @@ class Screen:
         done = self.trainer.get_num_updates()
         if self._task is None:
             self._task = self.bar.add_task("", total=None, completed=done, left="", figures="")
-            self._began, self._updates_before = time.monotonic(), done
+            self._began = time.monotonic()
+            self._updates_before = done
             if self.console.is_terminal:
                 self.bar.start()
         options = self.trainer.cfg.optimization
@@ -93,8 +94,8 @@ class Screen:
         ):
             self._last_line = time.monotonic()
             (task,) = self.bar.tasks
-            of_all = "" if total is None else f" of {total:,.0f}"
-            words = f"epoch {epoch}: {done:,.0f}{of_all} updates"
+            updates = f"{done:,.0f}" if total is None else f"{done:,.0f} of {total:,.0f}"
+            words = f"epoch {epoch}: {updates} updates"
             line = f"{words}{', ' * bool(time_left)}{time_left} {task.fields['figures']}".rstrip()
             self.console.print(line, highlight=False, soft_wrap=True)
 
@@ -127,7 +128,8 @@ class Screen:
                 table.add_section()
             cells = (name, "" if loss is None else f"{_number(loss):.3f}")
             for figure, value in figures.items():
-                now, before = _number(value), self._before.get((name, figure))
+                now = _number(value)
+                before = self._before.get((name, figure))
                 self._before[name, figure] = now
                 change = "" if before is None else f"{now - before:+.2f}"
                 table.add_row(*cells, SHOWN.get(figure, figure), f"{now:.2f}", change)
@@ -151,17 +153,20 @@ def _rows(stats: Mapping[str, Any], groups: Sequence[str]) -> Iterator[Row]:
         for key in stats
         if key.endswith("_loss") and not key.endswith("nll_loss")
     ]
-    for name in (*(name for name in names if name not in groups), *groups):
-        own = {
+    tasks = [name for name in names if name not in groups]
+    for name in (*tasks, *groups):
+        stats_of_name = {
             key.removeprefix(f"{name}_"): value
             for key, value in stats.items()
             if key.startswith(f"{name}_")
         }
         figures = {
-            figure: value for figure, value in own.items() if figure != "loss" and "_" not in figure
+            figure: value
+            for figure, value in stats_of_name.items()
+            if figure != "loss" and "_" not in figure
         }
         mean = {"mean": stats[name]} if name in stats else {}
-        yield name, own.get("loss"), {**figures, **mean}
+        yield name, stats_of_name.get("loss"), {**figures, **mean}
     if "all" not in stats:
         yield (
             "all",
@@ -253,9 +258,8 @@ def log_to_file(cfg: Any) -> None:
         open_in_place(path, "a").close()  # refuses a link
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(logging.Formatter(LINE, "%Y-%m-%d %H:%M:%S"))
-    root.setLevel(
-        logging.INFO
-    )  # the file is complete, even if LOGLEVEL hides records from the screen
+    # The file is complete, even if LOGLEVEL hides records from the screen.
+    root.setLevel(logging.INFO)
     root.addHandler(file)
     _screen.console.print(f"The log is in {path}.", highlight=False, soft_wrap=True)
 
@@ -284,9 +288,9 @@ def _number(value: Any) -> float:
 
 
 def _in_words(stats: Mapping[str, Any]) -> str:
-    known = [
+    figures = [
         (word, progress_bar.format_stat(stats[name]))
         for name, word in SHOWN.items()
         if name in stats
     ]
-    return ", ".join(f"{word} {value}" for word, value in known if value is not None)
+    return ", ".join(f"{word} {value}" for word, value in figures if value is not None)

@@ -48,7 +48,8 @@ class NonfiniteUpdates:
     """Counts non-finite updates; ends the run after `limit` in a row (0: at once)."""
 
     def __init__(self, limit: int, save_dir: str) -> None:
-        self.limit, self.save_dir = limit, save_dir
+        self.limit = limit
+        self.save_dir = save_dir
         self.total = self.in_a_row = 0
 
     def add(self, update: int) -> None:
@@ -79,7 +80,8 @@ class NonfiniteUpdates:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Restore a checkpoint's state; fairseq's own has none."""
-        self.total, self.in_a_row = state.get("total", 0), state.get("in_a_row", 0)
+        self.total = state.get("total", 0)
+        self.in_a_row = state.get("in_a_row", 0)
 
 
 class OutOfMemory:
@@ -96,7 +98,10 @@ class OutOfMemory:
 
         Other processes would wait for this one's part of their collectives.
         """
-        way_out = "lower `--max-tokens` or `--batch-size`, and raise `--update-freq` to keep the size of an update"
+        way_out = (
+            "lower `--max-tokens` or `--batch-size`, and raise `--update-freq` to keep the size of "
+            "an update"
+        )
         if several_processes():
             raise UserError(
                 f"Process {dist.get_rank()} ran out of memory at update {update}, and no process "
@@ -276,7 +281,8 @@ def data_parallel_on_cpu(trainer: Any, module: nn.Module) -> Any:
 
     fairseq would name a GPU for it.
     """
-    options, group = trainer.cfg.distributed_training, trainer.data_parallel_process_group
+    options = trainer.cfg.distributed_training
+    group = trainer.data_parallel_process_group
     by_torch = options.ddp_backend in ("c10d", "pytorch_ddp") and trainer.use_distributed_wrapper
     if not by_torch or trainer.device.type != "cpu":
         return None
@@ -286,11 +292,9 @@ def data_parallel_on_cpu(trainer: Any, module: nn.Module) -> Any:
     if options.ddp_comm_hook == "fp16":
         register_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, wrapped)
     proxy = ModuleProxyWrapper(wrapped)
-    return (
-        DistributedTimeoutWrapper(proxy, options.heartbeat_timeout)
-        if options.heartbeat_timeout > 0
-        else proxy
-    )
+    if options.heartbeat_timeout > 0:
+        return DistributedTimeoutWrapper(proxy, options.heartbeat_timeout)
+    return proxy
 
 
 # ---- gates ----

@@ -34,13 +34,13 @@ from fairseq_mtmoe.core.protocols import training_task
 from fairseq_mtmoe.training import failures
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-AS_ONE = 1.0  # seconds in which signals count as one: `timeout` and torchrun may send the same signal twice
+# Seconds in which signals count as one: `timeout` and torchrun may send the same signal twice
+AS_ONE = 1.0
 
 _RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 _watch: _Watch | None = None
-_validate_and_save: Callable[..., Result] | None = (
-    None  # fairseq's function, once the training command is imported
-)
+# fairseq's function, once the training command is imported
+_validate_and_save: Callable[..., Result] | None = None
 
 Result = tuple[list[float | None], bool]  # the validation losses, and whether the run is to end
 
@@ -74,9 +74,8 @@ class _Watch:
         for number, handler in self._handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(self._wakeup)
-        self._writer.shutdown(
-            socket.SHUT_WR
-        )  # the thread ends, also if a forked child has the socket, too
+        # The thread ends, also if a forked child has the socket, too.
+        self._writer.shutdown(socket.SHUT_WR)
         self._writer.close()
 
     def _listen(self) -> None:
@@ -91,7 +90,8 @@ class _Watch:
             if now - self._since > AS_ONE:
                 _end_at_once(number, "at once; the same command continues from the last checkpoint")
             return
-        self.received, self._since = number, now
+        self.received = number
+        self._since = now
         spawned = [
             child for child in multiprocessing.active_children() if isinstance(child, SpawnProcess)
         ]
@@ -217,10 +217,8 @@ class DataloaderWorkers:
 
     def end(self) -> None:
         """End the workers of the current epoch; its number of batches stays known."""
-        for name in (
-            "_cur_epoch_itr",
-            "_current_epoch_iterator",
-        ):  # of fairseq's two kinds of iterators
+        # fairseq has two kinds of iterators.
+        for name in ("_cur_epoch_itr", "_current_epoch_iterator"):
             counting: Any = getattr(self.iterator, name, None)
             if hasattr(counting, "_itr"):
                 _end_thread(counting._itr)

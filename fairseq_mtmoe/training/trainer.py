@@ -124,7 +124,8 @@ class SparseTrainer(Trainer):
     def _sparsify_when_due(self) -> None:
         if not self._awaits_experts:
             return
-        model, update = self.get_model(), self.get_num_updates()
+        model = self.get_model()
+        update = self.get_num_updates()
         self._set_seed()  # gates are initialized equally on all ranks, and in a resumed run
         if not maybe_sparsify(model, self.optimizer, update):
             return
@@ -192,7 +193,8 @@ class SparseTrainer(Trainer):
                 not self.cfg.dataset.update_epoch_batch_itr
                 and not self.task.has_sharded_data("train")
             )
-            epoch, self._restored_draw = self._restored_draw or epoch, None
+            epoch = self._restored_draw or epoch
+            self._restored_draw = None
             self._drawn = epoch if draws_once else None
         self._hooks.num_updates = self.get_num_updates()
         self._train_workers.end()
@@ -303,7 +305,8 @@ class SparseTrainer(Trainer):
             log for log, dummy in zip(logging_outputs, self._dummies, strict=False) if not dummy
         ]
         if self._slots and ignore and real and all("sample_size" in log for log in real):
-            logging_outputs, ignore = real, False
+            logging_outputs = real
+            ignore = False
             sums = (float(sum(log["sample_size"] for log in real)), *sums[1:])
         world_size = self.data_parallel_world_size
         vote = stopping.encode_signal(stopping.received(), world_size)
@@ -345,9 +348,8 @@ class SparseTrainer(Trainer):
         """Clip by the norm over all ranks; raise `SkippedUpdate` if it is not finite."""
         sharded = [layer.experts for layer in self._layers if layer.experts.placement.is_sharded]
         try:
-            norm: Tensor
             if sharded:
-                norm = steps.clip_all(self.optimizer, sharded, clip_norm)
+                norm: Tensor = steps.clip_all(self.optimizer, sharded, clip_norm)
             else:
                 norm = super().clip_grad_norm(clip_norm)
         except OverflowError as error:

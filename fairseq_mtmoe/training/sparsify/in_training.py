@@ -26,14 +26,14 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     if not isinstance(model, SparseModel) or not model.dense_updates or not model.is_dense:
         return False
     if update_num < model.dense_updates:
-        if (
-            update_num <= 1
-        ):  # raises at once for an unsupported optimizer, not after the dense updates
+        # This raises at once for an unsupported optimizer, not after the dense updates.
+        if update_num <= 1:
             OptimizerState.capture(optimizer, trained_parameters(model))
         return False
     dense_state = OptimizerState.capture(optimizer, trained_parameters(model))
     sparsify_with_state(model, dense_state).restore(optimizer, trained_parameters(model))
-    sentence = f"sparsified after {update_num} dense updates: {len(expert_slots(model))} layers got experts"
+    num_layers = len(expert_slots(model))
+    sentence = f"sparsified after {update_num} dense updates: {num_layers} layers got experts"
     logger.info(sentence, extra={"for_screen": True})  # see training/screen.py
     return True
 
@@ -42,7 +42,8 @@ def sparsify_with_state(model: SparseModel, state: OptimizerState) -> OptimizerS
     """Sparsify `model`; return the optimizer's `state` for the sparse parameters."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     sparsify(model)
-    sparse, copied = OptimizerState(), set()
+    sparse = OptimizerState()
+    copied = set()
     for target, (source, take) in sparse_targets(model).items():
         copied.add(source)
         if source in state:
@@ -58,10 +59,10 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
     dense = dict(copy.state_dict())
     sparsify(copy)
     copy.requires_grad_(False)
-    own = copy.state_dict()
+    state = copy.state_dict()
     for key, value in averaged_values(model, dense):
         if key not in dense:
-            own[key].copy_(value)
+            state[key].copy_(value)
     if average.fp32_params:
         average.fp32_params = {
             key: value.float() for key, value in averaged_values(model, average.fp32_params)
@@ -90,8 +91,9 @@ def begin_with(model: nn.Module, dense: Mapping[str, Tensor]) -> None:
     if not (isinstance(model, SparseModel) and not model.is_dense):
         model.load_state_dict(dict(dense))
         return
-    sources, own = sparse_targets(model), model.state_dict()
-    state = {key: dense.get(key, value) for key, value in own.items()}
+    sources = sparse_targets(model)
+    initial = model.state_dict()
+    state = {key: dense.get(key, value) for key, value in initial.items()}
     for key, (source, take) in sources.items():
-        state[key] = take(dense[source]).to(own[key])
+        state[key] = take(dense[source]).to(initial[key])
     model.load_state_dict(state)

@@ -93,7 +93,8 @@ def _check_options(model_name: str, options: dict[str, Any]) -> None:
     models = sparse_models()
     if model_name not in models:
         raise_invalid("--model", f"one of {', '.join(models)}", model_name)
-    for name in options.keys() - {field.name for field in dataclasses.fields(models[model_name])}:
+    fields = {field.name for field in dataclasses.fields(models[model_name])}
+    for name in options.keys() - fields:
         option = flag(name)
         raise UserError(
             f"`{option}` must be an option of {model_name}; `mtmoe options {model_name}` lists "
