@@ -105,8 +105,7 @@ def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
 def _check_records(file: BinaryIO) -> None:
     """Verify each record's CRC (Damaged).
 
-    Compressed, skipped and duplicate records are refused, as torch and Python read them
-    differently.
+    Compressed, skipped and duplicate records are refused: torch and Python read them differently.
     """
     if not is_archive(file):
         raise Damaged

@@ -29,8 +29,7 @@ from fairseq_mtmoe.core.files import regular_file, replacing
 class CheckpointFile:
     """An open file of `torch.save` (UserError: it is missing or unreadable).
 
-    remedy: advice for a damaged file, as the end of a sentence; by default to use another
-    checkpoint of the run.
+    remedy: advice for a damaged file, which ends a sentence; by default to use another checkpoint.
     """
 
     def __init__(self, path: str | Path, remedy: str | None = None) -> None:

@@ -133,8 +133,7 @@ class Additions:
 def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return a state in float32 by our names, and the names of ignored tensors.
 
-    Raises `UserError` if a tensor has an unknown name, occurs twice or has no floating-point
-    numbers.
+    Raises `UserError` if a tensor has an unknown name, occurs twice or is not floating-point.
     """
     state: dict[str, Tensor] = {}
     left_out = []
@@ -160,8 +159,8 @@ def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor]
 def read_weights(folder: Path) -> dict[str, Any]:
     """Return a folder's safetensors or torch weights by Hugging Face's names.
 
-    Tensors are memory-mapped: they are read on access. Raises `UserError` if weights are missing or
-    damaged.
+    Tensors are memory-mapped: they are read on access.
+    Raises `UserError` if weights are missing or damaged.
     """
     readers: Mapping[str, Callable[[Path], dict[str, Any]]] = {
         SAFETENSORS: _read_safetensors,
@@ -266,8 +265,7 @@ def write_model(
 ) -> None:
     """Write a new folder, completely or not at all.
 
-    Raises `UserError` if the folder exists or cannot be written, or if `safetensors` is not
-    installed.
+    Raises `UserError` if the folder exists or cannot be written, or `safetensors` is missing.
     """
     library = _safetensors("write")
     with new_folder(folder) as partial:
@@ -302,8 +300,8 @@ def read_imported(
 
     Raises `UserError` if the file is damaged or of another kind.
 
-    name: of the sizes. kind: their class. wanted_tensors: returns the tensors of a model of these
-    sizes.
+    name: of the sizes. kind: their class.
+    wanted_tensors: returns the tensors of a model of these sizes.
     """
     if Path(path).is_dir():
         raise UserError(

@@ -61,8 +61,7 @@ class NewTask:
     """The task to add.
 
     Attributes:
-        tasks: the checkpoint's tasks in the order of their ids; they own a larger table's last
-        rows.
+        tasks: the checkpoint's tasks, ordered by id; they own a larger table's last rows.
         begins_as: comma-separated names of tasks whose mean row the new row starts as; or `mean`,
             of all tasks; or `random`, from N(0, 0.02²), or `xavier`, Xavier's uniform distribution:
             then gates start as in a new model. One name with fixed gates.

@@ -212,8 +212,7 @@ def _join(named: Mapping[str, Entry], parameters: Parameters) -> Entry:
                 f"The optimizer's state of `{name}` must have the parameter's shape, as in adam, "
                 "to be saved in one vector; use `--fp16-no-flatten-grads` with this optimizer."
             )
-    # The number of updates may be a tensor, but has no dimension; a moment of a single number has
-    # one.
+    # The number of updates may be a tensor without dimension; a moment of one number has one.
     values = [(key, value) for name, _ in parameters for key, value in named.get(name, {}).items()]
     vectors = {key for key, value in values if torch.is_tensor(value) and value.dim()}
     joined: Entry = {key: value for key, value in reversed(values) if key not in vectors}
@@ -244,8 +243,7 @@ def check_when_loading(
 ) -> None:
     """Make a torch optimizer check every state that it loads.
 
-    torch's fused kernels write as many numbers as the parameter has, whatever the size of the
-    moment.
+    torch's fused kernels write as many numbers as the parameter has, whatever the moment's size.
     names: returns the parameters' names for errors.
     """
     if not hasattr(optimizer, "names_in_sentences"):

@@ -21,8 +21,7 @@ from fairseq_mtmoe.checkpoints.checksum import is_archive
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
 
-# Options that fairseq evaluates when it builds a file's model or task; `encoder_` may precede the
-# name.
+# Options that fairseq evaluates to build a file's model or task; `encoder_` may precede a name.
 _EVALUATED = (
     "xformers_att_config",
     "adaptive_softmax_cutoff",

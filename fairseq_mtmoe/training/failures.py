@@ -1,8 +1,7 @@
 """A process's last words, one sentence, and the time limits of groups.
 
 A process that lost another one ends with a sentence, too.
-gloo and NCCL raise unclear errors when another process is gone. A launcher ends the remaining
-processes.
+gloo and NCCL raise unclear errors when another process is gone. A launcher ends the others.
 """
 
 from __future__ import annotations

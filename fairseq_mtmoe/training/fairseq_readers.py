@@ -110,8 +110,7 @@ def _decoded(input: str) -> Iterator[str]:
     if input == "-" and sys.stdin is None:
         raise UserError("`--input` must be given if the standard input is closed, but is not.")
     try:
-        # A stream that a caller has put in the place of the standard input may lack `buffer`, and
-        # give text.
+        # A caller's stream in the place of the standard input may lack `buffer`, and give text.
         standard: Any = getattr(sys.stdin, "buffer", sys.stdin)
         with nullcontext(standard) if input == "-" else open(input, "rb") as lines:
             for number, line in enumerate(lines, start=1):

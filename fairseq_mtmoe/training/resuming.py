@@ -232,8 +232,7 @@ def take_up(
     _restore_schedule(trainer, state, resets_schedule)
     task_state = extra_state.get(type(trainer.task).__name__)
     is_ours = isinstance(trainer.task, TrainingTask)
-    # fairseq restores a task only together with the position in the data, but the run's counts go
-    # on.
+    # fairseq restores a task only with the position in the data, but the run's counts go on.
     if task_state and is_ours and trainer.cfg.checkpoint.reset_dataloader:
         trainer.task.set_checkpoint_dict(task_state)
     if not resets_meters:

@@ -5,8 +5,7 @@ rank 0's decision, and write their experts when it saves. Rank 0 writes the rest
 completes the checkpoint. An error on one rank is raised on all ranks, with the same sentence, and
 existing checkpoints stay.
 
-Only one training at a time saves in a folder. The lock (POSIX's, `fcntl.lockf`) ends with its
-process.
+Only one training at a time saves in a folder. The lock (`fcntl.lockf`) ends with its process.
 """
 
 import errno

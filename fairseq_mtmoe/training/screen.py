@@ -145,8 +145,7 @@ class Screen:
 def _rows(stats: Mapping[str, Any], groups: Sequence[str]) -> Iterator[Row]:
     """Yield a validation's rows: tasks, groups from the least to the most data, all.
 
-    A figure is logged as `task_figure`, a group's mean of its tasks' metrics under the group's
-    name.
+    A figure is logged as `task_figure`, and a group's mean of metrics under the group's name.
     """
     names = [
         key.removesuffix("_loss")

@@ -2,8 +2,7 @@
 
 A second signal ends it at once.
 Python runs signal handlers between its own instructions, but not while the process waits for others
-in C++ code. Therefore a thread reads the signals from a socket, to which Python writes them as they
-arrive.
+in C++ code. Therefore a thread reads the signals from a socket, to which Python writes them.
 """
 
 from __future__ import annotations
