@@ -49,14 +49,12 @@ class ShardReader:
             if start < end:
                 piece = sharding.narrow(self._open(file, entry), start, end - start, parts)
                 if not result:
-                    room = {
-                        part: sharding.map_experts(
-                            piece[part], lambda v: v.new_empty((count, *v.shape[1:]))
-                        )
-                        for part in parts
-                        if part in piece
-                    }
-                    result = {"first": first, "count": count, **room}
+                    result = {"first": first, "count": count}
+                    for part in parts:
+                        if part in piece:
+                            result[part] = sharding.map_experts(
+                                piece[part], lambda v: v.new_empty((count, *v.shape[1:]))
+                            )
                 self._copy(piece, sharding.narrow(result, start, end - start, parts), file)
         return result
 
@@ -77,9 +75,8 @@ class ShardReader:
             if file.digest != entry["sha256"]:
                 raise self._foreign(path)
             content: Content = file.load(mapped=True)
-        if any(
-            content.get(name) != entry[name] for name in ("first", "count")
-        ) or not sharding.has_rows(content):
+        is_listed = all(content.get(name) == entry[name] for name in ("first", "count"))
+        if not is_listed or not sharding.has_rows(content):
             raise self._foreign(path)
         self._last = (path, content)
         return content

@@ -198,8 +198,10 @@ def _cut(entry: Mapping[str, Any], parameters: Parameters) -> dict[str, Entry]:
         return {}
     return {
         name: map_entry(
-            entry, (total,), lambda vector, at=span, shape=shape: vector[at].view(shape)
-        )  # type: ignore[misc]
+            entry,
+            (total,),
+            lambda vector, at=span, shape=shape: vector[at].view(shape),  # type: ignore[misc]
+        )
         for name, shape, span in _spans(parameters)
     }
 

@@ -291,12 +291,13 @@ def _check_options(path: str | Path, state: dict[str, Any]) -> None:
     for name, value in leaves([state.get("cfg"), state.get("args")]):
         if not isinstance(value, str):
             continue
-        for kind, is_wrong in {
+        would_run = name.endswith(_EVALUATED) and not _is_literal(value)
+        faults = {
             "name": name in _REGISTRIES and not _NAME.fullmatch(value),
             "plain value": "${" in value,
-            "literal, since fairseq executes it": name.endswith(_EVALUATED)
-            and not _is_literal(value),
-        }.items():
+            "literal, since fairseq executes it": would_run,
+        }
+        for kind, is_wrong in faults.items():
             if is_wrong:
                 rule = f"its `{name}` must be a {kind}, but is {value[:80]!r}"
                 raise UserError(

@@ -168,14 +168,11 @@ def encode_signal(number: signal.Signals | None, world_size: int) -> float:
 
 def decode_signal(votes: float, world_size: int) -> signal.Signals | None:
     """Return the first of our signals that any rank got, or None."""
-    return next(
-        (
-            n
-            for i, n in enumerate(SIGNALS)
-            if round(votes) // (world_size + 1) ** i % (world_size + 1)
-        ),
-        None,
-    )
+    base = world_size + 1
+    for place, number in enumerate(SIGNALS):
+        if round(votes) // base**place % base:
+            return number
+    return None
 
 
 # ---- data loading workers ----
