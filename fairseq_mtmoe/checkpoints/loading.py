@@ -36,15 +36,12 @@ logger = logging.getLogger(__name__)
 class LoadContext:
     """A caller's wishes for the checkpoints that it loads, and the loaded checkpoints."""
 
-    read: Callable[[str], dict[str, Any]] | None = (
-        None  # by path; None: by `file_io.load`, with all experts
-    )
-    kinds: Sequence[str] | None = (
-        None  # kinds that files may choose, such as `model`; None: nothing is built
-    )
-    receive: Callable[[str, mismatch.State], None] | None = (
-        None  # gets path and content, and may refuse them
-    )
+    # Reads by path; None: by `file_io.load`, with all experts
+    read: Callable[[str], dict[str, Any]] | None = None
+    # Kinds that files may choose, such as `model`; None: nothing is built
+    kinds: Sequence[str] | None = None
+    # Gets path and content, and may refuse them
+    receive: Callable[[str, mismatch.State], None] | None = None
     loaded: list[tuple[str, mismatch.State]] = field(default_factory=list)  # paths and contents
 
 

@@ -153,9 +153,9 @@ def _about_options(names: Iterable[str], options: Any, origin: Origin) -> str | 
     for name in names:
         wanted, here = (_SWITCH.get(str(side[name]), side[name]) for side in (theirs, ours))
         rules.append(f"`{flag(name)}` must be {wanted}, but is {here}")
-    hint = "; `--arch` base_moe, base_dense or transformer leaves it off" * any(
-        "be off" in rule for rule in rules
-    )
+    hint = ""
+    if any("be off" in rule for rule in rules):
+        hint = "; `--arch` base_moe, base_dense or transformer leaves it off"
     return f"{', and '.join(rules)}, to load {origin.name}{hint}."
 
 
@@ -180,9 +180,11 @@ def _about_vocabulary(model: Any, ours: Shapes, theirs: Shapes, origin: Origin) 
 def _about_languages(langs: Sequence[str], origin: Origin) -> str:
     missing = [lang for lang in origin.langs if lang not in langs]
     others = [lang for lang in langs if lang not in origin.langs]
-    parts = [f"without {shortened(missing)}"] * bool(missing) + [
-        f"with {shortened(others)}"
-    ] * bool(others)
+    parts = []
+    if missing:
+        parts.append(f"without {shortened(missing)}")
+    if others:
+        parts.append(f"with {shortened(others)}")
     hint = "" if missing else ", and `mtmoe add-task` adds one to a checkpoint"
     return (
         f"`--langs` must be the languages of {origin.name}, but is {' and '.join(parts)}; by "

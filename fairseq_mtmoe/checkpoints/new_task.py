@@ -170,11 +170,8 @@ class _NewRows:
             row = self._drawn[key]
         else:
             first = end - len(self._new.tasks)
-            row = (
-                table[[first + self._new.tasks.index(source) for source in self._sources]]
-                .float()
-                .mean(0)
-            )
+            rows = [first + self._new.tasks.index(source) for source in self._sources]
+            row = table[rows].float().mean(0)
         return torch.cat([table[:end], row.to(table).unsqueeze(0), table[end + 1 :]])
 
     def _draw(self, name: str, table: Tensor) -> Tensor:

@@ -83,9 +83,8 @@ class OptimizerState(dict[str, Entry]):
             )
         state = cls()
         for (name, _), value in zip(parameters, held, strict=True):
-            state[name] = ({} if masters is None else {MASTER: value.data}) | inner.state.get(
-                value, {}
-            )
+            master = {} if masters is None else {MASTER: value.data}
+            state[name] = master | inner.state.get(value, {})
         if state.misfit(shapes) is not None:
             raise UserError(
                 "`--dense-updates` must be used with an `--optimizer` whose state has the shapes "
@@ -289,13 +288,11 @@ def check_state(
 
 
 def _check_value(label: str, name: str, value: Any, shape: torch.Size) -> None:
-    is_number = isinstance(value, int | float) or (
-        torch.is_tensor(value) and not value.is_complex()
-    )
+    is_real_tensor = torch.is_tensor(value) and not value.is_complex()
+    is_number = isinstance(value, int | float) or is_real_tensor
     if torch.is_tensor(value) and (value.dim() or name in _ADAM[1:]):
-        wanted = {"exp_avg_sq_row": shape[:-1], "exp_avg_sq_col": shape[:-2] + shape[-1:]}.get(
-            name, shape
-        )
+        factors = {"exp_avg_sq_row": shape[:-1], "exp_avg_sq_col": shape[:-2] + shape[-1:]}
+        wanted = factors.get(name, shape)
         if value.shape != wanted:
             _refuse(label, name, f"of the shape {tuple(wanted)}", str(tuple(value.shape)))
         if not value.is_floating_point() or value.layout != torch.strided:

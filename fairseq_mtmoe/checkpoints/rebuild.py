@@ -73,9 +73,8 @@ def check_name(path: str | Path, state: State, kind: str) -> None:
     """Refuse a checkpoint that chooses an unknown and untrusted name (UserError)."""
     # fairseq takes the first of these that it finds; the order differs between its functions.
     named_by = ("_name", "arch") if kind == "model" else ("_name", kind)
-    names = _names(state.get("args"), named_by[1:]) + _names(
-        plain(state.get("cfg")).get(kind), named_by
-    )
+    names = _names(state.get("args"), named_by[1:])
+    names += _names(plain(state.get("cfg")).get(kind), named_by)
     if kind == "model" and not names:
         raise UserError(f"`{path}` must name its model, but does not.")
     trusted = {name.strip() for name in os.environ.get(TRUST, "").split(",")}
@@ -168,9 +167,8 @@ def _is_known(kind: str, name: str) -> bool:
     from fairseq.tasks import TASK_REGISTRY
 
     base = ARCH_MODEL_NAME_REGISTRY.get(name, name) if kind == "model" else name
-    registered = {"model": MODEL_REGISTRY, "task": TASK_REGISTRY}.get(kind) or REGISTRIES[kind][
-        "registry"
-    ]
+    registered = {"model": MODEL_REGISTRY, "task": TASK_REGISTRY}.get(kind)
+    registered = registered or REGISTRIES[kind]["registry"]
     return base in KNOWN[kind] or getattr(registered.get(base), "__module__", "").startswith(OURS)
 
 

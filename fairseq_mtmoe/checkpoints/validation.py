@@ -64,8 +64,9 @@ Meter = Annotated[tuple[int, Text, Meters, dict[str, Any]], OR_LIST]
 Schedule: Any = mapping({"lr": Number, "best": Number | None, "last_epoch": int})
 # Bits of a task's examples that were trained on
 Seen: Any = mapping({"size": Required[Count], "bits": Required[Bytes]})
+# Choices of uncertainty sampling
 Selection: Any = mapping(
-    {  # choices of uncertainty sampling
+    {
         "seen": Required[dict[str, Seen]],
         "names": Required[list[Name]],
         "sums": Required[list[list[float]]],
@@ -82,8 +83,9 @@ Trained: Any = mapping(
         "gates": Gates | None,
     }
 )
+# Limits of batches
 Limits: Any = mapping(
-    {  # of batches
+    {
         "max_tokens": Required[Some | None],
         "batch_size": Required[Some | None],
         "required_batch_size_multiple": Required[Some],
@@ -163,8 +165,9 @@ End = Annotated[tuple[Annotated[int, between(5, 10**9)], Some], OR_LIST]  # rows
 VocabularySide: Any = mapping({"symbols": Required[list[Name]], "model": Required[Bytes]})
 Ids = list[Count]
 Factor = Annotated[float, between(-1e6, 1e6)]
+# Defaults of `generate` in `transformers`, with its names; ids of tokens are ours
 Generation: Any = mapping(
-    {  # defaults of `generate` in `transformers`, with its names; ids of tokens are ours
+    {
         **dict.fromkeys(("max_length", "max_new_tokens", "min_length", "min_new_tokens"), Count),
         **dict.fromkeys(
             ("num_beams", "num_return_sequences", "no_repeat_ngram_size", "top_k"), Count

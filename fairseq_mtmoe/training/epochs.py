@@ -64,13 +64,11 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         self.update_freq = update_freq
         self._only_complete = only_complete  # whether incomplete updates are left out
         self._draws = hasattr(self.dataset, "saved_draws")
-        self._redraws = (
-            True  # a resumed run of fairseq's tasks keeps the batches drawn before the epoch is set
-        )
+        # A resumed run of fairseq's tasks keeps the batches drawn before the epoch is set.
+        self._redraws = True
         self.limits: Limits | None = None  # by which batches are made, if known
-        self.batches_by: Callable[[Limits], Sequence[Any]] | None = (
-            None  # returns the epoch's batches by other limits
-        )
+        # Returns the epoch's batches by other limits
+        self.batches_by: Callable[[Limits], Sequence[Any]] | None = None
         self._earlier: list[Mapping[str, Any]] = []
         self._begin_after(0, self.num_shards)
 

@@ -25,9 +25,8 @@ HALF = (torch.float16, torch.bfloat16)
 PORTION = 2**24  # number of half-precision values that are copied to float32 at a time
 
 Operands = tuple[Tensor, Tensor, Tensor, Tensor]  # parameter, gradient, first and second moment
-Together = tuple[
-    torch.device, torch.dtype, int
-]  # common to one call of the kernel; the int counts updates
+# Common to one call of the kernel; the int counts updates
+Together = tuple[torch.device, torch.dtype, int]
 
 
 @dataclass

@@ -158,9 +158,8 @@ def leave_out(
     optimizer = trainer.optimizer
     optimizer.zero_grad()
     if getattr(optimizer, "scaler", None) is None and hasattr(optimizer, "_multiply_factor"):
-        optimizer._multiply_factor = (
-            1.0  # half precision without a scaler keeps a factor for the cleared gradients
-        )
+        # Half precision without a scaler keeps a factor for the cleared gradients.
+        optimizer._multiply_factor = 1.0
     metrics.log_stop_time("train_wall")
     if skipped.__cause__ is not None:
         logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.__cause__}")
@@ -251,9 +250,8 @@ def clip_on_cpu(optimizer: Any, max_norm: float, aggregate_norm_fn: Any = None) 
     shared = gradients_of(parameter for parameter in parameters if not hasattr(parameter, "expert"))
     if not shared:
         return torch.tensor(0.0)
-    norm: Tensor = torch.stack(
-        [torch.norm(gradient, p=2, dtype=torch.float32) for gradient in shared]
-    ).norm()
+    norms = [torch.norm(gradient, p=2, dtype=torch.float32) for gradient in shared]
+    norm: Tensor = torch.stack(norms).norm()
     if aggregate_norm_fn is not None:
         norm = aggregate_norm_fn(norm)
     if max_norm > 0:
