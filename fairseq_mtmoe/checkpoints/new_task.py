@@ -133,7 +133,8 @@ class _NewRows:
             )
         self._sources = list(new.tasks) if new.begins_as == MEAN else new.begins_as.split(",")
         self._is_drawn = new.begins_as in (RANDOM, XAVIER)
-        for name in () if self._is_drawn else self._sources:
+        named_tasks = [] if self._is_drawn else self._sources
+        for name in named_tasks:
             if name not in new.tasks:
                 tasks = ", ".join(new.tasks)
                 rule = f"{RANDOM}, {XAVIER} or {MEAN}, or among the checkpoint's tasks {tasks}"

@@ -279,7 +279,8 @@ def check_state(
         entry = state["state"].get(index)
         if not entry:  # fairscale's None, or nothing yet
             continue
-        for name in _ADAM if isinstance(optimizer, Adam) else ():
+        needed = _ADAM if isinstance(optimizer, Adam) else ()
+        for name in needed:
             if entry.get(name) is None:
                 _refuse(label, name, "there", "missing")
         for name, value in entry.items():

@@ -175,7 +175,8 @@ def _is_known(kind: str, name: str) -> bool:
 def _forget_paths(options: Any) -> None:
     if isinstance(options, Namespace):
         options = vars(options)
-    for key, value in options.items() if isinstance(options, dict) else enumerate(options):
+    items = options.items() if isinstance(options, dict) else enumerate(options)
+    for key, value in items:
         if isinstance(key, str) and key.endswith("embed_path"):
             options[key] = None
         elif isinstance(value, dict | list | Namespace):

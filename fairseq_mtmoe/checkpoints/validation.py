@@ -206,8 +206,9 @@ TaskState: Any = mapping(
         ],
     }
 )
+# An expert shard has its experts' rows of the tensors.
 Checkpoint: Any = mapping(
-    {  # an expert shard has its experts' rows of the tensors
+    {
         "args": Namespace | None,
         "cfg": dict[str, Any] | None,
         "model": Tensors | None,

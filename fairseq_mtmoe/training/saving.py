@@ -90,7 +90,8 @@ def _save_all(
         epochs = checkpoint_utils.checkpoint_paths(
             cfg.save_dir, rf"checkpoint(\d+){re.escape(suffix)}\.pt"
         )
-        for old in epochs[cfg.keep_last_epochs :] if cfg.keep_last_epochs > 0 else ():
+        old_epochs = epochs[cfg.keep_last_epochs :] if cfg.keep_last_epochs > 0 else ()
+        for old in old_epochs:
             os.remove(old)
     return saved
 
