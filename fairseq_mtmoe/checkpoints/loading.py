@@ -258,7 +258,7 @@ def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[A
     if state.get("args") is None and state.get("cfg") is None:
         raise UserError(f"`{path}` must hold the options of its model, but holds none.")
     with readable(path):
-        options = state.get("cfg")
+        options: Any = state.get("cfg")
         if state.get("args") is not None:
             options = convert_namespace_to_omegaconf(state["args"])
         task = task or tasks.setup_task(options.task, from_checkpoint=True)
