@@ -32,7 +32,9 @@ def _collate_apart(datasets: Sequence[FairseqDataset], items: Sequence[Item]) ->
     by_pair: dict[int, list[dict[str, Any]]] = {}
     for pair, sample in items:
         by_pair.setdefault(pair, []).append(sample)
-    batches = [datasets[pair].collater(samples, pad_to_length=lengths) for pair, samples in by_pair.items()]
+    batches = [
+        datasets[pair].collater(samples, pad_to_length=lengths) for pair, samples in by_pair.items()
+    ]
     source_lengths = torch.cat([batch["net_input"]["src_lengths"] for batch in batches])
     counts = {name: sum(batch[name] for batch in batches) for name in ("nsentences", "ntokens")}
     kept = [{name: batch[name] for name in ("id", "net_input", "target")} for batch in batches]
@@ -51,7 +53,9 @@ def merged(batches: Sequence[Mapping[str, Any]], order: Tensor) -> Batch:
     return batch
 
 
-def _add_language_ids(batch: Batch, datasets: Sequence[FairseqDataset], pairs_B: Sequence[int]) -> None:
+def _add_language_ids(
+    batch: Batch, datasets: Sequence[FairseqDataset], pairs_B: Sequence[int]
+) -> None:
     ids = {pair: language_ids(datasets[pair]) for pair in set(pairs_B)}
     if ids[pairs_B[0]][0] is not None:
         batch["net_input"]["src_lang_id"] = torch.tensor([[ids[pair][0]] for pair in pairs_B])

@@ -45,9 +45,13 @@ def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:
     if path.exists():
         content = read_bytes(path, "the SentencePiece model of a data directory")
         try:
-            pieces = sentencepiece.SentencePieceProcessor(model_proto=content).encode(text, out_type=str)
+            pieces = sentencepiece.SentencePieceProcessor(model_proto=content).encode(
+                text, out_type=str
+            )
         except RuntimeError as error:
-            raise UserError(f"`{path}` must be a SentencePiece model, but cannot be read as one.") from error
+            raise UserError(
+                f"`{path}` must be a SentencePiece model, but cannot be read as one."
+            ) from error
     tokens = [dictionary.index(piece) for piece in pieces]
     if all(token == dictionary.unk() for token in tokens):
         raise_invalid("--description", f"a sentence with words of the dictionary in {folder}", text)

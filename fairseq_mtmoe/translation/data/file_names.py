@@ -44,7 +44,11 @@ def dictionary_name(lang: str) -> str:
 def joined_dictionary(folder: str | Path) -> str | None:
     """Return the path of one of a folder's dictionaries if all are equal, else None."""
     paths = sorted(map(str, Path(folder).glob(dictionary_name("*"))))
-    return paths[0] if paths and all(filecmp.cmp(paths[0], path, shallow=False) for path in paths) else None
+    return (
+        paths[0]
+        if paths and all(filecmp.cmp(paths[0], path, shallow=False) for path in paths)
+        else None
+    )
 
 
 def read_side_name(name: str) -> Side | None:

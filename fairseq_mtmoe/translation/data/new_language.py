@@ -15,7 +15,9 @@ from fairseq_mtmoe.translation.data.vocabulary import Side, Vocabulary
 
 _SCRIPT = re.compile("_[A-Z][a-z]{3}(@|$)")  # of `swh_Latn`
 
-Rows = dict[str, tuple[str, ...]]  # new symbols in order, each with the symbols whose mean is its initial embedding
+Rows = dict[
+    str, tuple[str, ...]
+]  # new symbols in order, each with the symbols whose mean is its initial embedding
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,9 @@ class Extended:
 
 def codes_of(lang: str, settings: Mapping[str, Any]) -> list[str]:
     """Return a language's tokens by a checkpoint's `task_state`: one for each kind of data."""
-    return [get_lang_tok(lang, settings["lang_tok_style"], spec) for spec in settings["langtoks_specs"]]
+    return [
+        get_lang_tok(lang, settings["lang_tok_style"], spec) for spec in settings["langtoks_specs"]
+    ]
 
 
 def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabulary:
@@ -44,11 +48,17 @@ def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabular
         codes = zip(*(codes_of(lang, settings) for lang in settings["langs"]), strict=True)
         mask = ["<mask>"] if settings["lang_tok_style"] == "mbart" else []
         listed = set(old.symbols)
-        symbols = [symbol for symbol in dict.fromkeys(itertools.chain(*codes, mask)) if symbol not in listed]
+        symbols = [
+            symbol
+            for symbol in dict.fromkeys(itertools.chain(*codes, mask))
+            if symbol not in listed
+        ]
         return Side((*old.symbols, *symbols), old.model)
 
     source = side(vocabulary.source)
-    return Vocabulary(source, source if vocabulary.target == vocabulary.source else side(vocabulary.target))
+    return Vocabulary(
+        source, source if vocabulary.target == vocabulary.source else side(vocabulary.target)
+    )
 
 
 def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence[str]) -> None:
@@ -56,9 +66,15 @@ def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence
     langs = settings["langs"]
     if not any(spec for specs in (settings["langtoks"] or {}).values() for spec in specs):
         alone = " and ".join(langs)
-        raise UserError(f"`MODEL` must have language tokens, so that one can be added, but only translates {alone}.")
+        raise UserError(
+            f"`MODEL` must have language tokens, so that one can be added, but only translates {alone}."
+        )
     if lang in langs or not re.fullmatch(r"\w+(@\w+)?", lang):
-        raise_invalid("--language", f"a code such as {langs[0]}, of a language that the model does not have", lang)
+        raise_invalid(
+            "--language",
+            f"a code such as {langs[0]}, of a language that the model does not have",
+            lang,
+        )
     if all(map(_SCRIPT.search, langs)) and not _SCRIPT.search(lang):
         raise_invalid("--language", f"a code with a script, such as the model's {langs[0]}", lang)
     for relative in like:
@@ -67,7 +83,12 @@ def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence
 
 
 def extend(
-    vocabulary: Vocabulary, settings: Mapping[str, Any], lang: str, like: Sequence[str], text: Sequence[str], most: int
+    vocabulary: Vocabulary,
+    settings: Mapping[str, Any],
+    lang: str,
+    like: Sequence[str],
+    text: Sequence[str],
+    most: int,
 ) -> Extended:
     """Add a language to a vocabulary, which has all symbols of the matrix; each side gets the pieces it lacks.
 
@@ -79,13 +100,18 @@ def extend(
     relatives = [codes_of(relative, settings) for relative in like or langs]
     code_rows = {code: tuple(of[spec] for of in relatives) for spec, code in enumerate(codes)}
     sides = list(dict.fromkeys((vocabulary.source, vocabulary.target)))
-    grown = [new_pieces.grow(side.model, side.processor, side.symbols, text, most) for side in sides]
+    grown = [
+        new_pieces.grow(side.model, side.processor, side.symbols, text, most) for side in sides
+    ]
     if len({side.symbols for side in sides}) == 1:  # one matrix, with the pieces of both models
         joined = {symbol: parts for each in reversed(grown) for symbol, parts in each.parts.items()}
         rows = [_new(joined, code_rows, sides[0])] * len(sides)
     else:
         rows = [_new(each.parts, code_rows, side) for side, each in zip(sides, grown, strict=True)]
-    new = [Side((*side.symbols, *of_side), each.model) for side, each, of_side in zip(sides, grown, rows, strict=True)]
+    new = [
+        Side((*side.symbols, *of_side), each.model)
+        for side, each, of_side in zip(sides, grown, rows, strict=True)
+    ]
     return Extended(Vocabulary(new[0], new[-1]), rows[0], rows[-1])
 
 
@@ -93,4 +119,8 @@ def _new(parts: Rows, codes: Rows, side: Side) -> Rows:
     known = set(side.symbols)
     pieces = map(side.processor.id_to_piece, range(side.processor.get_piece_size()))
     everything = tuple(piece for piece in pieces if piece in known)
-    return {symbol: of or everything for symbol, of in {**parts, TAG: (), **codes}.items() if symbol not in known}
+    return {
+        symbol: of or everything
+        for symbol, of in {**parts, TAG: (), **codes}.items()
+        if symbol not in known
+    }

@@ -57,14 +57,18 @@ def plain_pieces(model: bytes) -> list[str]:
     return [piece.piece for piece in parse_model(model).pieces if piece.type == normal]
 
 
-def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Iterable[str], most: int) -> Grown:
+def grow(
+    model: bytes, processor: Processor, symbols: Iterable[str], text: Iterable[str], most: int
+) -> Grown:
     """Add a text's letters and at most `most` merges of pieces (UserError: the model is neither BPE nor unigram).
 
     `processor` is the model's; `symbols` are the dictionary's.
     """
     kind = model_type(model)
     if kind not in (UNIGRAM, BPE):
-        raise UserError("The vocabulary's `SentencePiece model` must be BPE or unigram, so that pieces can be added.")
+        raise UserError(
+            "The vocabulary's `SentencePiece model` must be BPE or unigram, so that pieces can be added."
+        )
     symbols_before, scores = set(symbols), _scores(processor)
     words = _words(processor, text, scores)
     counts = Counter[str]()
@@ -75,7 +79,9 @@ def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Itera
     for piece, count in counts.most_common():
         is_letter = piece not in scores and unicodedata.category(piece[0]) not in _UNWRITTEN
         if is_letter and count >= LEAST_LETTERS:
-            parts[piece] = tuple(part for part in unicodedata.normalize("NFKD", piece) if part in symbols_before)
+            parts[piece] = tuple(
+                part for part in unicodedata.normalize("NFKD", piece) if part in symbols_before
+            )
     letters = list(parts)
     for piece, count in counts.most_common():
         if piece in scores and piece not in symbols_before and count >= LEAST_JOINS:
@@ -93,17 +99,25 @@ def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Itera
         if merged is None:
             break
         new[merged] = score
-    return Grown(model + serialized_pieces(new), {piece: joining.parts[piece] for piece in {**parts, **new}})
+    return Grown(
+        model + serialized_pieces(new), {piece: joining.parts[piece] for piece in {**parts, **new}}
+    )
 
 
 def _scores(processor: Processor) -> dict[str, float]:
     """Return the scores of pieces that stand for text."""
     ids = range(processor.get_piece_size())
-    texts = (i for i in ids if not (processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i)))
+    texts = (
+        i
+        for i in ids
+        if not (processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i))
+    )
     return {processor.id_to_piece(i): processor.get_score(i) for i in texts}
 
 
-def _words(processor: Processor, text: Iterable[str], known_pieces: Mapping[str, object]) -> Counter[Parts]:
+def _words(
+    processor: Processor, text: Iterable[str], known_pieces: Mapping[str, object]
+) -> Counter[Parts]:
     """Count a text's segmented words; runs of unknown letters, which SentencePiece joins, become single letters."""
     words = Counter[Parts]()
     for pieces in processor.encode(list(text), out_type=str):
@@ -112,7 +126,9 @@ def _words(processor: Processor, text: Iterable[str], known_pieces: Mapping[str,
             words[tuple(pieces[start:end])] += 1
     apart = Counter[Parts]()
     for word, count in words.items():
-        parts = tuple(part for piece in word for part in ([piece] if piece in known_pieces else piece))
+        parts = tuple(
+            part for piece in word for part in ([piece] if piece in known_pieces else piece)
+        )
         for start in range(0, len(parts), LONGEST_WORD):
             apart[parts[start : start + LONGEST_WORD]] += count
     return apart
@@ -126,7 +142,9 @@ def _is_of_letters(piece: str) -> bool:
 class _Joining:
     """Merges the most frequent neighbours in segmented words, one pair at a time."""
 
-    def __init__(self, words: Mapping[Parts, int], scores: Mapping[str, float], parts: Mapping[str, Parts]) -> None:
+    def __init__(
+        self, words: Mapping[Parts, int], scores: Mapping[str, float], parts: Mapping[str, Parts]
+    ) -> None:
         """Set up; `scores` has all pieces that may be merged, `parts` the new ones among them."""
         self._cuts, self._counts = list(map(list, words)), list(words.values())
         self._scores, self.parts = dict(scores), dict(parts)
@@ -151,7 +169,9 @@ class _Joining:
             is_used = score is None or together < score
             if not is_made:
                 self._scores[piece] = score if score is not None and is_used else together
-                self.parts[piece] = tuple(symbol for part in pair for symbol in self.parts.get(part, (part,)))
+                self.parts[piece] = tuple(
+                    symbol for part in pair for symbol in self.parts.get(part, (part,))
+                )
             self._join(pair, piece)
             if not is_made and is_used:
                 return piece
@@ -200,7 +220,9 @@ def _find(cut: Sequence[str], pair: Pair, start: int) -> int:
     return len(cut)
 
 
-def figures(processor: Processor, symbols: Iterable[str], lines: Sequence[str]) -> tuple[float, float]:
+def figures(
+    processor: Processor, symbols: Iterable[str], lines: Sequence[str]
+) -> tuple[float, float]:
     """Return pieces per word, and the share of pieces that the dictionary lacks, in non-blank lines."""
     listed, pieces = set(symbols), processor.encode(list(lines), out_type=str)
     total = sum(map(len, pieces))

@@ -32,15 +32,23 @@ from fairseq_mtmoe.translation.data.recorded_sizes import read_sizes
 class DataManager(MultilingualDatasetManager):
     """fairseq's data manager with `--encoder-langtok-last` and room for tokens with `--truncate-source`."""
 
-    def src_dataset_tranform_func(self, src_lang: str, tgt_lang: str, dataset: Any, spec: str | None = None) -> Any:
+    def src_dataset_tranform_func(
+        self, src_lang: str, tgt_lang: str, dataset: Any, spec: str | None = None
+    ) -> Any:
         """Put the language token before the source or after its end; called by fairseq.
 
         fairseq truncates a source to the longest without the token, and leaves out what is longer with it.
         """
-        if self.args.truncate_source and spec is not None and not self.args.lang_tok_replacing_bos_eos:
+        if (
+            self.args.truncate_source
+            and spec is not None
+            and not self.args.lang_tok_replacing_bos_eos
+        ):
             end = self.get_source_dictionary(src_lang).eos()
             room = self.args.max_source_positions - 2  # for the end and the language token
-            dataset = AppendTokenDataset(TruncateDataset(StripTokenDataset(dataset, end), room), end)
+            dataset = AppendTokenDataset(
+                TruncateDataset(StripTokenDataset(dataset, end), room), end
+            )
         if not self.args.encoder_langtok_last or spec is None:
             return super().src_dataset_tranform_func(src_lang, tgt_lang, dataset, spec)
         return AppendTokenDataset(dataset, self.get_encoder_langtok(src_lang, tgt_lang, spec))
@@ -73,14 +81,18 @@ def sentences_of(prefix: str, dictionary: Dictionary | None = None, impl: str | 
         try:
             count = len(data_utils.load_indexed_dataset(prefix, dictionary, impl))
         except Exception as error:  # formats that only fairseq knows
-            raise UserError(f"`{prefix}` must be data that fairseq can load, but is not: {error}.") from error
+            raise UserError(
+                f"`{prefix}` must be data that fairseq can load, but is not: {error}."
+            ) from error
     return count
 
 
 def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
     """Return each pair's training sentences over all kinds of data; empty if a pair has no training data."""
     try:
-        loader = PairLoader(manager, manager.args.train_subset, combine=True)  # as fairseq loads training data
+        loader = PairLoader(
+            manager, manager.args.train_subset, combine=True
+        )  # as fairseq loads training data
     except UserError:  # a directory with test data only
         return {}
     sizes: dict[str, int] = {}
@@ -92,9 +104,13 @@ def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
 class PairLoader:
     """Loader of one split's language pairs; with `combine`, `train1`, … belong to `train`."""
 
-    def __init__(self, manager: MultilingualDatasetManager, split: str, combine: bool = False) -> None:
+    def __init__(
+        self, manager: MultilingualDatasetManager, split: str, combine: bool = False
+    ) -> None:
         self.manager, self.split, self.combine = manager, split, combine
-        self.is_training = split == manager.args.train_subset  # only this split has shards and extra data
+        self.is_training = (
+            split == manager.args.train_subset
+        )  # only this split has shards and extra data
         folders, names = manager.get_data_paths_and_lang_pairs(split)
         self.pairs = [
             self._find_pair(category, name, utils.split_paths(paths))
@@ -118,16 +134,30 @@ class PairLoader:
         source, target = pair.split("-")
         recorded = self._recorded_sizes(source, target, folders)
         langs = (source, target)
-        there = (folder for folder in folders if all(find_side(folder, self.split, *langs, lang) for lang in langs))
+        there = (
+            folder
+            for folder in folders
+            if all(find_side(folder, self.split, *langs, lang) for lang in langs)
+        )
         holding = tuple(recorded) or tuple(there)
         if not holding:
-            missing = f"there is no {side_name(self.split, pair, source)}{INDEX}, nor the reversed pair's"
-            raise UserError(f"The pair {pair} has no {self.split} data in {', '.join(folders)}: {missing}.")
-        return PairSource(category, source, target, holding if self.is_training else holding[:1], recorded)
+            missing = (
+                f"there is no {side_name(self.split, pair, source)}{INDEX}, nor the reversed pair's"
+            )
+            raise UserError(
+                f"The pair {pair} has no {self.split} data in {', '.join(folders)}: {missing}."
+            )
+        return PairSource(
+            category, source, target, holding if self.is_training else holding[:1], recorded
+        )
 
     def _recorded_sizes(self, source: str, target: str, folders: list[str]) -> dict[str, int]:
         """Return a pair's recorded sentences in each folder that has it; empty without a record."""
-        if not self.is_training or self.split != RECORDED_SPLIT or self._has_more(source, target, folders[0]):
+        if (
+            not self.is_training
+            or self.split != RECORDED_SPLIT
+            or self._has_more(source, target, folders[0])
+        ):
             return {}
         recorded = {}
         for folder, sizes in read_sizes(folders).items():
@@ -166,7 +196,9 @@ class PairLoader:
 
     def _has_more(self, source: str, target: str, folder: str) -> bool:
         """Return whether the split has continuations that are combined with it."""
-        return self.combine and find_side(folder, f"{self.split}1", source, target, source) is not None
+        return (
+            self.combine and find_side(folder, f"{self.split}1", source, target, source) is not None
+        )
 
     def _check(self, pair: PairSource, folder: str) -> None:
         """Check a pair's files before fairseq maps them (UserError: wrong sizes, ids or a damaged file)."""
@@ -178,8 +210,12 @@ class PairLoader:
                 f" says, but has {size}; copy the missing files, or prepare the data again."
             )
         for source, target in self._files(pair, folder):
-            check_ids(source, len(self.manager.get_source_dictionary(pair.source)), args.dataset_impl)
-            check_ids(target, len(self.manager.get_target_dictionary(pair.target)), args.dataset_impl)
+            check_ids(
+                source, len(self.manager.get_source_dictionary(pair.source)), args.dataset_impl
+            )
+            check_ids(
+                target, len(self.manager.get_target_dictionary(pair.target)), args.dataset_impl
+            )
         alignments = os.path.join(folder, f"{self.split}.align.{pair.name}")
         if args.load_alignments and os.path.lexists(alignments + INDEX):
             count_sentences(alignments, args.dataset_impl)

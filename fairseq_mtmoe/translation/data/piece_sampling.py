@@ -28,7 +28,9 @@ SIDES = ("source", "target")
 
 # For each end position in a word: starts of the pieces that may end there, their ids, and cumulated probabilities
 _Table = list[tuple[list[int], list[int], list[float]]]
-_Draw = Callable[[str, random.Random], list[int]]  # from a word to its pieces' ids; empty without a segmentation
+_Draw = Callable[
+    [str, random.Random], list[int]
+]  # from a word to its pieces' ids; empty without a segmentation
 
 
 class SampledSide:
@@ -38,7 +40,9 @@ class SampledSide:
         UserError: the dictionary lacks more than half of the model's pieces, so another model segmented the data.
     """
 
-    def __init__(self, side: Side, dictionary: Dictionary, amount: float, longest: int, folder: str) -> None:
+    def __init__(
+        self, side: Side, dictionary: Dictionary, amount: float, longest: int, folder: str
+    ) -> None:
         model, self._longest = side.processor, longest
         ids = {name: int(dictionary.index(name)) for name in plain_pieces(side.model)}
         known = {name: number for name, number in ids.items() if number != dictionary.unk()}
@@ -70,7 +74,9 @@ class SampledSide:
                 text += name
             elif token >= 0:
                 result.append(token)
-        return tokens_T if len(result) > self._longest else torch.tensor(result, dtype=tokens_T.dtype)
+        return (
+            tokens_T if len(result) > self._longest else torch.tensor(result, dtype=tokens_T.dtype)
+        )
 
 
 class _Unigram:
@@ -147,7 +153,10 @@ class PieceSampling:
         self._sides = sides
 
     def __call__(self, example: dict[str, Any], seed: int) -> dict[str, Any]:
-        drawn = {name: side.drawn(example[name], seed + SIDES.index(name)) for name, side in self._sides.items()}
+        drawn = {
+            name: side.drawn(example[name], seed + SIDES.index(name))
+            for name, side in self._sides.items()
+        }
         return {**example, **drawn}
 
 

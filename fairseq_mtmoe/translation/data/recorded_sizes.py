@@ -21,7 +21,11 @@ SPLIT = "train"  # the only split with shards
 SYNTHETIC = "back-translated"
 Count = Annotated[int, at_least(1)]
 _RECORD: Any = mapping(
-    {"shards": Required[list[str]], "train": Required[dict[str, list[Count]]], SYNTHETIC: dict[str, int]}
+    {
+        "shards": Required[list[str]],
+        "train": Required[dict[str, list[Count]]],
+        SYNTHETIC: dict[str, int],
+    }
 )
 
 
@@ -63,7 +67,9 @@ def synthetic_shares(folder: str) -> dict[str, float]:
     sizes = {pair: sum(of_shards) for pair, of_shards in record["train"].items()}
     turned = {"-".join(reversed(pair.split("-"))): size for pair, size in sizes.items()}
     found = record.get(SYNTHETIC, {})
-    return {way: count / size for way, count in found.items() if (size := (turned | sizes).get(way))}
+    return {
+        way: count / size for way, count in found.items() if (size := (turned | sizes).get(way))
+    }
 
 
 def folders_in(data: str) -> str:

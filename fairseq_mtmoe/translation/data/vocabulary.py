@@ -23,8 +23,12 @@ from fairseq_mtmoe.translation.data.file_names import SENTENCEPIECE, model_of_so
 
 # Keys in a checkpoint's `task_state`
 VOCABULARY = "vocabulary"
-NEW_SYMBOLS = "new_symbols"  # numbers of a new language's symbols at the end of sources and of targets
-ENDS = "vocabulary_ends"  # for each older language, the end of the vocabulary before another was added
+NEW_SYMBOLS = (
+    "new_symbols"  # numbers of a new language's symbols at the end of sources and of targets
+)
+ENDS = (
+    "vocabulary_ends"  # for each older language, the end of the vocabulary before another was added
+)
 GENERATION = "generation"  # default settings of `generate` in `transformers` for an imported model
 KEPT = (NEW_SYMBOLS, ENDS, GENERATION)  # what a run keeps of the model that it begins with
 NUM_SPECIAL = 4  # fairseq's <s>, <pad>, </s> and <unk>
@@ -41,7 +45,9 @@ class End(NamedTuple):
 class Side:
     """The vocabulary of sources or of targets."""
 
-    symbols: tuple[str, ...]  # fairseq's dictionary without its special symbols: pieces, language tokens, others
+    symbols: tuple[
+        str, ...
+    ]  # fairseq's dictionary without its special symbols: pieces, language tokens, others
     model: bytes  # serialized SentencePiece model
 
     @property
@@ -59,7 +65,9 @@ class Side:
         for symbol in self.symbols:
             dictionary.add_symbol(symbol)
         if len(dictionary) != len(self.symbols) + NUM_SPECIAL:
-            raise UserError("A vocabulary must have each symbol once, but repeats one of its own or of fairseq's.")
+            raise UserError(
+                "A vocabulary must have each symbol once, but repeats one of its own or of fairseq's."
+            )
         return dictionary
 
     @functools.cached_property
@@ -68,7 +76,9 @@ class Side:
         try:
             return load_sentencepiece(self.model)
         except RuntimeError as error:
-            raise UserError("A vocabulary must have a SentencePiece model, but its model is damaged.") from error
+            raise UserError(
+                "A vocabulary must have a SentencePiece model, but its model is damaged."
+            ) from error
 
     @functools.cached_property
     def normalises(self) -> bool:
@@ -96,7 +106,9 @@ class Vocabulary:
         return cls(side, side)
 
     @classmethod
-    def of_data(cls, folder: str | Path, source: Sequence[str], target: Sequence[str]) -> Self | None:
+    def of_data(
+        cls, folder: str | Path, source: Sequence[str], target: Sequence[str]
+    ) -> Self | None:
         """Return a data directory's vocabulary, for dictionaries with these symbols; None without a model."""
         path = Path(folder) / SENTENCEPIECE
         if not path.is_file():
@@ -129,7 +141,10 @@ class Vocabulary:
 
 
 def check_symbols(
-    state: Mapping[str, Any] | None, dictionaries: Sequence[Dictionary], sizes: Mapping[int, int], path: str
+    state: Mapping[str, Any] | None,
+    dictionaries: Sequence[Dictionary],
+    sizes: Mapping[int, int],
+    path: str,
 ) -> None:
     """Check that sources and targets have the symbols of a checkpoint's `task_state` (UserError), if it has any.
 

@@ -36,7 +36,9 @@ class BeamSearch:
         n_best: hypotheses to return for each sentence, at most the beam's width.
     """
 
-    def __init__(self, generator: Any, goes_on: Callable[[bool], bool] | None = None, n_best: int = 1) -> None:
+    def __init__(
+        self, generator: Any, goes_on: Callable[[bool], bool] | None = None, n_best: int = 1
+    ) -> None:
         self._goes_on, self._n_best = goes_on or bool, n_best
         self._ensemble, self._beam = generator.model, int(generator.beam_size)
         self._eos, self._penalty = generator.eos, generator.len_penalty
@@ -99,7 +101,9 @@ class _Memory:
         self._count, self._pad, self._eos = count, pad, eos
         self._room = torch.empty(0)
 
-    def projected(self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool) -> Scores:
+    def projected(
+        self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool
+    ) -> Scores:
         rows = [slice(start, start + _ROWS) for start in range(0, len(features_RH), _ROWS)]
         parts = [self._of_rows(features_RH[some], layer, asked_R[some], may_end) for some in rows]
         return Scores(*map(torch.cat, zip(*parts, strict=True)))
@@ -113,7 +117,10 @@ class _Memory:
     def _of_rows(
         self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        words, width = len(layer.weight), -(-len(layer.weight) // _DEEP)  # columns beyond the words are never the best
+        words, width = (
+            len(layer.weight),
+            -(-len(layer.weight) // _DEEP),
+        )  # columns beyond the words are never the best
         if len(self._room) < len(features_RH) * width * _DEEP:
             self._room = features_RH.new_empty(len(features_RH) * width * _DEEP)
         logits_RV = self._room[: len(features_RH) * width * _DEEP].view(-1, width * _DEEP)
@@ -128,7 +135,9 @@ class _Memory:
         log_sum_R, columns_RC = _summed(logits_RV, width)
         log_sum_R = torch.logaddexp(log_sum_R, without_R)
         count = min(self._count, words - 1)
-        values_RK, words_RK = logits_RV.topk(count) if words < _MANY else _highest(logits_RV, columns_RC, count)
+        values_RK, words_RK = (
+            logits_RV.topk(count) if words < _MANY else _highest(logits_RV, columns_RC, count)
+        )
         return values_RK - log_sum_R.unsqueeze(1), words_RK, of_asked_R - log_sum_R
 
     def _forbidden(self, may_end: bool) -> list[int]:
@@ -141,19 +150,28 @@ def _highest(logits_RV: Tensor, columns_RC: Tensor, count: int) -> tuple[Tensor,
     width = columns_RC.shape[1]
     columns_RK = columns_RC.topk(min(count, width)).indices
     deep = columns_RK.unsqueeze(1).expand(-1, _DEEP, -1)
-    values_RK, index_RK = logits_RV.view(len(deep), _DEEP, width).gather(2, deep).flatten(1).topk(count)
-    return values_RK, index_RK // deep.shape[2] * width + columns_RK.gather(1, index_RK % deep.shape[2])
+    values_RK, index_RK = (
+        logits_RV.view(len(deep), _DEEP, width).gather(2, deep).flatten(1).topk(count)
+    )
+    return values_RK, index_RK // deep.shape[2] * width + columns_RK.gather(
+        1, index_RK % deep.shape[2]
+    )
 
 
 def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Return (R,) each row's logsumexp, and (R, C) the maxima of its columns."""
     rows = max(1, _AT_ONCE // logits_RV.shape[1])
-    columns_RC, sum_R = logits_RV.new_empty(len(logits_RV), width), logits_RV.new_empty(len(logits_RV))
+    columns_RC, sum_R = (
+        logits_RV.new_empty(len(logits_RV), width),
+        logits_RV.new_empty(len(logits_RV)),
+    )
     room = logits_RV.new_empty(rows, logits_RV.shape[1])
     for start in range(0, len(logits_RV), rows):
         some, part = logits_RV[start : start + rows], slice(start, start + rows)
         torch.amax(some.view(len(some), _DEEP, width), 1, out=columns_RC[part])
-        exponentials = torch.sub(some, columns_RC[part].amax(1, keepdim=True), out=room[: len(some)]).exp_()
+        exponentials = torch.sub(
+            some, columns_RC[part].amax(1, keepdim=True), out=room[: len(some)]
+        ).exp_()
         torch.sum(exponentials, 1, out=sum_R[part])
     return columns_RC.amax(1) + sum_R.log(), columns_RC
 
@@ -161,7 +179,9 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
 class Reader:
     """The models with their states of a batch; at first one row per sentence if able."""
 
-    def __init__(self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _Memory) -> None:
+    def __init__(
+        self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _Memory
+    ) -> None:
         self._ensemble, self._beam, self._memory = ensemble, beam, memory
         self._projection = projection(ensemble.single_model) if ensemble.models_size == 1 else None
         self._encoded = ensemble.forward_encoder(net_input)
@@ -170,7 +190,9 @@ class Reader:
         # Whether a sentence's hypotheses can share states in all decoders
         shares = all(isinstance(decoder, Decoder) and decoder.shares_beams for decoder in decoders)
         self.width = 1 if shares else beam
-        self._sentence_S = torch.arange(len(net_input["src_tokens"]), device=net_input["src_tokens"].device)
+        self._sentence_S = torch.arange(
+            len(net_input["src_tokens"]), device=net_input["src_tokens"].device
+        )
         if self.width > 1:
             self._share_source()
 
@@ -180,7 +202,11 @@ class Reader:
         if self._projection is not None:
             (encoded,), (state,) = self._encoded, self._states
             features, _ = self._ensemble.single_model.decoder(
-                tokens_RL, encoder_out=encoded, incremental_state=state, features_only=True, alignment_layer=NO_LAYER
+                tokens_RL,
+                encoder_out=encoded,
+                incremental_state=state,
+                features_only=True,
+                alignment_layer=NO_LAYER,
             )
             return self._memory.projected(features[:, -1], self._projection, asked_R, may_end)
         log_probs_RV, _ = self._ensemble.forward_decoder(tokens_RL, self._encoded, self._states)
@@ -204,7 +230,9 @@ class Reader:
 class _Beams:
     """A batch's hypotheses, ended by `eos`; scores are divided by length^`penalty`."""
 
-    def __init__(self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float) -> None:
+    def __init__(
+        self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float
+    ) -> None:
         # `limit_S`: limit of words without the end. Sentences begin with `width` rows; only the first counts.
         self._beam, self._eos, self._penalty, self._limit_N = beam, eos, penalty, limit_S
         sentences = len(limit_S)
@@ -249,13 +277,19 @@ class _Beams:
         self._end(ends_NK[:, : self._beam], total_NK[:, : self._beam], parents_NK[:, : self._beam])
         left_N = (self._ended_N < self._beam) & (self.length <= self._limit_N)
         # the first candidates that do not end
-        rank_NK = torch.arange(total_NK.shape[1], device=total_NK.device) + ends_NK * total_NK.shape[1]
+        rank_NK = (
+            torch.arange(total_NK.shape[1], device=total_NK.device) + ends_NK * total_NK.shape[1]
+        )
         index_N = _without_holes(left_N)
         chosen_NB = rank_NK.topk(self._beam, largest=False).indices[index_N]
         parents_NB = parents_NK[index_N].gather(1, chosen_NB)
-        rows_R = (index_N.unsqueeze(1) * (len(self.tokens_RL) // len(left_N)) + parents_NB).flatten()
+        rows_R = (
+            index_N.unsqueeze(1) * (len(self.tokens_RL) // len(left_N)) + parents_NB
+        ).flatten()
         words_R = words_NK[index_N].gather(1, chosen_NB).flatten()
-        self.tokens_RL = torch.cat([self.tokens_RL.index_select(0, rows_R), words_R.unsqueeze(1)], 1)
+        self.tokens_RL = torch.cat(
+            [self.tokens_RL.index_select(0, rows_R), words_R.unsqueeze(1)], 1
+        )
         self._total_NB = total_NK[index_N].gather(1, chosen_NB)
         self._limit_N, self._ended_N = self._limit_N[index_N], self._ended_N[index_N]
         self._sentence_N = self._sentence_N[index_N]
@@ -269,7 +303,9 @@ class _Beams:
         at_end_N = self.length > self._limit_N
         if at_end_N.any():  # only the end may follow
             total_NBK[at_end_N] = NEVER
-            total_NBK[at_end_N, :, 0] = (scores.asked_R.view_as(self._total_NB) + self._total_NB)[at_end_N]
+            total_NBK[at_end_N, :, 0] = (scores.asked_R.view_as(self._total_NB) + self._total_NB)[
+                at_end_N
+            ]
             words_NBK[at_end_N, :, 0] = self._eos
         total_NK, index_NK = total_NBK.flatten(1).topk(min(2 * self._beam, total_NBK[0].numel()))
         return total_NK, words_NBK.flatten(1).gather(1, index_NK), index_NK // words_NBK.shape[2]
@@ -284,7 +320,9 @@ class _Beams:
         rows = indices * (len(self.tokens_RL) // len(counted_NB)) + parents_NB[indices, places]
         ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)
         values = (total_NB[indices, places] / self.length**self._penalty).cpu()
-        for sentence, tokens, score in zip(self._sentence_N[indices].tolist(), ended, values, strict=True):
+        for sentence, tokens, score in zip(
+            self._sentence_N[indices].tolist(), ended, values, strict=True
+        ):
             self._finished[sentence].append({"tokens": tokens, "score": score})
 
 

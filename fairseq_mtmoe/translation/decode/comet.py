@@ -20,19 +20,28 @@ class Comet:
         try:
             from comet import load_from_checkpoint
         except ModuleNotFoundError as error:
-            raise UserError("`--comet` needs unbabel-comet: install it by `pip install unbabel-comet`.") from error
+            raise UserError(
+                "`--comet` needs unbabel-comet: install it by `pip install unbabel-comet`."
+            ) from error
         self.signature = signature_of(path)
         try:
             # Its tokenizer is a pretrained encoder's, which must be in Hugging Face's cache.
             self._model = load_from_checkpoint(str(path), local_files_only=True)
         except Exception as error:  # unbabel-comet, Lightning and Hugging Face raise anything
-            raise UserError(f"`{path}` must be a checkpoint of COMET, but cannot be loaded: {error}.") from error
+            raise UserError(
+                f"`{path}` must be a checkpoint of COMET, but cannot be loaded: {error}."
+            ) from error
         self._gpus = int(torch.cuda.is_available()) if gpus is None else gpus
 
-    def __call__(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    def __call__(
+        self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+    ) -> list[float]:
         """Return each sentence's score, about 0 to 1, by the first reference."""
         texts = zip(sources, hypotheses, references, strict=True)
-        rows = [{"src": source, "mt": hypothesis, "ref": reference} for source, hypothesis, reference in texts]
+        rows = [
+            {"src": source, "mt": hypothesis, "ref": reference}
+            for source, hypothesis, reference in texts
+        ]
         prediction = self._model.predict(rows, batch_size=16, gpus=self._gpus, progress_bar=False)
         return [float(score) for score in prediction.scores]
 

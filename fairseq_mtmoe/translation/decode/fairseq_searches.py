@@ -16,7 +16,9 @@ def mend(generator: Any) -> None:
 class NoRepeats(NGramRepeatBlock):  # type: ignore[misc]
     """fairseq's blocker of n-grams, repaired for a CPU, where it blocked nothing."""
 
-    def forward(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
+    def forward(
+        self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
+    ) -> Tensor:
         """Block n-grams as fairseq does."""
         tokens = tokens if self.use_extension else tokens[:, : step + 1]
         blocked: Tensor = super().forward(tokens, lprobs, bsz, beam_size, step)

@@ -44,7 +44,9 @@ class _Padded(nn.Linear):
 
 def _cut(layer: nn.Linear, count: int, padded: bool) -> nn.Linear:
     """Return the layer's first `count` features, in the same memory."""
-    cut = (_Padded if padded else nn.Linear)(layer.in_features, count, layer.bias is not None, device="meta")
+    cut = (_Padded if padded else nn.Linear)(
+        layer.in_features, count, layer.bias is not None, device="meta"
+    )
     for name, value in layer.named_parameters():
         setattr(cut, name, nn.Parameter(value[:count], requires_grad=False))
     if isinstance(cut, _Padded):

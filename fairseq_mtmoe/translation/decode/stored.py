@@ -22,12 +22,17 @@ from fairseq_mtmoe.moe.parallel.placement import whole_models
 from fairseq_mtmoe.training.indexed_files import check_ids
 from fairseq_mtmoe.translation.data.file_names import find_side
 
-TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")  # tasks that translate one pair
+TASKS = (
+    "translation_heated",
+    "translation_multi_simple_epoch",
+    "translation",
+)  # tasks that translate one pair
 OF_BENCHMARKS = ("glue", "text_to_text")  # tasks scored by the task table's metrics
 
 
 COUNT = Rule(
-    f"a whole number from 1 to {2**31 - 1}", lambda value: isinstance(value, int) and 1 <= value < 2**31
+    f"a whole number from 1 to {2**31 - 1}",
+    lambda value: isinstance(value, int) and 1 <= value < 2**31,
 )
 
 
@@ -67,13 +72,20 @@ def read(path: str) -> dict[str, Any]:
 
 
 def task_settings(
-    state: dict[str, Any], path: str, tasks: Sequence[str] = TASKS, what: str = "a task that translates"
+    state: dict[str, Any],
+    path: str,
+    tasks: Sequence[str] = TASKS,
+    what: str = "a task that translates",
 ) -> Any:
     """Return a copy of a checkpoint's task settings without scoring by BLEU.
 
     It is for `change` and `setup_task` (UserError: the task is not one of `tasks`).
     """
-    cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state.get("cfg")
+    cfg = (
+        convert_namespace_to_omegaconf(state["args"])
+        if state.get("args") is not None
+        else state.get("cfg")
+    )
     task = cfg.get("task") if cfg is not None else None
     name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
     if name not in tasks:
@@ -134,7 +146,9 @@ def remember(settings: Any, state: Mapping[str, Any]) -> None:
         as_text = not isinstance(settings, Namespace) or isinstance(setting(settings, "langs"), str)
         change(settings, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
     pairs = state.get("lang_pairs")
-    if pairs and not setting(settings, "extra_lang_pairs"):  # the option may name a file of another folder
+    if pairs and not setting(
+        settings, "extra_lang_pairs"
+    ):  # the option may name a file of another folder
         change(settings, lang_pairs=",".join(pairs))
 
 

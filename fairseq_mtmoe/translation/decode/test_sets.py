@@ -21,7 +21,12 @@ from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.core.files import text_lines
 from fairseq_mtmoe.core.tiers import FILE_NAME, load_tiers
 from fairseq_mtmoe.training.indexed_files import count_sentences
-from fairseq_mtmoe.translation.data.file_names import TEXT_FOLDER, find_side, indexed_sides, side_name
+from fairseq_mtmoe.translation.data.file_names import (
+    TEXT_FOLDER,
+    find_side,
+    indexed_sides,
+    side_name,
+)
 from fairseq_mtmoe.translation.data.pairs import sentences_of
 from fairseq_mtmoe.translation.data.recorded_sizes import with_shards
 
@@ -35,7 +40,9 @@ def folders(data: str) -> list[Path]:
     paths = [Path(path) for path in utils.split_paths(with_shards(data))]
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"There is no data directory {path}: make one with mtmoe prepare or fairseq-preprocess.")
+            raise UserError(
+                f"There is no data directory {path}: make one with mtmoe prepare or fairseq-preprocess."
+            )
     return paths
 
 
@@ -56,7 +63,9 @@ def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
     """Return pairs' tiers by tiers.json, or by training sentences over all shards."""
     training: dict[str, int] = {}
     for folder in folders(data):
-        splits = itertools.chain(["train"], (f"train{number}" for number in itertools.count(1)))  # as training reads
+        splits = itertools.chain(
+            ["train"], (f"train{number}" for number in itertools.count(1))
+        )  # as training reads
         for sizes in itertools.takewhile(bool, (_sizes(folder, split) for split in splits)):
             for pair, size in sizes.items():
                 training[pair] = training.get(pair, 0) + size
@@ -71,11 +80,17 @@ def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
     return load_tiers(first, trained)
 
 
-def choose_pairs(sizes: Mapping[str, int], trained: Sequence[str], wanted: Sequence[str]) -> list[str]:
+def choose_pairs(
+    sizes: Mapping[str, int], trained: Sequence[str], wanted: Sequence[str]
+) -> list[str]:
     """Return the wanted pairs, else the directory's pairs that were trained, else all."""
     for pair in wanted:
         if size_of(pair, sizes) is None:
-            raise_invalid("--lang-pairs", f"pairs that the data directory has ({shortened(sorted(sizes), pair)})", pair)
+            raise_invalid(
+                "--lang-pairs",
+                f"pairs that the data directory has ({shortened(sorted(sizes), pair)})",
+                pair,
+            )
     present = [pair for pair in trained if size_of(pair, sizes) is not None]
     return list(dict.fromkeys(wanted or present or sizes))
 
@@ -87,14 +102,23 @@ def size_of(pair: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def _sizes(folder: Path, subset: str) -> dict[str, int]:
-    pairs = [side.pair for side in indexed_sides(folder) if (side.split, side.lang) == (subset, side.target)]
-    return {pair: sentences_of(str(folder / side_name(subset, pair, pair.split("-")[1]))) for pair in pairs}
+    pairs = [
+        side.pair
+        for side in indexed_sides(folder)
+        if (side.split, side.lang) == (subset, side.target)
+    ]
+    return {
+        pair: sentences_of(str(folder / side_name(subset, pair, pair.split("-")[1])))
+        for pair in pairs
+    }
 
 
 class Speller:
     """Converts tokens to text as fairseq-generate does; `ignored` tokens are dropped."""
 
-    def __init__(self, dictionary: Dictionary, post_process: str | None, ignored: Iterable[int] = ()) -> None:
+    def __init__(
+        self, dictionary: Dictionary, post_process: str | None, ignored: Iterable[int] = ()
+    ) -> None:
         self.dictionary, self._post_process, self._ignored = dictionary, post_process, set(ignored)
 
     def __call__(self, tokens: Sequence[int], unknown: str) -> str:
@@ -119,10 +143,14 @@ def load_references(data: str, subset: str, pair: str, spell: Speller, way: str)
     side = _Side(data, subset, pair, pair.partition("-")[2], spell)
     if way == TEXT and side.raw.exists():
         lines = side.text()
-        return References(lines, f"{TEXT_FOLDER}/{side.raw.name}", altered=0, more=_further(side.raw, len(lines)))
+        return References(
+            lines, f"{TEXT_FOLDER}/{side.raw.name}", altered=0, more=_further(side.raw, len(lines))
+        )
     dictionary = spell.dictionary
     altered = sum(bool((tokens == dictionary.unk()).any()) for tokens in side.sentences)
-    return References(side.spelled(dictionary.unk_string(escape=True)), f"{side.prefix.name}.bin", altered)
+    return References(
+        side.spelled(dictionary.unk_string(escape=True)), f"{side.prefix.name}.bin", altered
+    )
 
 
 def load_sources(data: str, subset: str, pair: str, spell: Speller) -> list[str]:
@@ -140,7 +168,10 @@ class _Side:
     def __init__(self, data: str, subset: str, pair: str, lang: str, spell: Speller) -> None:
         source, _, target = pair.partition("-")
         folder = folders(data)[0]
-        self.prefix = Path(find_side(folder, subset, source, target, lang) or folder / side_name(subset, pair, lang))
+        self.prefix = Path(
+            find_side(folder, subset, source, target, lang)
+            or folder / side_name(subset, pair, lang)
+        )
         self.raw = folder / TEXT_FOLDER / self.prefix.name
         self._spell = spell
         count_sentences(str(self.prefix))  # refuses a file that is missing or damaged
@@ -155,12 +186,16 @@ class _Side:
 
     def text(self) -> list[str]:
         """Return the lines in `raw/` (UserError: they do not match the binarized lines)."""
-        rule = f"`{self.raw}` must be the text of `{self.raw.name}.bin` ({len(self.sentences)} lines)"
+        rule = (
+            f"`{self.raw}` must be the text of `{self.raw.name}.bin` ({len(self.sentences)} lines)"
+        )
         advice = "put the right text there, or give `--references fairseq`"
         lines = _lines(self.raw)
         if len(lines) != len(self.sentences):
             raise UserError(f"{rule}, but has {len(lines)}; {advice}.")
-        for number, (line, pattern) in enumerate(zip(lines, self.spelled(_ANYTHING), strict=True), start=1):
+        for number, (line, pattern) in enumerate(
+            zip(lines, self.spelled(_ANYTHING), strict=True), start=1
+        ):
             if not _fits(_letters(line), _letters(pattern).split(_ANYTHING)):
                 raise UserError(f"{rule}, but line {number} is another there; {advice}.")
         return lines
@@ -187,7 +222,9 @@ def _further(raw: Path, count: int) -> tuple[list[str], ...]:
 def _letters(text: str) -> str:
     """Return a line's letters and digits, which tokenizing and normalisation keep."""
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    return "".join(character for character in folded if character.isalnum() or character == _ANYTHING)
+    return "".join(
+        character for character in folded if character.isalnum() or character == _ANYTHING
+    )
 
 
 def _fits(text: str, parts: Sequence[str]) -> bool:

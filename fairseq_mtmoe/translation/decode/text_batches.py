@@ -121,9 +121,12 @@ class Forms:
 
     def __init__(self, states: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> None:
         models = list(zip(paths, states, strict=True))
-        all_settings = [stored.task_settings(dict(state), path, TASKS, BY_PIECES) for path, state in models]
+        all_settings = [
+            stored.task_settings(dict(state), path, TASKS, BY_PIECES) for path, state in models
+        ]
         self._trained = {
-            path: _trained_on(state, settings) for (path, state), settings in zip(models, all_settings, strict=True)
+            path: _trained_on(state, settings)
+            for (path, state), settings in zip(models, all_settings, strict=True)
         }
         (path, state), settings = models[0], all_settings[0]
         pairs, saved = self._trained[path][0], state.get("task_state") or {}

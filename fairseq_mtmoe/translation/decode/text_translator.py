@@ -11,7 +11,14 @@ from typing import Any
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.translation.decode import stored
-from fairseq_mtmoe.translation.decode.decode import Decoder, Decoding, Hypothesis, Row, batch_of, ready
+from fairseq_mtmoe.translation.decode.decode import (
+    Decoder,
+    Decoding,
+    Hypothesis,
+    Row,
+    batch_of,
+    ready,
+)
 from fairseq_mtmoe.translation.decode.first_words import first_words
 from fairseq_mtmoe.translation.decode.lines import Lines
 from fairseq_mtmoe.translation.decode.text_batches import Forms, Translated, bits, joined

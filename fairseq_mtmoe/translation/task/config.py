@@ -22,11 +22,14 @@ class TranslationHeatedConfig(SamplingConfig):
 
     dataset_impl: Optional[str] = option(II("dataset.dataset_impl"), None)
     data: Optional[str] = option(
-        None, "data directory, or several separated by colons; epochs read directories and their shards in turn"
+        None,
+        "data directory, or several separated by colons; epochs read directories and their shards in turn",
     )
     source_lang: Optional[str] = option(None, "source language for generation", argparse_alias="-s")
     target_lang: Optional[str] = option(None, "target language for generation", argparse_alias="-t")
-    lang_pairs: Optional[str] = option(None, "language pairs to train, such as en-de,en-ro, or a file with this list")
+    lang_pairs: Optional[str] = option(
+        None, "language pairs to train, such as en-de,en-ro, or a file with this list"
+    )
     init_model: Optional[str] = option(
         None,
         "dense model to start from, a file written by `mtmoe import-hf` or a checkpoint; the new model takes its "
@@ -62,17 +65,21 @@ class TranslationHeatedConfig(SamplingConfig):
         one_of(("both", "source", "target")),
     )
     eval_bleu: bool = option(
-        False, "also validate by BLEU: of each pair, means of tiers, and the mean of all pairs (`bleu`)"
+        False,
+        "also validate by BLEU: of each pair, means of tiers, and the mean of all pairs (`bleu`)",
     )
     eval_chrf: bool = option(
-        False, "also validate by chrF++: of each pair, means of tiers, and the mean of all pairs (`chrf`)"
+        False,
+        "also validate by chrF++: of each pair, means of tiers, and the mean of all pairs (`chrf`)",
     )
     eval_bleu_args: str = option(
         "{}",
         "search of --eval-bleu and --eval-chrf: beam, lenpen, max_len_a and max_len_b as JSON, such as "
         '{"beam": 4} (default: beam 5)',
     )
-    eval_bleu_detok: str = option("space", "detokenizer of translations, such as moses; space changes nothing")
+    eval_bleu_detok: str = option(
+        "space", "detokenizer of translations, such as moses; space changes nothing"
+    )
     eval_bleu_detok_args: str = option("{}", "arguments of --eval-bleu-detok as JSON")
     eval_bleu_remove_bpe: Optional[str] = option(
         None,
@@ -82,13 +89,20 @@ class TranslationHeatedConfig(SamplingConfig):
     eval_tokenized_bleu: bool = option(
         False, "compute BLEU over the words of the binarized references, split at spaces"
     )
-    eval_bleu_print_samples: bool = option(False, "log one translation of each batch and its reference")
+    eval_bleu_print_samples: bool = option(
+        False, "log one translation of each batch and its reference"
+    )
     langs: Optional[str] = option(
-        None, "comma-separated languages that pairs may contain, in the order of their language tokens"
+        None,
+        "comma-separated languages that pairs may contain, in the order of their language tokens",
     )
     lang_dict: Optional[str] = option(None, "file with one language per line, instead of --langs")
-    source_dict: Optional[str] = option(None, "dictionary of all source languages (default: dict.LANG.txt of each)")
-    target_dict: Optional[str] = option(None, "dictionary of all target languages (default: dict.LANG.txt of each)")
+    source_dict: Optional[str] = option(
+        None, "dictionary of all source languages (default: dict.LANG.txt of each)"
+    )
+    target_dict: Optional[str] = option(
+        None, "dictionary of all target languages (default: dict.LANG.txt of each)"
+    )
     lang_tok_style: str = option(
         "multilingual",
         "language tokens: multilingual (__de__) or mbart ([de])",
@@ -105,25 +119,39 @@ class TranslationHeatedConfig(SamplingConfig):
         None, "begin each source sentence with a language token: src or tgt", one_of(("src", "tgt"))
     )
     encoder_langtok_last: bool = option(
-        False, "put the encoder's language token after the sentence's end, as in NLLB with legacy_behaviour"
+        False,
+        "put the encoder's language token after the sentence's end, as in NLLB with legacy_behaviour",
     )
-    decoder_langtok: bool = option(False, "begin each target sentence with the target language's token")
+    decoder_langtok: bool = option(
+        False, "begin each target sentence with the target language's token"
+    )
     lang_tok_replacing_bos_eos: bool = option(False, "replace bos and eos by language tokens")
-    enable_lang_ids: bool = option(False, "pass each sentence's language ids to a model that accepts them")
-    enable_reservsed_directions_shared_datasets: bool = option(False, "share data sets between reversed directions")
-    extra_data: Optional[str] = option(None, "dictionary from additional kinds of data to their directories")
+    enable_lang_ids: bool = option(
+        False, "pass each sentence's language ids to a model that accepts them"
+    )
+    enable_reservsed_directions_shared_datasets: bool = option(
+        False, "share data sets between reversed directions"
+    )
+    extra_data: Optional[str] = option(
+        None, "dictionary from additional kinds of data to their directories"
+    )
     extra_lang_pairs: Optional[str] = option(
         None, "dictionary from the kinds of --extra-data to their comma-separated pairs"
     )
     fixed_dictionary: Optional[str] = option(None, "one dictionary for all languages")
-    langtoks_specs: str = option("main", "comma-separated kinds of data with their own language tokens")
+    langtoks_specs: str = option(
+        "main", "comma-separated kinds of data with their own language tokens"
+    )
     langtoks: Optional[str] = option(
         None,
         "dictionary from kinds of data to their (source, target) language tokens, such as {'main': ('src', 'tgt')}",
     )
-    sampling_weights_from_file: Optional[str] = option(None, "JSON file with a dictionary as in --sampling-weights")
+    sampling_weights_from_file: Optional[str] = option(
+        None, "JSON file with a dictionary as in --sampling-weights"
+    )
     sampling_weights: Optional[str] = option(
-        None, "dictionary from pairs to sampling weights, such as {'main:en-de': 0.7, 'main:en-ro': 0.3}"
+        None,
+        "dictionary from pairs to sampling weights, such as {'main:en-de': 0.7, 'main:en-ro': 0.3}",
     )
     virtual_data_size: Optional[int] = option(
         None, "number of sentences in a pass over the data when pairs are sampled"

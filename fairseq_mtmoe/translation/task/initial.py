@@ -23,11 +23,24 @@ from fairseq_mtmoe.translation.task import options
 logger = logging.getLogger(__name__)
 
 # Options, by fairseq's names, that the weights determine; the run's options determine all else.
-_STACK = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before", "learned_pos")
+_STACK = (
+    "embed_dim",
+    "ffn_embed_dim",
+    "layers",
+    "attention_heads",
+    "normalize_before",
+    "learned_pos",
+)
 LIMITS = ("max_source_positions", "max_target_positions")
 SIZES = (
     *(f"{side}_{name}" for side in ("encoder", "decoder") for name in _STACK),
-    *("decoder_input_dim", "decoder_output_dim", "activation_fn", "layernorm_embedding", "no_scale_embedding"),
+    *(
+        "decoder_input_dim",
+        "decoder_output_dim",
+        "activation_fn",
+        "layernorm_embedding",
+        "no_scale_embedding",
+    ),
     *("share_all_embeddings", "share_decoder_input_output_embed", "no_token_positional_embeddings"),
     *("no_decoder_final_norm", *LIMITS),
     *(field.name for field in fields(TranslatorForm)),
@@ -57,7 +70,11 @@ class InitialModel:
     def check(self, source: Any, target: Any, data: str) -> None:
         """Check a data directory's dictionaries, with their language tokens (UserError)."""
         vocabulary = self.vocabulary
-        sides = (None, None) if vocabulary is None else (vocabulary.source.symbols, vocabulary.target.symbols)
+        sides = (
+            (None, None)
+            if vocabulary is None
+            else (vocabulary.source.symbols, vocabulary.target.symbols)
+        )
         for dictionary, symbols, name in zip((source, target), sides, EMBEDDINGS, strict=True):
             data_symbols, rows = tuple(dictionary.symbols[NUM_SPECIAL:]), len(self.weights[name])
             if len(dictionary) != rows or data_symbols != (symbols or data_symbols):
@@ -68,9 +85,15 @@ class InitialModel:
 
     def note_sizes(self, cfg: Any) -> None:
         """Set this model's sizes in a new model's options."""
-        changed = {name: value for name, value in self.sizes.items() if name in cfg and cfg.get(name) != value}
+        changed = {
+            name: value
+            for name, value in self.sizes.items()
+            if name in cfg and cfg.get(name) != value
+        }
         if changed:
-            logger.info(f"from {self.path}: {', '.join(f'{name} = {value}' for name, value in changed.items())}")
+            logger.info(
+                f"from {self.path}: {', '.join(f'{name} = {value}' for name, value in changed.items())}"
+            )
         with open_dict(cfg):
             cfg.update(changed)
 
@@ -80,7 +103,9 @@ def expect_sizes(path: str, given: Mapping[str, Any]) -> None:
     sizes = _model_options(file_io.peek(path) or {})
     for name in (name for name in SIZES if name in sizes and name in given):
         size, value = sizes[name], given[name]
-        is_limit = name in LIMITS and isinstance(size, int) and value <= size  # shorter sentences fit, too
+        is_limit = (
+            name in LIMITS and isinstance(size, int) and value <= size
+        )  # shorter sentences fit, too
         if str(value) != str(size) and not is_limit:
             raise UserError(
                 f"`{flag(name)}` must be {size}, as in the model of `--init-model`, or be left out, but is {value}."
@@ -102,7 +127,9 @@ def load(path: str) -> InitialModel:
         )
     model_sizes = {name: sizes[name] for name in SIZES if name in sizes}
     check_sizes(path, list(model_sizes.items()), weights)
-    return InitialModel(path, model_sizes, {**_stock_forms(state), **(state.get("task_state") or {})}, weights)
+    return InitialModel(
+        path, model_sizes, {**_stock_forms(state), **(state.get("task_state") or {})}, weights
+    )
 
 
 def check_places(
@@ -114,15 +141,31 @@ def check_places(
     """
     model, saved = _model_options(state), (state.get("task_state") or {}).get("langs") or []
     names = (model.get("task_names") or "").split(",")
-    for option, before, now in (("--langs", saved, langs), ("the tasks of --task-ids", names, tasks)):
+    for option, before, now in (
+        ("--langs", saved, langs),
+        ("the tasks of --task-ids", names, tasks),
+    ):
         # Tables of another length do not fit, and loading says so; only of fixed experts there may be more than tasks.
-        if not any(before) or (len(before) != len(now) and "fixed" not in (model.get("expert_gates") or "")):
+        if not any(before) or (
+            len(before) != len(now) and "fixed" not in (model.get("expert_gates") or "")
+        ):
             continue
-        place = next((place for place, both in enumerate(zip(before, now, strict=False)) if len(set(both)) > 1), None)
+        place = next(
+            (
+                place
+                for place, both in enumerate(zip(before, now, strict=False))
+                if len(set(both)) > 1
+            ),
+            None,
+        )
         if place is None:
             continue
         if goes_on:
-            raise_invalid(option, f"{','.join(before)} in this order, to continue from `{path}`", ",".join(now))
+            raise_invalid(
+                option,
+                f"{','.join(before)} in this order, to continue from `{path}`",
+                ",".join(now),
+            )
         logger.warning(
             f"{now[place]} begins with the weights of {before[place]}, since {path} has {','.join(before)} in this "
             f"order, and the run has {','.join(now)}"

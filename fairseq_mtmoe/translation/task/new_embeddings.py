@@ -13,7 +13,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
+from fairseq_mtmoe.checkpoints.key_maps import (
+    DECODER_EMBEDDINGS,
+    ENCODER_EMBEDDINGS,
+    OUTPUT,
+    OUTPUT_BIAS,
+)
 from fairseq_mtmoe.core.protocols import training_model
 
 _TABLES = (ENCODER_EMBEDDINGS, 0), (DECODER_EMBEDDINGS, 1), (OUTPUT, 1), (OUTPUT_BIAS, 1)
@@ -38,7 +43,9 @@ class NewEmbeddings:
             table.register_hook(lambda gradient, old=old: _of_new_rows(gradient, old))
         self._kept: list[Tensor] = []
         new = sum(table[old:].numel() for table, old in self._old.items())
-        logger.info(f"{new:,} parameters of new symbols are trained; fairseq counts their tables whole (num. trained)")
+        logger.info(
+            f"{new:,} parameters of new symbols are trained; fairseq counts their tables whole (num. trained)"
+        )
 
     @contextmanager
     def kept(self) -> Iterator[None]:

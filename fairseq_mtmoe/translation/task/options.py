@@ -19,11 +19,23 @@ from fairseq.data import Dictionary
 from fairseq.data.multilingual import multilingual_utils
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid, shortened, unknown_language, visible
+from fairseq_mtmoe.core.errors import (
+    UserError,
+    flag,
+    raise_invalid,
+    shortened,
+    unknown_language,
+    visible,
+)
 from fairseq_mtmoe.core.files import read_json, read_text, text_lines
 from fairseq_mtmoe.core.options import check_rules
 from fairseq_mtmoe.core.typed import OR_LIST, at_least, fault
-from fairseq_mtmoe.translation.data.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
+from fairseq_mtmoe.translation.data.file_names import (
+    TOKEN_STYLE,
+    dictionary_name,
+    indexed_sides,
+    joined_dictionary,
+)
 from fairseq_mtmoe.translation.data.recorded_sizes import folders_in, with_shards
 from fairseq_mtmoe.translation.data.vocabulary import NEW_SYMBOLS
 from fairseq_mtmoe.translation.task.config import TranslationHeatedConfig
@@ -60,10 +72,16 @@ def arguments(cfg: Any, forms: Mapping[str, Any] | None = None, has_data: bool =
     args.data = with_shards(folders_in(args.data)) if has_data else ""
     _check_choices(args)
     _read_dictionaries(args)
-    args.insists_on_tokens = "main" in (args.langtoks or {})  # fairseq completes them by other options
-    args.extra_data = args.extra_data and {kind: with_shards(data) for kind, data in args.extra_data.items()}
+    args.insists_on_tokens = "main" in (
+        args.langtoks or {}
+    )  # fairseq completes them by other options
+    args.extra_data = args.extra_data and {
+        kind: with_shards(data) for kind, data in args.extra_data.items()
+    }
     args.langtoks_specs = args.langtoks_specs.split(",")
-    args.lang_pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
+    args.lang_pairs = (
+        _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
+    )
     _complete_languages(args)
     _check_task_ids(args)
     _check_pairs(args, "langs" in (forms or {}))
@@ -103,14 +121,20 @@ def _check_task_ids(args: Namespace) -> None:
     named = [lang for group in args.task_ids.split(",") for lang in group.split("+")]
     if args.task_ids in TASK_IDS:
         return
-    if "+" not in args.task_ids or len(set(named)) < len(named) or (args.langs and not set(named) <= set(args.langs)):
+    if (
+        "+" not in args.task_ids
+        or len(set(named)) < len(named)
+        or (args.langs and not set(named) <= set(args.langs))
+    ):
         rule = f"one of {', '.join(TASK_IDS)}, or groups such as de+nl,es+it of the languages, each named once"
         raise_invalid("--task-ids", rule, args.task_ids)
 
 
 def _values(cfg: Any, forms: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as on the command line, also for checkpoints of fairseq's own task."""
-    values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
+    values: Any = (
+        OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
+    )
     values = {**values, **forms, **({"lang_dict": None} if "langs" in forms else {})}
     for name in ("langs", "lang_pairs", "langtoks_specs"):
         if isinstance(values[name], list):
@@ -127,8 +151,16 @@ def _contents(value: str) -> str:
 def _check_choices(args: Namespace) -> None:
     check_rules(args, TranslationHeatedConfig)
     style = os.path.join(utils.split_paths(args.data)[0], TOKEN_STYLE)
-    if is_training(args) and os.path.isfile(style) and args.lang_tok_style != (wanted := read_text(style).strip()):
-        raise_invalid("--lang-tok-style", f"{wanted}, the style of the data's recipe in {style}", args.lang_tok_style)
+    if (
+        is_training(args)
+        and os.path.isfile(style)
+        and args.lang_tok_style != (wanted := read_text(style).strip())
+    ):
+        raise_invalid(
+            "--lang-tok-style",
+            f"{wanted}, the style of the data's recipe in {style}",
+            args.lang_tok_style,
+        )
     for name in ("sample_pieces", "lang_tok_replacing_bos_eos"):
         if args.load_alignments and getattr(args, name):
             raise_invalid("--load-alignments", f"off with {flag(name)}", True)
@@ -152,7 +184,13 @@ def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
         return text
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # a list as a key, a thousand brackets
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        MemoryError,
+        RecursionError,
+    ):  # a list as a key, a thousand brackets
         value = None
     if not isinstance(value, dict):
         raise_invalid(flag(name), "a Python dictionary", text)
@@ -164,9 +202,13 @@ def _complete_languages(args: Namespace) -> None:
     if args.langs and args.lang_dict:
         raise UserError("`--langs` and `--lang-dict` exclude each other: give one of them.")
     if is_training(args) and not args.lang_pairs:
-        raise UserError("`--lang-pairs` must list the pairs to train, such as en-de,en-ro, but is missing.")
+        raise UserError(
+            "`--lang-pairs` must list the pairs to train, such as en-de,en-ro, but is missing."
+        )
     if not is_training(args) and not (args.source_lang and args.target_lang):
-        raise UserError("`--source-lang` and `--target-lang` must be given together, but one is missing.")
+        raise UserError(
+            "`--source-lang` and `--target-lang` must be given together, but one is missing."
+        )
     if args.lang_dict:
         if not os.path.isfile(args.lang_dict):
             raise_invalid("--lang-dict", "an existing file", args.lang_dict)
@@ -181,8 +223,12 @@ def _complete_languages(args: Namespace) -> None:
         _check_folder(folder)
         langs = found_languages(folder)
         if not langs:
-            raise_invalid("data", "a directory with binarized data such as train.en-de.en.idx", folder)
-        args.langs_beyond_data = [lang for lang in (args.source_lang, args.target_lang) if lang not in langs]
+            raise_invalid(
+                "data", "a directory with binarized data such as train.en-de.en.idx", folder
+            )
+        args.langs_beyond_data = [
+            lang for lang in (args.source_lang, args.target_lang) if lang not in langs
+        ]
         args.langs = langs + args.langs_beyond_data
     if args.lang_pairs is None:
         args.lang_pairs = _pairs_to_load(args)
@@ -207,7 +253,9 @@ def _check_pairs(args: Namespace, are_of_model: bool) -> None:
                 if are_of_model:
                     raise unknown_language("--lang-pairs", lang, args.langs)
                 known = shortened(args.langs, lang)
-                raise UserError(f"The language {lang} of the pair {pair} is unknown; known languages are {known}.")
+                raise UserError(
+                    f"The language {lang} of the pair {pair} is unknown; known languages are {known}."
+                )
 
 
 def _check_dictionaries(args: Namespace) -> None:
@@ -227,7 +275,9 @@ def _check_dictionaries(args: Namespace) -> None:
                 continue
             joined = None if is_training(args) else joined_dictionary(folders[0])
             if joined is None:
-                raise UserError(f"The dictionary of {lang} is missing: there is no {file} in {folders[0]}.")
+                raise UserError(
+                    f"The dictionary of {lang} is missing: there is no {file} in {folders[0]}."
+                )
             setattr(args, side, joined)
 
 
@@ -237,11 +287,19 @@ def check_training(args: Namespace) -> None:
     A validation of older checkpoints accepts extra data without pairs, which fairseq ignores.
     """
     if not is_training(args):
-        raise UserError("`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`.")
-    kinds = {name: {"main", *(getattr(args, name) or {})} for name in ("extra_data", "extra_lang_pairs")}
+        raise UserError(
+            "`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`."
+        )
+    kinds = {
+        name: {"main", *(getattr(args, name) or {})} for name in ("extra_data", "extra_lang_pairs")
+    }
     for name, other in itertools.permutations(kinds):
         if missing := kinds[other] - kinds[name]:
-            raise_invalid(flag(name), f"a dictionary with {min(missing)}, as {flag(other)} has it", getattr(args, name))
+            raise_invalid(
+                flag(name),
+                f"a dictionary with {min(missing)}, as {flag(other)} has it",
+                getattr(args, name),
+            )
 
 
 def saved_settings(args: Namespace) -> dict[str, Any]:
@@ -263,13 +321,17 @@ def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
     """Replace the options by a checkpoint's settings; return whether any changed."""
     changed = _differing(args, state)
     for name, value in changed.items():
-        logger.info(f"from the checkpoint: {name} = {visible(value)} instead of {getattr(args, name)}")
+        logger.info(
+            f"from the checkpoint: {name} = {visible(value)} instead of {getattr(args, name)}"
+        )
         setattr(args, name, value)
     for pair in _pairs_to_load(args) if changed else ():
         for option, lang in zip(("--source-lang", "--target-lang"), pair.split("-"), strict=True):
             if lang not in args.langs:
                 named_by = "a language of --lang-pairs" if is_training(args) else option
-                raise_invalid(named_by, f"one of the model's languages {shortened(args.langs, lang)}", lang)
+                raise_invalid(
+                    named_by, f"one of the model's languages {shortened(args.langs, lang)}", lang
+                )
     return bool(changed)
 
 
@@ -282,7 +344,11 @@ def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
 
 
 def _differing(args: Namespace, state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: state[name] for name in SETTINGS if name in state and state[name] != getattr(args, name)}
+    return {
+        name: state[name]
+        for name in SETTINGS
+        if name in state and state[name] != getattr(args, name)
+    }
 
 
 def check_language_tokens(args: Namespace, dictionary: Dictionary, of: str = "") -> None:
@@ -322,7 +388,9 @@ _LEFT_OUT = {
     "replace_unk": "as data of `--task translation_heated` have no text to take words from",
     "lm_path": "as a language model does not have the language tokens of `--task translation_heated`",
     "constraints": "as fairseq has no constraints for multilingual tasks",
-    **dict.fromkeys(("print_step", "retain_iter_history"), "as no model of ours writes in iterations"),
+    **dict.fromkeys(
+        ("print_step", "retain_iter_history"), "as no model of ours writes in iterations"
+    ),
 }
 
 
@@ -332,10 +400,14 @@ def check_decoding(args: Namespace) -> None:
         return
     left_out = {name: why for name, why in _LEFT_OUT.items() if getattr(args, name)}
     if args.diverse_beam_groups > 0:
-        left_out["diverse_beam_groups"] = "as fairseq's search by groups fails when a sentence has ended"
+        left_out["diverse_beam_groups"] = (
+            "as fairseq's search by groups fails when a sentence has ended"
+        )
     if hasattr(args, "buffer_size"):  # fairseq-interactive
         why = "as `fairseq-interactive` has no references"
-        left_out |= {name: why for name in ("score_reference", "prefix_size") if getattr(args, name)}
+        left_out |= {
+            name: why for name in ("score_reference", "prefix_size") if getattr(args, name)
+        }
     for name, why in left_out.items():
         raise UserError(f"`{flag(name)}` must be left out, {why}.")
     if args.no_repeat_ngram_size == 1:

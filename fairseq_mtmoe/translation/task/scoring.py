@@ -29,7 +29,13 @@ from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.translation.data.pairs import PairLoader
 from fairseq_mtmoe.translation.decode.beam_search import BeamSearch
 from fairseq_mtmoe.translation.decode.decode import Decoding, Direction, searched
-from fairseq_mtmoe.translation.decode.test_sets import FAIRSEQ, TEXT, References, Speller, load_references
+from fairseq_mtmoe.translation.decode.test_sets import (
+    FAIRSEQ,
+    TEXT,
+    References,
+    Speller,
+    load_references,
+)
 from fairseq_mtmoe.translation.decode.translator import UNKNOWN, joining_of
 
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
@@ -42,7 +48,9 @@ def check_best_metric(metric: str, args: Namespace) -> None:
     """Check that a validation scores `--best-checkpoint-metric` if it is a score (UserError)."""
     name = metric.rpartition("_")[2]
     if name in COUNTS and not getattr(args, f"eval_{name}"):
-        raise UserError(f"`{flag(f'eval_{name}')}` must be given with `--best-checkpoint-metric {metric}`, but is not.")
+        raise UserError(
+            f"`{flag(f'eval_{name}')}` must be given with `--best-checkpoint-metric {metric}`, but is not."
+        )
 
 
 class ValidationScores:
@@ -51,7 +59,9 @@ class ValidationScores:
     def __init__(self, task: Any) -> None:
         args = task.args
         self._task, self._data = task, args.data
-        self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]  # names of the metrics in the log
+        self.asked = [
+            name for name in COUNTS if getattr(args, f"eval_{name}")
+        ]  # names of the metrics in the log
         search = _dictionary("--eval-bleu-args", args.eval_bleu_args)
         for name, value in search.items():
             if name not in SEARCH or type(value) not in (int, float):
@@ -60,9 +70,13 @@ class ValidationScores:
         try:
             self._decoding = Decoding(**search)
         except UserError as error:
-            raise UserError(f"`--eval-bleu-args` must have options of a search, but: {error}") from error
+            raise UserError(
+                f"`--eval-bleu-args` must have options of a search, but: {error}"
+            ) from error
         detok_args = _dictionary("--eval-bleu-detok-args", args.eval_bleu_detok_args)
-        self._detokenizer = encoders.build_tokenizer(Namespace(tokenizer=args.eval_bleu_detok, **detok_args))
+        self._detokenizer = encoders.build_tokenizer(
+            Namespace(tokenizer=args.eval_bleu_detok, **detok_args)
+        )
         # The last model, whether its experts are sharded, and its search: a dense model may become sparse between two
         # validations.
         self._search: tuple[nn.Module, bool, BeamSearch] | None = None
@@ -88,7 +102,9 @@ class ValidationScores:
         hypotheses = self._translated(sample, model, pair)
         if (subset, pair) not in self._references:
             form = FAIRSEQ if self._task.args.eval_tokenized_bleu else TEXT
-            self._references[subset, pair] = load_references(self._data, subset, pair, self._speller, form)
+            self._references[subset, pair] = load_references(
+                self._data, subset, pair, self._speller, form
+            )
         references = self._references[subset, pair]
         chosen = [[lines[number] or None for number in numbers] for lines in references.more]
         lines = [references.lines[number] for number in numbers]
@@ -101,18 +117,33 @@ class ValidationScores:
             logger.info(f"example reference ({pair}): {visible(lines[row])}", extra=extra)
         counts = {f"_{other}_{name}": _zeros(name) for other in pairs for name in self.asked}
         for name in self.asked:
-            statistics = self._metric(name, pair)._extract_corpus_statistics(hypotheses, [lines, *chosen])
+            statistics = self._metric(name, pair)._extract_corpus_statistics(
+                hypotheses, [lines, *chosen]
+            )
             counts[f"_{pair}_{name}"] = torch.tensor(np.sum(statistics, axis=0), dtype=torch.double)
         return counts
 
-    def log(self, logging_outputs: Sequence[Mapping[str, Any]], pairs: Sequence[str], groups: Iterable[Group]) -> None:
+    def log(
+        self,
+        logging_outputs: Sequence[Mapping[str, Any]],
+        pairs: Sequence[str],
+        groups: Iterable[Group],
+    ) -> None:
         """Log the scores of each pair, the means of each group, and the mean of all pairs."""
         for name in self.asked:
             for pair in pairs:
-                counts = [log[f"_{pair}_{name}"].cpu() for log in logging_outputs if f"_{pair}_{name}" in log]
+                counts = [
+                    log[f"_{pair}_{name}"].cpu()
+                    for log in logging_outputs
+                    if f"_{pair}_{name}" in log
+                ]
                 # A tensor: meters are saved with a checkpoint, which must not contain numpy's types.
                 metrics.log_scalar(f"_{pair}_{name}", sum(counts, _zeros(name)))
-            for group in [*(Group(pair, (pair,)) for pair in pairs), *groups, Group("", tuple(pairs))]:
+            for group in [
+                *(Group(pair, (pair,)) for pair in pairs),
+                *groups,
+                Group("", tuple(pairs)),
+            ]:
                 mean = partial(self._mean, name=name, pairs=group.tasks)
                 metrics.log_derived(f"{group.name}_{name}".removeprefix("_"), mean, 1000)
 
@@ -127,13 +158,19 @@ class ValidationScores:
             meter = meters.get(f"_{pair}_{name}")
             if meter is not None and meter.sum.any():
                 counts = [int(count) for count in meter.sum.tolist()]
-                scores.append(float(self._metric(name, pair)._compute_score_from_stats(counts).score))
+                scores.append(
+                    float(self._metric(name, pair)._compute_score_from_stats(counts).score)
+                )
         return round(fmean(scores), 2) if scores else None
 
     def _metric(self, name: str, pair: str) -> Any:
         if name == "chrf":
             return CHRF(word_order=2)
-        tokenizer = "none" if self._task.args.eval_tokenized_bleu else bleu_tokenizer(pair.rpartition("-")[2])
+        tokenizer = (
+            "none"
+            if self._task.args.eval_tokenized_bleu
+            else bleu_tokenizer(pair.rpartition("-")[2])
+        )
         return BLEU(tokenize=tokenizer, force=True)
 
     def _translated(self, sample: Mapping[str, Any], model: nn.Module, pair: str) -> list[str]:
@@ -145,13 +182,23 @@ class ValidationScores:
         with uncounted(model, self._task.movement), routed_by_prices(model):
             outputs = searched(search, [model], dict(sample), direction, prefixes)
         texts = [self._speller(output[0]["tokens"].tolist(), UNKNOWN) for output in outputs]
-        return texts if self._detokenizer is None else [self._detokenizer.decode(text) for text in texts]
+        return (
+            texts
+            if self._detokenizer is None
+            else [self._detokenizer.decode(text) for text in texts]
+        )
 
     def _search_with(self, model: nn.Module) -> BeamSearch:
-        is_sharded = any(layer.experts.placement.is_sharded for layer in expert_layers(model).values())
+        is_sharded = any(
+            layer.experts.placement.is_sharded for layer in expert_layers(model).values()
+        )
         if self._search is None or self._search[0] is not model or self._search[1] != is_sharded:
             generator = FairseqTask.build_generator(self._task, [model], self._decoding.generation)
-            self._search = model, is_sharded, BeamSearch(generator, _any_goes_on if is_sharded else None)
+            self._search = (
+                model,
+                is_sharded,
+                BeamSearch(generator, _any_goes_on if is_sharded else None),
+            )
         return self._search[2]
 
     @cached_property

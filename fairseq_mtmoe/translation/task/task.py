@@ -41,7 +41,14 @@ from fairseq_mtmoe.translation.data.new_language import codes_of
 from fairseq_mtmoe.translation.data.pairs import DataManager, PairLoader, training_sizes
 from fairseq_mtmoe.translation.data.piece_sampling import PieceSampling, sampling_of
 from fairseq_mtmoe.translation.data.recorded_sizes import synthetic_shares
-from fairseq_mtmoe.translation.data.vocabulary import KEPT, VOCABULARY, Side, Vocabulary, check_symbols, ends_of
+from fairseq_mtmoe.translation.data.vocabulary import (
+    KEPT,
+    VOCABULARY,
+    Side,
+    Vocabulary,
+    check_symbols,
+    ends_of,
+)
 from fairseq_mtmoe.translation.decode.fairseq_searches import mend
 from fairseq_mtmoe.translation.decode.first_words import first_words
 from fairseq_mtmoe.translation.task import options
@@ -63,7 +70,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     tasks_event_key, groups_event_key = "pairs", "tiers"
 
-    def __init__(self, args: Namespace, langs: list[str], dicts: dict[str, Any], training: bool) -> None:
+    def __init__(
+        self, args: Namespace, langs: list[str], dicts: dict[str, Any], training: bool
+    ) -> None:
         super().__init__(args, langs, dicts, training)
         self.set_up_tasks(options.task_names(args, langs))
         self.dictionary_sizes: dict[int, int] = {}
@@ -83,13 +92,17 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         gen_parser_from_dataclass(parser, TranslationHeatedConfig())
 
     @classmethod
-    def setup_task(cls, cfg: Any, vocabulary: Vocabulary | None = None, **kwargs: Any) -> TranslationHeatedTask:
+    def setup_task(
+        cls, cfg: Any, vocabulary: Vocabulary | None = None, **kwargs: Any
+    ) -> TranslationHeatedTask:
         """Build the task; called by fairseq.
 
         vocabulary: replaces a data directory's dictionaries, to translate plain text.
         """
         initial = load(cfg.init_model) if cfg.init_model and options.is_training(cfg) else None
-        args = options.arguments(cfg, None if initial is None else initial.forms, has_data=vocabulary is None)
+        args = options.arguments(
+            cfg, None if initial is None else initial.forms, has_data=vocabulary is None
+        )
         if vocabulary is not None:
             args.source_dict, args.target_dict, args.fixed_dictionary = *SIDES, None
         sizes: dict[int, int] = {}
@@ -99,7 +112,11 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             return side.dictionary()
 
         def load_dictionary(path: str) -> Any:
-            dictionary = cls.load_dictionary(path) if vocabulary is None else of_side(getattr(vocabulary, path))
+            dictionary = (
+                cls.load_dictionary(path)
+                if vocabulary is None
+                else of_side(getattr(vocabulary, path))
+            )
             sizes.setdefault(id(dictionary), len(dictionary))
             return dictionary
 
@@ -123,12 +140,16 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def check_given(cls, options: Namespace, given: Mapping[str, Any]) -> None:
         """See `TrainingTask`."""
         check_decoding(options)
-        if getattr(options, "init_model", None):  # which `fairseq-validate` leaves out where it is not given
+        if getattr(
+            options, "init_model", None
+        ):  # which `fairseq-validate` leaves out where it is not given
             expect_sizes(options.init_model, given)
 
     def check_vocabulary(self, state: Mapping[str, Any] | None, path: str) -> None:
         """Compare the dictionaries with the vocabulary in a checkpoint's `task_state` (UserError)."""
-        check_symbols(state, (self.source_dictionary, self.target_dictionary), self.dictionary_sizes, path)
+        check_symbols(
+            state, (self.source_dictionary, self.target_dictionary), self.dictionary_sizes, path
+        )
 
     def _keep(self, settings: Mapping[str, Any]) -> None:
         """Store in checkpoints what a model knows about itself, unless it is stored already."""
@@ -137,16 +158,24 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def _vocabulary_of_data(self) -> Vocabulary | None:
         sides = self.source_dictionary, self.target_dictionary
-        symbols = [dictionary.symbols[: self.dictionary_sizes[id(dictionary)]] for dictionary in sides]
+        symbols = [
+            dictionary.symbols[: self.dictionary_sizes[id(dictionary)]] for dictionary in sides
+        ]
         return Vocabulary.of_data(split_paths(self.args.data)[0], *symbols)
 
     def _piece_sampling(self) -> PieceSampling:
         folder, vocabulary = split_paths(self.args.data)[0], self._vocabulary_of_data()
         if vocabulary is None:
-            raise UserError(f"`--sample-pieces` must have the data directory's {SENTENCEPIECE}, but {folder} has none.")
-        return sampling_of(self.args, vocabulary, self.source_dictionary, self.target_dictionary, folder)
+            raise UserError(
+                f"`--sample-pieces` must have the data directory's {SENTENCEPIECE}, but {folder} has none."
+            )
+        return sampling_of(
+            self.args, vocabulary, self.source_dictionary, self.target_dictionary, folder
+        )
 
-    def check_dicts(self, dicts: dict[str, Any], source_langs: list[str], target_langs: list[str]) -> None:
+    def check_dicts(
+        self, dicts: dict[str, Any], source_langs: list[str], target_langs: list[str]
+    ) -> None:
         """Check that all sources, and all targets, share a dictionary (UserError)."""
         for option, langs in (("source_dict", source_langs), ("target_dict", target_langs)):
             for lang in langs if getattr(self.args, option) is None else ():
@@ -211,24 +240,39 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Return a language pair's task id (UserError: the model was not trained with it)."""
         source, target = pair.split("-")[0], pair.split("-")[-1]
         kind = self.args.task_ids if self.args.task_ids in options.TASK_IDS else "target"
-        name = {"source": source, "target": options.task_of_language(self.args.task_ids, target), "pair": pair}[kind]
+        name = {
+            "source": source,
+            "target": options.task_of_language(self.args.task_ids, target),
+            "pair": pair,
+        }[kind]
         return self.id_of(name, f"the {kind} of {pair}")
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
         """Return the batch with the task and language ids that the models accept."""
         sample = super().for_models(sample, models)
-        if sample and "src_lang_id" in sample["net_input"] and not all(takes(m, "src_lang_id") for m in models):
+        if (
+            sample
+            and "src_lang_id" in sample["net_input"]
+            and not all(takes(m, "src_lang_id") for m in models)
+        ):
             del sample["net_input"]["src_lang_id"]
         return sample
 
-    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+    def load_dataset(
+        self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
+    ) -> None:
         """Load a split; see `PairLoader` for the errors."""
         loader = PairLoader(self.data_manager, split, combine)
         ids = [self.task_id(pair.name) for pair in loader.pairs]
         if self.training and split == self.args.train_subset:
-            plan, collate = plan_of(self.args, loader), PairCollate(self.data_manager._shared_collater())
+            plan, collate = (
+                plan_of(self.args, loader),
+                PairCollate(self.data_manager._shared_collater()),
+            )
             alter = self._piece_sampling() if self.args.sample_pieces else None
-            self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates, alter=alter)
+            self.datasets[split] = TrainingMixture(
+                loader, plan, ids, collate, epoch, self.num_updates, alter=alter
+            )
         else:
             if self._scores is not None:
                 self._scores.check(loader)
@@ -265,7 +309,11 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Return the description of the single language pair (UserError: several)."""
         pairs = options.all_pairs(self.args)
         if len(pairs) != 1:
-            raise_invalid("--lang-pairs", "a single pair for a model that borrows from others", ",".join(pairs))
+            raise_invalid(
+                "--lang-pairs",
+                "a single pair for a model that borrows from others",
+                ",".join(pairs),
+            )
         text = self.args.description or description_of_pair(pairs[0])
         tokens = description_tokens(text, self.source_dictionary, split_paths(self.args.data)[0])
         dictionary = self.source_dictionary
@@ -276,8 +324,17 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def about_the_run(self) -> dict[str, Any]:
         logger.info(TIER_RULE, extra={"for_screen": True})  # see training/screen.py
-        extra = {"synthetic": shares} if (shares := synthetic_shares(split_paths(self.args.data)[0])) else {}
-        return {"tiers": self.pair_tiers, **super().about_the_run(), "task_ids": self.args.task_ids, **extra}
+        extra = (
+            {"synthetic": shares}
+            if (shares := synthetic_shares(split_paths(self.args.data)[0]))
+            else {}
+        )
+        return {
+            "tiers": self.pair_tiers,
+            **super().about_the_run(),
+            "task_ids": self.args.task_ids,
+            **extra,
+        }
 
     def shown_name(self, key: str) -> str:
         """Return a pair without fairseq's prefix of data that is no extra data."""
@@ -291,7 +348,10 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def groups(self) -> list[Group]:
         """Return the tiers that have pairs."""
         tiers = self.pair_tiers
-        pairs = {tier: tuple(pair for pair in self.lang_pairs if tiers.get(pair) == tier) for tier in TIERS}
+        pairs = {
+            tier: tuple(pair for pair in self.lang_pairs if tiers.get(pair) == tier)
+            for tier in TIERS
+        }
         return [Group(tier, members) for tier, members in pairs.items() if members]
 
     @functools.cached_property
@@ -308,7 +368,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if self._scores is not None and "task" in sample:
             inner = unwrapped(model)
             sample = self.for_models(sample, [inner])
-            logging_output |= self._scores.counts(sample, inner, self._evaluated_split, self.validated_tasks)
+            logging_output |= self._scores.counts(
+                sample, inner, self._evaluated_split, self.validated_tasks
+            )
         return loss, sample_size, logging_output
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
@@ -332,7 +394,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         fairseq looks for --keep-inference-langtok in the wrong place.
         """
         kept = self.args.keep_inference_langtok
-        build = FairseqTask.build_generator if kept else TranslationMultiSimpleEpochTask.build_generator
+        build = (
+            FairseqTask.build_generator if kept else TranslationMultiSimpleEpochTask.build_generator
+        )
         generator = build(self, models, args, *others, **kwargs)
         mend(generator)
         return generator
@@ -341,33 +405,53 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Return fairseq's BPE; by default `fairseq-interactive` uses the data's model."""
         bpe = super().build_bpe(args)
         model = str(model_of_sources(split_paths(self.args.data)[0]))
-        if bpe is not None or self.datasets or not os.path.isfile(model):  # other commands have loaded a data set
+        if (
+            bpe is not None or self.datasets or not os.path.isfile(model)
+        ):  # other commands have loaded a data set
             return bpe
         logger.info(f"`--bpe` is not given: {model} splits lines into pieces")
         return PiecesOfLines(model)
 
-    def inference_step(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
+    def inference_step(
+        self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any
+    ) -> Any:
         """Generate within the target language's part of the vocabulary."""
         _, end = ends_of(self.state.state_dict, self.args.target_lang)
         end = None if isinstance(generator, SequenceScorer) else end  # references may have any word
         with first_words(models, end, padded=True):
             return self._infer(generator, models, sample, *rest, **more)
 
-    def _infer(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
+    def _infer(
+        self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any
+    ) -> Any:
         """Generate; interactive batches get task ids, and empty lines stay empty."""
         if "task_ids" in sample:
-            return super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
+            return super().inference_step(
+                generator, models, self.for_models(sample, models), *rest, **more
+            )
         tokens = sample["net_input"]["src_tokens"]
-        sample = {**sample, "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))}
-        hypotheses = super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
+        sample = {
+            **sample,
+            "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0])),
+        }
+        hypotheses = super().inference_step(
+            generator, models, self.for_models(sample, models), *rest, **more
+        )
         dictionary = self.source_dictionary
         special = tokens.new_tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()])
         codes = [code for lang in self.langs for code in codes_of(lang, vars(self.args))]
-        is_language = torch.isin(tokens, tokens.new_tensor([dictionary.index(code) for code in codes]))
+        is_language = torch.isin(
+            tokens, tokens.new_tensor([dictionary.index(code) for code in codes])
+        )
         has_text = ~(torch.isin(tokens, special) | is_language)
         for row in (~has_text.any(1)).nonzero().flatten().tolist():
             hypothesis = hypotheses[row][0]
-            nothing = {"tokens": hypothesis["tokens"].new_tensor([self.target_dictionary.eos()]), "alignment": []}
+            nothing = {
+                "tokens": hypothesis["tokens"].new_tensor([self.target_dictionary.eos()]),
+                "alignment": [],
+            }
             scores = hypothesis["positional_scores"].new_zeros(1)
-            hypotheses[row] = [{**hypothesis, **nothing, "positional_scores": scores, "score": scores[0]}]
+            hypotheses[row] = [
+                {**hypothesis, **nothing, "positional_scores": scores, "score": scores[0]}
+            ]
         return hypotheses
