@@ -1,4 +1,4 @@
-"""Batches of several language pairs, longest source first, with language ids if the datasets have them."""
+"""Batches of several language pairs, the longest source first."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,10 @@ from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Item
 
 
 class PairCollate:
-    """`Collate` for language pairs, with one collater for all (`one_collater`) or each dataset's own."""
+    """`Collate` for language pairs.
+
+    `one_collater`: one dataset's collater serves all; else each has its own.
+    """
 
     def __init__(self, one_collater: bool = True) -> None:
         self.one_collater = one_collater
@@ -28,7 +31,9 @@ class PairCollate:
 
 def _collate_apart(datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
     """Merge the pairs' own batches, padded to the same lengths, longest source first."""
-    lengths = {side: max(len(sample[side]) for _, sample in items) for side in ("source", "target")}
+    lengths = {}
+    for side in ("source", "target"):
+        lengths[side] = max(len(sample[side]) for _, sample in items)
     by_pair: dict[int, list[dict[str, Any]]] = {}
     for pair, sample in items:
         by_pair.setdefault(pair, []).append(sample)
@@ -36,13 +41,21 @@ def _collate_apart(datasets: Sequence[FairseqDataset], items: Sequence[Item]) ->
         datasets[pair].collater(samples, pad_to_length=lengths) for pair, samples in by_pair.items()
     ]
     source_lengths = torch.cat([batch["net_input"]["src_lengths"] for batch in batches])
-    counts = {name: sum(batch[name] for batch in batches) for name in ("nsentences", "ntokens")}
-    kept = [{name: batch[name] for name in ("id", "net_input", "target")} for batch in batches]
-    return {**merged(kept, source_lengths.sort(descending=True, stable=True)[1]), **counts}
+    counts = {}
+    for name in ("nsentences", "ntokens"):
+        counts[name] = sum(batch[name] for batch in batches)
+    kept = []
+    for batch in batches:
+        kept.append({name: batch[name] for name in ("id", "net_input", "target")})
+    order = source_lengths.sort(descending=True, stable=True)[1]
+    return {**merged(kept, order), **counts}
 
 
 def merged(batches: Sequence[Mapping[str, Any]], order: Tensor) -> Batch:
-    """Merge batches' tensors, which have a row per sentence, in the given order of rows."""
+    """Merge batches' tensors in the given order of rows.
+
+    A tensor has a row per sentence.
+    """
     batch: Batch = {}
     for name, value in batches[0].items():
         values = [part[name] for part in batches]
@@ -63,7 +76,10 @@ def _add_language_ids(
 
 
 def language_ids(dataset: FairseqDataset) -> tuple[int | None, int | None]:
-    """Return the ids of a pair's source and target language; None without `--enable-lang-ids`."""
+    """Return the ids of a pair's source and target language.
+
+    They are None without `--enable-lang-ids`.
+    """
     plain = dataset
     while not isinstance(plain, LanguagePairDataset):
         plain = plain.dataset

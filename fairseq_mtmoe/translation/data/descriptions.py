@@ -1,4 +1,7 @@
-"""Descriptions of language pairs, from `languages.yaml`: the initial values of PEMT's prompts for translation."""
+"""Descriptions of language pairs, from `languages.yaml`.
+
+They are the initial values of PEMT's prompts for translation.
+"""
 
 from typing import Any
 
@@ -11,26 +14,32 @@ from fairseq_mtmoe.translation.data.languages import languages
 
 
 def described_languages() -> dict[str, str]:
-    """Return the descriptions of languages by code: `Czech, a West Slavic language close to Slovak, …`."""
+    """Return the descriptions of languages by code.
+
+    One is `Czech, a West Slavic language close to Slovak, …`.
+    """
     table = languages()
     return {code: f"{row['name']}, {row['about']}" for code, row in table.items() if "about" in row}
 
 
 def description_of_pair(pair: str) -> str:
-    """Return a sentence that describes a language pair (UserError: a language is unknown)."""
-    known, found = described_languages(), []
+    """Return a sentence that describes a language pair (UserError: unknown language)."""
+    descriptions = described_languages()
+    names = []
     for lang in pair.split("-"):
-        name = known.get(lang) or known.get(lang.split("_")[0]) or known.get(_short_code(lang))
+        name = descriptions.get(lang) or descriptions.get(lang.split("_")[0])
+        name = name or descriptions.get(_short_code(lang))
         if name is None:
             raise UserError(
-                f"`--description` must describe {pair} in a sentence, as the language {lang} is not known here."
+                f"`--description` must describe {pair} in a sentence, as the language {lang} is "
+                "not known here."
             )
-        found.append(name)
-    return "Given a sentence in {}, translate it into {}.".format(*found)
+        names.append(name)
+    return "Given a sentence in {}, translate it into {}.".format(*names)
 
 
 def _short_code(lang: str) -> str:
-    """Return the code that BCP 47 prefers: `sw` for the `swh_Latn` of pretrained models."""
+    """Return the code that BCP 47 prefers: `sw` for a model's `swh_Latn`."""
     import langcodes  # large tables that are rarely needed
 
     try:
@@ -40,14 +49,16 @@ def _short_code(lang: str) -> str:
 
 
 def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:
-    """Return a description's tokens by the data's SentencePiece model; without one, its words as they are."""
+    """Return a description's tokens by the data's SentencePiece model.
+
+    Without a model, its words are the tokens.
+    """
     path, pieces = model_of_sources(folder), text.split()
     if path.exists():
         content = read_bytes(path, "the SentencePiece model of a data directory")
         try:
-            pieces = sentencepiece.SentencePieceProcessor(model_proto=content).encode(
-                text, out_type=str
-            )
+            processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+            pieces = processor.encode(text, out_type=str)
         except RuntimeError as error:
             raise UserError(
                 f"`{path}` must be a SentencePiece model, but cannot be read as one."

@@ -1,4 +1,7 @@
-"""Names of fairseq's data files: `train.en-de.de` is one side of a split of a pair, and of its reversed pair."""
+"""Names of fairseq's data files.
+
+`train.en-de.de` is one side of a split of a pair, and of its reversed pair.
+"""
 
 import filecmp
 import os
@@ -32,7 +35,10 @@ class Side:
 
 
 def side_name(split: str, pair: str, lang: str) -> str:
-    """Return the name of a text file, or of a binarized one without its suffix: `train.en-de.de`."""
+    """Return the name of a text file: `train.en-de.de`.
+
+    A binarized file has the same name and a suffix.
+    """
     return f"{split}.{pair}.{lang}"
 
 
@@ -44,11 +50,9 @@ def dictionary_name(lang: str) -> str:
 def joined_dictionary(folder: str | Path) -> str | None:
     """Return the path of one of a folder's dictionaries if all are equal, else None."""
     paths = sorted(map(str, Path(folder).glob(dictionary_name("*"))))
-    return (
-        paths[0]
-        if paths and all(filecmp.cmp(paths[0], path, shallow=False) for path in paths)
-        else None
-    )
+    if paths and all(filecmp.cmp(paths[0], path, shallow=False) for path in paths):
+        return paths[0]
+    return None
 
 
 def read_side_name(name: str) -> Side | None:
@@ -64,13 +68,16 @@ def indexed_sides(folder: str | Path) -> list[Side]:
 
 
 def model_of_sources(folder: str | Path) -> Path:
-    """Return the path of the SentencePiece model for sources in a data directory of `mtmoe prepare`."""
-    own = Path(folder) / OF_SOURCES
-    return own if own.is_file() else Path(folder) / SENTENCEPIECE
+    """Return the path of a data directory's SentencePiece model for sources."""
+    path = Path(folder) / OF_SOURCES
+    return path if path.is_file() else Path(folder) / SENTENCEPIECE
 
 
 def find_side(folder: str | Path, split: str, source: str, target: str, lang: str) -> str | None:
-    """Return the path of a pair's file, or of the reversed pair's, without suffix; None if neither exists."""
+    """Return the path of a pair's file, or of the reversed pair's, without suffix.
+
+    It is None if neither exists.
+    """
     for pair in (f"{source}-{target}", f"{target}-{source}"):
         prefix = os.path.join(folder, side_name(split, pair, lang))
         if any(os.path.isfile(prefix + suffix) for suffix in (INDEX, "")):

@@ -1,4 +1,7 @@
-"""Adding a language to a vocabulary: its code and pieces of its text, after all existing symbols."""
+"""Adding a language to a vocabulary.
+
+Its code and pieces of its text come after all existing symbols.
+"""
 
 import itertools
 import re
@@ -15,9 +18,8 @@ from fairseq_mtmoe.translation.data.vocabulary import Side, Vocabulary
 
 _SCRIPT = re.compile("_[A-Z][a-z]{3}(@|$)")  # of `swh_Latn`
 
-Rows = dict[
-    str, tuple[str, ...]
-]  # new symbols in order, each with the symbols whose mean is its initial embedding
+# New symbols in order, each with the symbols whose mean is its initial embedding
+Rows = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,17 @@ class Extended:
 
 
 def codes_of(lang: str, settings: Mapping[str, Any]) -> list[str]:
-    """Return a language's tokens by a checkpoint's `task_state`: one for each kind of data."""
+    """Return a language's tokens: one for each kind of data.
+
+    settings: a checkpoint's `task_state`.
+    """
     return [
         get_lang_tok(lang, settings["lang_tok_style"], spec) for spec in settings["langtoks_specs"]
     ]
 
 
 def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabulary:
-    """Return the vocabulary with language tokens, which fairseq appends to the dictionary's symbols."""
+    """Return the vocabulary with language tokens, which fairseq appends to symbols."""
 
     def side(old: Side) -> Side:
         codes = zip(*(codes_of(lang, settings) for lang in settings["langs"]), strict=True)
@@ -56,25 +61,25 @@ def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabular
         return Side((*old.symbols, *symbols), old.model)
 
     source = side(vocabulary.source)
-    return Vocabulary(
-        source, source if vocabulary.target == vocabulary.source else side(vocabulary.target)
-    )
+    target = source if vocabulary.target == vocabulary.source else side(vocabulary.target)
+    return Vocabulary(source, target)
 
 
 def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence[str]) -> None:
-    """Check the options (UserError: known language, unknown relative, or a model without language tokens)."""
+    """Check that a language can be added (UserError).
+
+    An error is a known language, an unknown relative, or a model without language tokens.
+    """
     langs = settings["langs"]
     if not any(spec for specs in (settings["langtoks"] or {}).values() for spec in specs):
         alone = " and ".join(langs)
         raise UserError(
-            f"`MODEL` must have language tokens, so that one can be added, but only translates {alone}."
+            "`MODEL` must have language tokens, so that one can be added, but only translates "
+            f"{alone}."
         )
     if lang in langs or not re.fullmatch(r"\w+(@\w+)?", lang):
-        raise_invalid(
-            "--language",
-            f"a code such as {langs[0]}, of a language that the model does not have",
-            lang,
-        )
+        rule = f"a code such as {langs[0]}, of a language that the model does not have"
+        raise_invalid("--language", rule, lang)
     if all(map(_SCRIPT.search, langs)) and not _SCRIPT.search(lang):
         raise_invalid("--language", f"a code with a script, such as the model's {langs[0]}", lang)
     for relative in like:
@@ -90,15 +95,20 @@ def extend(
     text: Sequence[str],
     most: int,
 ) -> Extended:
-    """Add a language to a vocabulary, which has all symbols of the matrix; each side gets the pieces it lacks.
+    """Add a language to a vocabulary, which has all symbols of the matrix.
 
-    It also gets the tag of back-translated sources. The tag and unknown letters begin as the mean of all pieces, which
-    changes other words' scores least ("Initializing New Word Embeddings for Pretrained Language Models", Hewitt 2021).
+    Each side gets the pieces that it lacks.
+
+    It also gets the tag of back-translated sources. The tag and unknown letters begin as the mean
+    of all pieces, which changes other words' scores least ("Initializing New Word Embeddings for
+    Pretrained Language Models", Hewitt 2021).
     """
     langs = settings["langs"]
     codes = dict.fromkeys(codes_of(lang, settings))
     relatives = [codes_of(relative, settings) for relative in like or langs]
-    code_rows = {code: tuple(of[spec] for of in relatives) for spec, code in enumerate(codes)}
+    code_rows = {}
+    for spec, code in enumerate(codes):
+        code_rows[code] = tuple(relative[spec] for relative in relatives)
     sides = list(dict.fromkeys((vocabulary.source, vocabulary.target)))
     grown = [
         new_pieces.grow(side.model, side.processor, side.symbols, text, most) for side in sides
@@ -109,18 +119,18 @@ def extend(
     else:
         rows = [_new(each.parts, code_rows, side) for side, each in zip(sides, grown, strict=True)]
     new = [
-        Side((*side.symbols, *of_side), each.model)
-        for side, each, of_side in zip(sides, grown, rows, strict=True)
+        Side((*side.symbols, *side_rows), each.model)
+        for side, each, side_rows in zip(sides, grown, rows, strict=True)
     ]
     return Extended(Vocabulary(new[0], new[-1]), rows[0], rows[-1])
 
 
 def _new(parts: Rows, codes: Rows, side: Side) -> Rows:
-    known = set(side.symbols)
+    listed = set(side.symbols)
     pieces = map(side.processor.id_to_piece, range(side.processor.get_piece_size()))
-    everything = tuple(piece for piece in pieces if piece in known)
-    return {
-        symbol: of or everything
-        for symbol, of in {**parts, TAG: (), **codes}.items()
-        if symbol not in known
-    }
+    everything = tuple(piece for piece in pieces if piece in listed)
+    rows = {}
+    for symbol, symbols_of_mean in {**parts, TAG: (), **codes}.items():
+        if symbol not in listed:
+            rows[symbol] = symbols_of_mean or everything
+    return rows

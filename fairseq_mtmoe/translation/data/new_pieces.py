@@ -1,12 +1,15 @@
-"""New pieces of a SentencePiece model for a language: its letters, and merges of pieces that are often neighbours.
+"""New pieces of a SentencePiece model for a language.
 
-New pieces are appended with scores below all old ones, so that text without them is split as before:
+They are its letters, and merges of pieces that are often neighbours.
 
-- BPE repeatedly merges the neighbours with the highest score. All old merges are made before the first new one. New
-  merges continue BPE's training ("Neural Machine Translation of Rare Words with Subword Units", Sennrich et al. 2016)
-  from the old segmentation: each joins two existing pieces.
-- A unigram model takes the segmentation with the highest sum of scores. Its new pieces are found in the same way,
-  except pieces that no segmentation would use because their parts score higher.
+New pieces are appended with scores below all old ones, so that text without them is split as
+before:
+
+- BPE repeatedly merges the neighbours with the highest score. All old merges are made before the
+  first new one. New merges continue BPE's training ("Neural Machine Translation of Rare Words with
+  Subword Units", Sennrich et al. 2016) from the old segmentation: each joins two existing pieces.
+- A unigram model takes the segmentation with the highest sum of scores. Its new pieces are found in
+  the same way, except pieces that no segmentation would use because their parts score higher.
 """
 
 import heapq
@@ -25,7 +28,8 @@ SPACE = "▁"  # begins a word
 LEAST_LETTERS = 3  # occurrences of a new letter: rarer ones are typos or emoji
 LEAST_JOINS = 10  # occurrences of a new merge: an embedding needs examples to learn from
 LONGEST = 16  # characters in a piece, as in SentencePiece's training
-LONGEST_WORD = 1024  # pieces; a longer word is counted in parts, because a merge in a word takes time for its length
+# Pieces; a longer word is counted in parts, because a merge in a word takes time for its length
+LONGEST_WORD = 1024
 _UNWRITTEN = ("Cc", "Cs", "Cn")  # control characters, surrogates and unassigned code points
 UNIGRAM, BPE = 1, 2
 
@@ -38,8 +42,8 @@ Pair = tuple[str, str]
 class Grown:
     """A serialized SentencePiece model with more pieces.
 
-    parts: pieces that the dictionary lacks, in order, each with the dictionary's symbols that it was split into. A
-    letter has the symbols of its decomposition, if any.
+    parts: pieces that the dictionary lacks, in order, each with the dictionary's symbols that it
+    was split into. A letter has the symbols of its decomposition, if any.
     """
 
     model: bytes
@@ -47,12 +51,18 @@ class Grown:
 
 
 def model_type(model: bytes) -> int:
-    """Return the kind of a serialized model, `UNIGRAM`, `BPE` or another (UserError: it is damaged)."""
+    """Return the kind of a serialized model (UserError: it is damaged).
+
+    It is `UNIGRAM`, `BPE` or another.
+    """
     return int(parse_model(model).trainer_spec.model_type)
 
 
 def plain_pieces(model: bytes) -> list[str]:
-    """Return a serialized model's normal pieces: no control symbols, bytes or user-defined symbols."""
+    """Return a serialized model's normal pieces.
+
+    They are no control symbols, bytes or user-defined symbols.
+    """
     normal = ModelProto.SentencePiece.NORMAL
     return [piece.piece for piece in parse_model(model).pieces if piece.type == normal]
 
@@ -60,14 +70,17 @@ def plain_pieces(model: bytes) -> list[str]:
 def grow(
     model: bytes, processor: Processor, symbols: Iterable[str], text: Iterable[str], most: int
 ) -> Grown:
-    """Add a text's letters and at most `most` merges of pieces (UserError: the model is neither BPE nor unigram).
+    """Add a text's letters and at most `most` merges of pieces.
+
+    A model that is neither BPE nor unigram is refused (UserError).
 
     `processor` is the model's; `symbols` are the dictionary's.
     """
     kind = model_type(model)
     if kind not in (UNIGRAM, BPE):
         raise UserError(
-            "The vocabulary's `SentencePiece model` must be BPE or unigram, so that pieces can be added."
+            "The vocabulary's `SentencePiece model` must be BPE or unigram, so that pieces can "
+            "be added."
         )
     symbols_before, scores = set(symbols), _scores(processor)
     words = _words(processor, text, scores)
@@ -79,9 +92,8 @@ def grow(
     for piece, count in counts.most_common():
         is_letter = piece not in scores and unicodedata.category(piece[0]) not in _UNWRITTEN
         if is_letter and count >= LEAST_LETTERS:
-            parts[piece] = tuple(
-                part for part in unicodedata.normalize("NFKD", piece) if part in symbols_before
-            )
+            decomposed = unicodedata.normalize("NFKD", piece)
+            parts[piece] = tuple(part for part in decomposed if part in symbols_before)
     letters = list(parts)
     for piece, count in counts.most_common():
         if piece in scores and piece not in symbols_before and count >= LEAST_JOINS:
@@ -99,26 +111,26 @@ def grow(
         if merged is None:
             break
         new[merged] = score
-    return Grown(
-        model + serialized_pieces(new), {piece: joining.parts[piece] for piece in {**parts, **new}}
-    )
+    all_parts = {piece: joining.parts[piece] for piece in {**parts, **new}}
+    return Grown(model + serialized_pieces(new), all_parts)
 
 
 def _scores(processor: Processor) -> dict[str, float]:
     """Return the scores of pieces that stand for text."""
-    ids = range(processor.get_piece_size())
-    texts = (
-        i
-        for i in ids
-        if not (processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i))
-    )
-    return {processor.id_to_piece(i): processor.get_score(i) for i in texts}
+    scores = {}
+    for i in range(processor.get_piece_size()):
+        if not (processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i)):
+            scores[processor.id_to_piece(i)] = processor.get_score(i)
+    return scores
 
 
 def _words(
     processor: Processor, text: Iterable[str], known_pieces: Mapping[str, object]
 ) -> Counter[Parts]:
-    """Count a text's segmented words; runs of unknown letters, which SentencePiece joins, become single letters."""
+    """Count a text's segmented words.
+
+    Runs of unknown letters, which SentencePiece joins, become single letters.
+    """
     words = Counter[Parts]()
     for pieces in processor.encode(list(text), out_type=str):
         starts = [at for at, piece in enumerate(pieces) if at == 0 or piece.startswith(SPACE)]
@@ -126,16 +138,23 @@ def _words(
             words[tuple(pieces[start:end])] += 1
     apart = Counter[Parts]()
     for word, count in words.items():
-        parts = tuple(
-            part for piece in word for part in ([piece] if piece in known_pieces else piece)
-        )
+        pieces_and_letters: list[str] = []
+        for piece in word:
+            if piece in known_pieces:
+                pieces_and_letters.append(piece)
+            else:
+                pieces_and_letters.extend(piece)
+        parts = tuple(pieces_and_letters)
         for start in range(0, len(parts), LONGEST_WORD):
             apart[parts[start : start + LONGEST_WORD]] += count
     return apart
 
 
 def _is_of_letters(piece: str) -> bool:
-    """Return whether a piece may be merged: SentencePiece's training keeps letters apart from other characters."""
+    """Return whether a piece may be merged.
+
+    SentencePiece's training keeps letters apart from other characters.
+    """
     return all(unicodedata.category(letter)[0] in "LM" for letter in piece.removeprefix(SPACE))
 
 
@@ -145,7 +164,10 @@ class _Joining:
     def __init__(
         self, words: Mapping[Parts, int], scores: Mapping[str, float], parts: Mapping[str, Parts]
     ) -> None:
-        """Set up; `scores` has all pieces that may be merged, `parts` the new ones among them."""
+        """Set up the totals of all pairs.
+
+        `scores` has all pieces that may be merged, `parts` the new ones among them.
+        """
         self._cuts, self._counts = list(map(list, words)), list(words.values())
         self._scores, self.parts = dict(scores), dict(parts)
         self._totals, self._places = Counter[Pair](), defaultdict[Pair, set[int]](set)
@@ -155,10 +177,13 @@ class _Joining:
         self._offer(self._totals)
 
     def next_piece(self, old: Iterable[str], score: float | None) -> str | None:
-        """Merge until there is a new piece, and return it; None if no merge is frequent enough.
+        """Merge until there is a new piece, and return it.
 
-        With the new piece's `score`, merges whose parts score higher are made, but only as steps to longer ones. Merges
-        that give an `old` piece are skipped: the model itself decides about these.
+        The result is None if no merge is frequent enough.
+
+        With the new piece's `score`, merges whose parts score higher are made, but only as steps to
+        longer ones. Merges that give an `old` piece are skipped: the model itself decides about
+        these.
         """
         while self._heap:
             total, pair = heapq.heappop(self._heap)
@@ -194,7 +219,7 @@ class _Joining:
         self._offer(changed - {pair})
 
     def _count(self, index: int, places: Iterable[int], count: int) -> set[Pair]:
-        """Add `count` to the totals of a word's pairs at these places, and return the pairs."""
+        """Add `count` to the totals of a word's pairs at places, and return the pairs."""
         cut, pairs = self._cuts[index], set[Pair]()
         for place in places:
             if not 0 <= place < len(cut) - 1:
@@ -223,7 +248,7 @@ def _find(cut: Sequence[str], pair: Pair, start: int) -> int:
 def figures(
     processor: Processor, symbols: Iterable[str], lines: Sequence[str]
 ) -> tuple[float, float]:
-    """Return pieces per word, and the share of pieces that the dictionary lacks, in non-blank lines."""
+    """Return pieces per word, and the share of pieces that the dictionary lacks."""
     listed, pieces = set(symbols), processor.encode(list(lines), out_type=str)
     total = sum(map(len, pieces))
     unknown = sum(piece not in listed for cut in pieces for piece in cut)

@@ -1,7 +1,8 @@
 """Finding, checking and loading the data of language pairs.
 
-A pair may be in several shards (`--data a:b:c`). All sizes are known at the start, from the `sizes.json` of `mtmoe
-prepare corpora` or from index files, so that sampling follows the whole data whichever shard is loaded.
+A pair may be in several shards (`--data a:b:c`). All sizes are known at the start, from the
+`sizes.json` of `mtmoe prepare corpora` or from index files, so that sampling follows the whole data
+whichever shard is loaded.
 """
 
 import itertools
@@ -30,14 +31,18 @@ from fairseq_mtmoe.translation.data.recorded_sizes import read_sizes
 
 
 class DataManager(MultilingualDatasetManager):
-    """fairseq's data manager with `--encoder-langtok-last` and room for tokens with `--truncate-source`."""
+    """fairseq's data manager with `--encoder-langtok-last`.
+
+    `--truncate-source` leaves room for tokens.
+    """
 
     def src_dataset_tranform_func(
         self, src_lang: str, tgt_lang: str, dataset: Any, spec: str | None = None
     ) -> Any:
         """Put the language token before the source or after its end; called by fairseq.
 
-        fairseq truncates a source to the longest without the token, and leaves out what is longer with it.
+        fairseq truncates a source to the longest without the token, and leaves out what is longer
+        with it.
         """
         if (
             self.args.truncate_source
@@ -46,9 +51,8 @@ class DataManager(MultilingualDatasetManager):
         ):
             end = self.get_source_dictionary(src_lang).eos()
             room = self.args.max_source_positions - 2  # for the end and the language token
-            dataset = AppendTokenDataset(
-                TruncateDataset(StripTokenDataset(dataset, end), room), end
-            )
+            truncated = TruncateDataset(StripTokenDataset(dataset, end), room)
+            dataset = AppendTokenDataset(truncated, end)
         if not self.args.encoder_langtok_last or spec is None:
             return super().src_dataset_tranform_func(src_lang, tgt_lang, dataset, spec)
         return AppendTokenDataset(dataset, self.get_encoder_langtok(src_lang, tgt_lang, spec))
@@ -56,7 +60,10 @@ class DataManager(MultilingualDatasetManager):
 
 @dataclass(frozen=True)
 class PairSource:
-    """A language pair of one kind of data ("main", or of `--extra-data`), with its shards' folders."""
+    """A language pair of one kind of data, with its shards' folders.
+
+    The kind is "main", or one of `--extra-data`.
+    """
 
     category: str
     source: str
@@ -75,7 +82,10 @@ class PairSource:
 
 
 def sentences_of(prefix: str, dictionary: Dictionary | None = None, impl: str | None = None) -> int:
-    """Return the number of sentences in a binarized file or a text file (`--dataset-impl raw`)."""
+    """Return the number of sentences in a binarized file or a text file.
+
+    A text file needs `--dataset-impl raw`.
+    """
     count = count_sentences(prefix, impl)
     if count is None:
         try:
@@ -88,11 +98,13 @@ def sentences_of(prefix: str, dictionary: Dictionary | None = None, impl: str | 
 
 
 def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
-    """Return each pair's training sentences over all kinds of data; empty if a pair has no training data."""
+    """Return each pair's training sentences over all kinds of data.
+
+    The result is empty if a pair has no training data.
+    """
     try:
-        loader = PairLoader(
-            manager, manager.args.train_subset, combine=True
-        )  # as fairseq loads training data
+        # As fairseq loads training data
+        loader = PairLoader(manager, manager.args.train_subset, combine=True)
     except UserError:  # a directory with test data only
         return {}
     sizes: dict[str, int] = {}
@@ -102,15 +114,17 @@ def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
 
 
 class PairLoader:
-    """Loader of one split's language pairs; with `combine`, `train1`, … belong to `train`."""
+    """Loader of one split's language pairs.
+
+    With `combine`, `train1`, `train2` and so on belong to `train`.
+    """
 
     def __init__(
         self, manager: MultilingualDatasetManager, split: str, combine: bool = False
     ) -> None:
         self.manager, self.split, self.combine = manager, split, combine
-        self.is_training = (
-            split == manager.args.train_subset
-        )  # only this split has shards and extra data
+        # Only this split has shards and extra data.
+        self.is_training = split == manager.args.train_subset
         folders, names = manager.get_data_paths_and_lang_pairs(split)
         self.pairs = [
             self._find_pair(category, name, utils.split_paths(paths))
@@ -118,14 +132,20 @@ class PairLoader:
             for name in names.get(category, ())
         ]
         self.keys = [pair.key for pair in self.pairs]
-        self.shard_sizes = [
-            [pair.recorded.get(folder) or self._read_size(pair, folder) for folder in pair.folders]
-            for pair in self.pairs
-        ]
+        self.shard_sizes: list[list[int]] = []
+        for pair in self.pairs:
+            sizes = [
+                pair.recorded.get(folder) or self._read_size(pair, folder)
+                for folder in pair.folders
+            ]
+            self.shard_sizes.append(sizes)
         self._loaded: dict[tuple[int, int], FairseqDataset] = {}
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
-        """Return each pair's dataset from these shards (default: the first); the last ones loaded are cached."""
+        """Return each pair's dataset from these shards (default: the first).
+
+        The last ones loaded are cached.
+        """
         wanted = list(enumerate(shards or [0] * len(self.pairs)))
         self._loaded = {key: self._loaded.get(key) or self._load(*key) for key in wanted}
         return list(self._loaded.values())
@@ -134,12 +154,11 @@ class PairLoader:
         source, target = pair.split("-")
         recorded = self._recorded_sizes(source, target, folders)
         langs = (source, target)
-        there = (
-            folder
-            for folder in folders
-            if all(find_side(folder, self.split, *langs, lang) for lang in langs)
-        )
-        holding = tuple(recorded) or tuple(there)
+        holding = list(recorded)
+        if not holding:
+            for folder in folders:
+                if all(find_side(folder, self.split, *langs, lang) for lang in langs):
+                    holding.append(folder)
         if not holding:
             missing = (
                 f"there is no {side_name(self.split, pair, source)}{INDEX}, nor the reversed pair's"
@@ -147,12 +166,14 @@ class PairLoader:
             raise UserError(
                 f"The pair {pair} has no {self.split} data in {', '.join(folders)}: {missing}."
             )
-        return PairSource(
-            category, source, target, holding if self.is_training else holding[:1], recorded
-        )
+        used = tuple(holding) if self.is_training else tuple(holding[:1])
+        return PairSource(category, source, target, used, recorded)
 
     def _recorded_sizes(self, source: str, target: str, folders: list[str]) -> dict[str, int]:
-        """Return a pair's recorded sentences in each folder that has it; empty without a record."""
+        """Return a pair's recorded sentences in each folder that has it.
+
+        The result is empty without a record.
+        """
         if (
             not self.is_training
             or self.split != RECORDED_SPLIT
@@ -166,7 +187,10 @@ class PairLoader:
         return recorded
 
     def _files(self, pair: PairSource, folder: str) -> Iterator[tuple[str, str]]:
-        """Yield source and target file of the split and, with `combine`, of its continuations."""
+        """Yield source and target file of the split.
+
+        With `combine`, those of its continuations follow.
+        """
         langs = (pair.source, pair.target)
         for number in itertools.count() if self.combine else (0,):
             split = self.split + (str(number) if number else "")
@@ -196,26 +220,28 @@ class PairLoader:
 
     def _has_more(self, source: str, target: str, folder: str) -> bool:
         """Return whether the split has continuations that are combined with it."""
-        return (
-            self.combine and find_side(folder, f"{self.split}1", source, target, source) is not None
-        )
+        if not self.combine:
+            return False
+        return find_side(folder, f"{self.split}1", source, target, source) is not None
 
     def _check(self, pair: PairSource, folder: str) -> None:
-        """Check a pair's files before fairseq maps them (UserError: wrong sizes, ids or a damaged file)."""
+        """Check a pair's files before fairseq maps them (UserError).
+
+        An error is a wrong size, a wrong id or a damaged file.
+        """
         args = self.manager.args
         recorded = pair.recorded.get(folder)
         if recorded is not None and (size := self._read_size(pair, folder)) != recorded:
             raise UserError(
-                f"`{folder}` must have {recorded} training sentences of {pair.name}, as {SIZES_FILE} in the first shard"
-                f" says, but has {size}; copy the missing files, or prepare the data again."
+                f"`{folder}` must have {recorded} training sentences of {pair.name}, as "
+                f"{SIZES_FILE} in the first shard says, but has {size}; copy the missing files, "
+                "or prepare the data again."
             )
         for source, target in self._files(pair, folder):
-            check_ids(
-                source, len(self.manager.get_source_dictionary(pair.source)), args.dataset_impl
-            )
-            check_ids(
-                target, len(self.manager.get_target_dictionary(pair.target)), args.dataset_impl
-            )
+            source_dictionary = self.manager.get_source_dictionary(pair.source)
+            check_ids(source, len(source_dictionary), args.dataset_impl)
+            target_dictionary = self.manager.get_target_dictionary(pair.target)
+            check_ids(target, len(target_dictionary), args.dataset_impl)
         alignments = os.path.join(folder, f"{self.split}.align.{pair.name}")
         if args.load_alignments and os.path.lexists(alignments + INDEX):
             count_sentences(alignments, args.dataset_impl)
@@ -231,8 +257,9 @@ class PairLoader:
             tgt=pair.target,
             tgt_dict=manager.get_target_dictionary(pair.target),
             combine=self.combine,
-            # `--enable-reservsed-directions-shared-datasets` would share sides that already have the other direction's
-            # language tokens, and saves no memory, as files are memory-mapped.
+            # `--enable-reservsed-directions-shared-datasets` would share sides that already have
+            # the other direction's language tokens, and saves no memory, as files are
+            # memory-mapped.
             langpairs_sharing_datasets=None,
             data_category=pair.category,
             langtok_spec=manager.args.langtoks.get(pair.category, (None, None)),
@@ -240,7 +267,7 @@ class PairLoader:
         expected = self.shard_sizes[number][shard]
         if len(dataset) != expected:  # fairseq prefers a text file beside a binarized one
             raise UserError(
-                f"The {self.split} data of {pair.name} in {pair.folders[shard]} must hold {expected} sentences as its "
-                f"index says, but holds {len(dataset)}."
+                f"The {self.split} data of {pair.name} in {pair.folders[shard]} must hold "
+                f"{expected} sentences as its index says, but holds {len(dataset)}."
             )
         return dataset

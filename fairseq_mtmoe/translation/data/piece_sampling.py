@@ -1,9 +1,10 @@
 """Subword regularisation: each epoch trains on new segmentations of the sentences.
 
-A unigram model's segmentations are drawn by their probabilities to the power of `amount` (Kudo 2018, "Subword
-Regularization"); a BPE model skips each merge with probability `amount` (Provilkov et al. 2020, "BPE-Dropout").
-SentencePiece (0.2.3) can do both, but draws differently in each process in spite of its seed, so that runs could not be
-resumed. Binarized data is enough: its pieces are the text.
+A unigram model's segmentations are drawn by their probabilities to the power of `amount` (Kudo
+2018, "Subword Regularization"); a BPE model skips each merge with probability `amount` (Provilkov
+et al. 2020, "BPE-Dropout"). SentencePiece (0.2.3) can do both, but draws differently in each
+process in spite of its seed, so that runs could not be resumed. Binarized data is enough: its
+pieces are the text.
 """
 
 import math
@@ -26,18 +27,19 @@ _MOST_WORDS = 20_000  # cached words, some 3 KB each
 NEVER = -math.inf
 SIDES = ("source", "target")
 
-# For each end position in a word: starts of the pieces that may end there, their ids, and cumulated probabilities
+# For each end position in a word: starts of the pieces that may end there, their ids, and cumulated
+# probabilities
 _Table = list[tuple[list[int], list[int], list[float]]]
-_Draw = Callable[
-    [str, random.Random], list[int]
-]  # from a word to its pieces' ids; empty without a segmentation
+# From a word to its pieces' ids; empty without a segmentation
+_Draw = Callable[[str, random.Random], list[int]]
 
 
 class SampledSide:
     """Draws segmentations of sources or of targets, of at most `longest` tokens.
 
     Raises:
-        UserError: the dictionary lacks more than half of the model's pieces, so another model segmented the data.
+        UserError: the dictionary lacks more than half of the model's pieces, so another model
+            segmented the data.
     """
 
     def __init__(
@@ -45,20 +47,23 @@ class SampledSide:
     ) -> None:
         model, self._longest = side.processor, longest
         ids = {name: int(dictionary.index(name)) for name in plain_pieces(side.model)}
-        known = {name: number for name, number in ids.items() if number != dictionary.unk()}
-        if len(known) < len(ids) / 2:
+        listed = {name: number for name, number in ids.items() if number != dictionary.unk()}
+        if len(listed) < len(ids) / 2:
             raise UserError(
-                f"`--sample-pieces` needs the SentencePiece model of the data, but the dictionary lacks "
-                f"{len(ids) - len(known):,} of the {len(ids):,} pieces of the model in `{folder}`."
+                "`--sample-pieces` needs the SentencePiece model of the data, but the dictionary "
+                f"lacks {len(ids) - len(listed):,} of the {len(ids):,} pieces of the model in "
+                f"`{folder}`."
             )
-        scores = {name: model.get_score(model.piece_to_id(name)) for name in known}
-        self._names = {number: name for name, number in known.items()}
-        self._are_of_words = not any(SPACE in name[1:] for name in known)
+        scores = {name: model.get_score(model.piece_to_id(name)) for name in listed}
+        self._names = {number: name for name, number in listed.items()}
+        self._are_of_words = not any(SPACE in name[1:] for name in listed)
         kind = _Bpe if model_type(side.model) == BPE else _Unigram
-        self._draw: _Draw = kind(known, scores, amount)
+        self._draw: _Draw = kind(listed, scores, amount)
 
     def drawn(self, tokens_T: Tensor, seed: int) -> Tensor:
-        """Return a new segmentation of the sentence; language tokens, unknown tokens and the end keep their places.
+        """Return a new segmentation of the sentence.
+
+        Language tokens, unknown tokens and the end keep their places.
 
         If the result is too long, the sentence is returned unchanged.
         """
@@ -74,13 +79,16 @@ class SampledSide:
                 text += name
             elif token >= 0:
                 result.append(token)
-        return (
-            tokens_T if len(result) > self._longest else torch.tensor(result, dtype=tokens_T.dtype)
-        )
+        if len(result) > self._longest:
+            return tokens_T
+        return torch.tensor(result, dtype=tokens_T.dtype)
 
 
 class _Unigram:
-    """Draws a segmentation by its probability to the power of `amount`: forward filtering, backward sampling."""
+    """Draws a segmentation by its probability to the power of `amount`.
+
+    The algorithm is forward filtering, backward sampling.
+    """
 
     def __init__(self, ids: dict[str, int], scores: dict[str, float], amount: float) -> None:
         self._pieces = {name: (ids[name], amount * score) for name, score in scores.items()}
@@ -93,15 +101,16 @@ class _Unigram:
             if len(self._tables) >= _MOST_WORDS:
                 self._tables.clear()
             table = self._tables[word] = self._table(word)
-        end, found = len(word), list[int]()
+        end = len(word)
+        drawn = list[int]()
         while end > 0:
             starts, ids, sums = table[end - 1]
             if not sums:
                 return []
             chosen = min(bisect(sums, rng.random() * sums[-1]), len(ids) - 1)
-            found.append(ids[chosen])
+            drawn.append(ids[chosen])
             end = starts[chosen]
-        return found[::-1]
+        return drawn[::-1]
 
     def _table(self, word: str) -> _Table:
         table: _Table = []
@@ -122,7 +131,10 @@ class _Unigram:
 
 
 class _Bpe:
-    """Merges the neighbours with the highest score, repeatedly; skips a merge for good with probability `amount`."""
+    """Merges the neighbours with the highest score, repeatedly.
+
+    It skips a merge for good with probability `amount`.
+    """
 
     def __init__(self, ids: dict[str, int], scores: dict[str, float], amount: float) -> None:
         self._ids, self._amount = ids, amount
@@ -130,7 +142,7 @@ class _Bpe:
 
     def __call__(self, word: str, rng: random.Random) -> list[int]:
         parts, left_out = list(word), math.inf
-        ranks = [self._ranks.get(one + two, left_out) for one, two in pairwise(parts)]
+        ranks = [self._ranks.get(left + right, left_out) for left, right in pairwise(parts)]
         while ranks and (best := min(ranks)) < left_out:
             at = ranks.index(best)
             if rng.random() < self._amount:
@@ -142,8 +154,8 @@ class _Bpe:
                 ranks[at - 1] = self._ranks.get(parts[at - 1] + parts[at], left_out)
             if at < len(ranks):
                 ranks[at] = self._ranks.get(parts[at] + parts[at + 1], left_out)
-        found = [self._ids.get(part, -1) for part in parts]
-        return [] if -1 in found else found
+        ids = [self._ids.get(part, -1) for part in parts]
+        return [] if -1 in ids else ids
 
 
 class PieceSampling:

@@ -1,8 +1,11 @@
-"""The shards of a data directory and their training sizes, from the `sizes.json` in every shard.
+"""The shards of a data directory and their training sizes.
 
-`mtmoe prepare corpora` writes `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`: for each pair
-the sizes of the shards that have it, so that the other shards need not be read. With back-translations,
-`"back-translated": {"en-de": 400000}` has their number in each direction.
+They are read from the `sizes.json` in every shard.
+
+`mtmoe prepare corpora` writes `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000,
+300000]}}`: for each pair the sizes of the shards that have it, so that the other shards need not be
+read. With back-translations, `"back-translated": {"en-de": 400000}` has their number in each
+direction.
 """
 
 import itertools
@@ -38,42 +41,53 @@ def _record(folder: str) -> dict[str, Any]:
         0 < len(sizes) <= len(record["shards"]) for sizes in record["train"].values()
     ):
         raise UserError(
-            f"`{path}` must have the names of `shards`, and for each pair in `train` the sentences of each shard;"
-            " remove it to read sizes from the shards."
+            f"`{path}` must have the names of `shards`, and for each pair in `train` the "
+            "sentences of each shard; remove it to read sizes from the shards."
         )
     return record
 
 
 def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return each folder's training sizes, `{"en-de": 1000000, …}`; empty unless one record has all folders."""
+    """Return each folder's training sizes, `{"en-de": 1000000, …}`.
+
+    The result is empty unless one record has all folders.
+    """
     record = _record(folders[0])
     shards, sizes = record["shards"], record["train"]
     paths = [os.path.split(os.path.abspath(folder)) for folder in folders]
     if shards == [""] and len(folders) == 1:
         numbers = [0]
-    elif len({parent for parent, _ in paths}) == 1 and all(name in shards for _, name in paths):
-        numbers = [shards.index(name) for _, name in paths]
     else:
-        return {}
-    return {
-        folder: {pair: of_pair[number] for pair, of_pair in sizes.items() if number < len(of_pair)}
-        for folder, number in zip(folders, numbers, strict=True)
-    }
+        parents = {parent for parent, _ in paths}
+        if len(parents) != 1 or not all(name in shards for _, name in paths):
+            return {}
+        numbers = [shards.index(name) for _, name in paths]
+    sizes_of_folders = {}
+    for folder, number in zip(folders, numbers, strict=True):
+        sizes_of_folders[folder] = {
+            pair: counts[number] for pair, counts in sizes.items() if number < len(counts)
+        }
+    return sizes_of_folders
 
 
 def synthetic_shares(folder: str) -> dict[str, float]:
-    """Return the share of back-translated training pairs, for each direction that has some."""
+    """Return the share of back-translated pairs, for each direction that has some."""
     record = _record(folder)
-    sizes = {pair: sum(of_shards) for pair, of_shards in record["train"].items()}
+    sizes = {pair: sum(counts) for pair, counts in record["train"].items()}
     turned = {"-".join(reversed(pair.split("-"))): size for pair, size in sizes.items()}
-    found = record.get(SYNTHETIC, {})
-    return {
-        way: count / size for way, count in found.items() if (size := (turned | sizes).get(way))
-    }
+    shares = {}
+    for way, count in record.get(SYNTHETIC, {}).items():
+        size = (turned | sizes).get(way)
+        if size:
+            shares[way] = count / size
+    return shares
 
 
 def folders_in(data: str) -> str:
-    """Return fairseq's data argument, or the content of a file of this name (UserError: no folders)."""
+    """Return fairseq's data argument (UserError: it names no folders).
+
+    It may be the name of a file with the argument.
+    """
     if not os.path.isfile(data):
         return data
     content = read_text(data).strip()
@@ -83,7 +97,10 @@ def folders_in(data: str) -> str:
 
 
 def with_shards(data: str) -> str:
-    """Return fairseq's data argument, with a directory replaced by its shards (by record, else all that exist)."""
+    """Return fairseq's data argument, with a directory replaced by its shards.
+
+    A record names the shards; without one, all that exist are taken.
+    """
     if "://" in data:  # a URL, which fairseq does not inspect either
         return data
     return os.pathsep.join(itertools.chain.from_iterable(map(_shards, data.split(os.pathsep))))

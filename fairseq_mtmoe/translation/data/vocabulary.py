@@ -1,7 +1,8 @@
-"""A translator's vocabulary: symbols, and the SentencePiece models that split text into them.
+"""A translator's vocabulary: symbols, and SentencePiece models.
 
-It is stored in files of `mtmoe import-hf` and in checkpoints, as `vocabulary` in the task's state, so that a model
-needs no data directory to translate text. fairseq's four special symbols come first and are not listed.
+It is stored in files of `mtmoe import-hf` and in checkpoints, as `vocabulary` in the task's state,
+so that a model needs no data directory to translate text. fairseq's four special symbols come first
+and are not listed.
 """
 
 import functools
@@ -66,7 +67,8 @@ class Side:
             dictionary.add_symbol(symbol)
         if len(dictionary) != len(self.symbols) + NUM_SPECIAL:
             raise UserError(
-                "A vocabulary must have each symbol once, but repeats one of its own or of fairseq's."
+                "A vocabulary must have each symbol once, but repeats one of its own or of "
+                "fairseq's."
             )
         return dictionary
 
@@ -82,11 +84,17 @@ class Side:
 
     @functools.cached_property
     def normalises(self) -> bool:
-        """Return whether the model has a table of characters to normalise text with, as imported ones mostly have."""
+        """Return whether the model has a table of characters to normalise text with.
+
+        Imported models mostly have one.
+        """
         return bool(parse_model(self.model).normalizer_spec.precompiled_charsmap)
 
     def encode(self, lines: Sequence[str], out_type: type = int) -> list[list[Any]]:
-        """Return each line's pieces, as ids or names; without a table, lines are normalised as by `mtmoe prepare`."""
+        """Return each line's pieces, as ids or names.
+
+        Without a table, lines are normalised as by `mtmoe prepare`.
+        """
         texts = list(lines) if self.normalises else list(map(normalise, lines))
         pieces: list[list[Any]] = self.processor.encode(texts, out_type=out_type)
         return pieces
@@ -94,7 +102,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The vocabularies of a translator: one `Side`, or one for sources and another for targets."""
+    """The vocabularies of a translator: one `Side`, or another one for targets."""
 
     source: Side
     target: Side
@@ -109,7 +117,10 @@ class Vocabulary:
     def of_data(
         cls, folder: str | Path, source: Sequence[str], target: Sequence[str]
     ) -> Self | None:
-        """Return a data directory's vocabulary, for dictionaries with these symbols; None without a model."""
+        """Return a data directory's vocabulary, for dictionaries with these symbols.
+
+        It is None without a model.
+        """
         path = Path(folder) / SENTENCEPIECE
         if not path.is_file():
             return None
@@ -132,7 +143,10 @@ class Vocabulary:
         return tuple((side.size, len(side.model)) for side in (self.source, self.target))
 
     def to_state(self) -> list[dict[str, Any]]:
-        """Return the value for `VOCABULARY` in a checkpoint's `task_state`: a dictionary per distinct side."""
+        """Return the value for `VOCABULARY` in a checkpoint's `task_state`.
+
+        It has a dictionary per distinct side.
+        """
         sides = []
         for side in dict.fromkeys((self.source, self.target)):
             model = np.frombuffer(side.model, dtype=np.uint8).copy()
@@ -146,9 +160,10 @@ def check_symbols(
     sizes: Mapping[int, int],
     path: str,
 ) -> None:
-    """Check that sources and targets have the symbols of a checkpoint's `task_state` (UserError), if it has any.
+    """Check that both sides have the symbols of a checkpoint, if any (UserError).
 
-    sizes: number of symbols before language tokens, by the dictionary's `id`. Either may be longer, as after `extend`.
+    sizes: number of symbols before language tokens, by the dictionary's `id`. Either may be longer,
+    as after `extend`.
     path: of the checkpoint, for the error.
     """
     saved = (state or {}).get(VOCABULARY)
@@ -156,13 +171,16 @@ def check_symbols(
         symbols = dictionary.symbols[NUM_SPECIAL : sizes[id(dictionary)]]
         if any(mine != its for mine, its in zip(symbols, side["symbols"], strict=False)):
             raise UserError(
-                f"`{path}` must have the vocabulary of the data, and of all models of an ensemble, but has another; "
-                f"`mtmoe prepare … --vocabulary-of {path}` makes data with its own."
+                f"`{path}` must have the vocabulary of the data, and of all models of an "
+                f"ensemble, but has another; `mtmoe prepare … --vocabulary-of {path}` makes data "
+                "with its own."
             )
 
 
 def ends_of(state: Mapping[str, Any] | None, lang: str | None) -> tuple[End | None, End | None]:
-    """Return the ends of a language's source and target vocabularies by a `task_state`; None: no limit.
+    """Return the ends of a language's source and target vocabularies.
+
+    state: a checkpoint's `task_state`. None stands for no limit.
 
     After `mtmoe extend`, older languages use the vocabulary from before.
     """

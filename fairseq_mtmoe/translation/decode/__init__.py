@@ -1,1 +1,1 @@
-"""Decoding: models that translate test sets and text, and score given translations."""
+"""Decoding: translating test sets and text, and scoring given translations."""

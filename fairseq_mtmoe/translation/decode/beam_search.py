@@ -1,10 +1,12 @@
 """fairseq's beam search, faster, for a few best hypotheses of each sentence.
 
-A sentence has one row up to its first free word. Scores of all words are computed for some hundred rows at a time in
-reused memory, and read once, a few rows at a time that fit into a cache. Each sentence has a limit by its own length.
+A sentence has one row up to its first free word. Scores of all words are computed for some hundred
+rows at a time in reused memory, and read once, a few rows at a time that fit into a cache. Each
+sentence has a limit by its own length.
 
-Letters: `S` sentences, `N` sentences that are left, `B` hypotheses per sentence (the beam; 1 at first), `R` = N·B rows,
-`L` words so far, `V` words of the dictionary, `C` columns of words, `K` candidates.
+Letters: `S` sentences, `N` sentences that are left, `B` hypotheses per sentence (the beam; 1 at
+first), `R` = N·B rows, `L` words so far, `V` words of the dictionary, `C` columns of words, `K`
+candidates.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +33,8 @@ class BeamSearch:
 
     Args:
         generator: fairseq's.
-        goes_on: returns whether any process has a sentence left, as all must call the model equally often; None: there
-            is one process.
+        goes_on: returns whether any process has a sentence left, as all must call the model equally
+            often; None: there is one process.
         n_best: hypotheses to return for each sentence, at most the beam's width.
     """
 
@@ -56,8 +58,8 @@ class BeamSearch:
     ) -> list[list[dict[str, Tensor]]]:
         """Return the best hypotheses of each sentence, in fairseq's generators' form.
 
-        Each has `tokens` and a `score`: its log-probability, normalised by length as in fairseq. Translations begin
-        with `prefix_tokens` (S, 1); `bos_token` is the decoder's first input.
+        Each has `tokens` and a `score`: its log-probability, normalised by length as in fairseq.
+        Translations begin with `prefix_tokens` (S, 1); `bos_token` is the decoder's first input.
         """
         limit_S = length_limits(self._generator, sample["net_input"]["src_lengths"])
         reader = Reader(self._ensemble, sample["net_input"], self._beam, self._memory)
@@ -110,17 +112,16 @@ class _Memory:
 
     def chosen(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> Scores:
         log_probs_RV.nan_to_num_(nan=NEVER, posinf=float("inf"), neginf=NEVER)
-        of_asked_R = log_probs_RV.gather(1, asked_R.unsqueeze(1)).squeeze(1)
+        asked_scores_R = log_probs_RV.gather(1, asked_R.unsqueeze(1)).squeeze(1)
         log_probs_RV[:, self._forbidden(may_end)] = NEVER
-        return Scores(*log_probs_RV.topk(min(self._count, log_probs_RV.shape[1] - 1)), of_asked_R)
+        count = min(self._count, log_probs_RV.shape[1] - 1)
+        return Scores(*log_probs_RV.topk(count), asked_scores_R)
 
     def _of_rows(
         self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        words, width = (
-            len(layer.weight),
-            -(-len(layer.weight) // _DEEP),
-        )  # columns beyond the words are never the best
+        words = len(layer.weight)
+        width = -(-words // _DEEP)  # columns beyond the words are never the best
         if len(self._room) < len(features_RH) * width * _DEEP:
             self._room = features_RH.new_empty(len(features_RH) * width * _DEEP)
         logits_RV = self._room[: len(features_RH) * width * _DEEP].view(-1, width * _DEEP)
@@ -128,7 +129,7 @@ class _Memory:
         if layer.bias is not None:
             logits_RV[:, :words] += layer.bias
         logits_RV[:, words:] = NEVER
-        of_asked_R = logits_RV.gather(1, asked_R.unsqueeze(1)).squeeze(1)
+        asked_scores_R = logits_RV.gather(1, asked_R.unsqueeze(1)).squeeze(1)
         forbidden = self._forbidden(may_end)
         without_R = logits_RV[:, forbidden].logsumexp(1)
         logits_RV[:, forbidden] = NEVER
@@ -138,7 +139,7 @@ class _Memory:
         values_RK, words_RK = (
             logits_RV.topk(count) if words < _MANY else _highest(logits_RV, columns_RC, count)
         )
-        return values_RK - log_sum_R.unsqueeze(1), words_RK, of_asked_R - log_sum_R
+        return values_RK - log_sum_R.unsqueeze(1), words_RK, asked_scores_R - log_sum_R
 
     def _forbidden(self, may_end: bool) -> list[int]:
         """Return the words that may not come next."""
@@ -153,9 +154,8 @@ def _highest(logits_RV: Tensor, columns_RC: Tensor, count: int) -> tuple[Tensor,
     values_RK, index_RK = (
         logits_RV.view(len(deep), _DEEP, width).gather(2, deep).flatten(1).topk(count)
     )
-    return values_RK, index_RK // deep.shape[2] * width + columns_RK.gather(
-        1, index_RK % deep.shape[2]
-    )
+    words_RK = index_RK // deep.shape[2] * width + columns_RK.gather(1, index_RK % deep.shape[2])
+    return values_RK, words_RK
 
 
 def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -169,9 +169,8 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
     for start in range(0, len(logits_RV), rows):
         some, part = logits_RV[start : start + rows], slice(start, start + rows)
         torch.amax(some.view(len(some), _DEEP, width), 1, out=columns_RC[part])
-        exponentials = torch.sub(
-            some, columns_RC[part].amax(1, keepdim=True), out=room[: len(some)]
-        ).exp_()
+        highest = columns_RC[part].amax(1, keepdim=True)
+        exponentials = torch.sub(some, highest, out=room[: len(some)]).exp_()
         torch.sum(exponentials, 1, out=sum_R[part])
     return columns_RC.amax(1) + sum_R.log(), columns_RC
 
@@ -233,7 +232,8 @@ class _Beams:
     def __init__(
         self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float
     ) -> None:
-        # `limit_S`: limit of words without the end. Sentences begin with `width` rows; only the first counts.
+        # `limit_S`: limit of words without the end. Sentences begin with `width` rows; only the
+        # first row counts.
         self._beam, self._eos, self._penalty, self._limit_N = beam, eos, penalty, limit_S
         sentences = len(limit_S)
         self.tokens_RL = limit_S.new_full((sentences * width, 1), first)  # the decoder's input
@@ -277,19 +277,16 @@ class _Beams:
         self._end(ends_NK[:, : self._beam], total_NK[:, : self._beam], parents_NK[:, : self._beam])
         left_N = (self._ended_N < self._beam) & (self.length <= self._limit_N)
         # the first candidates that do not end
-        rank_NK = (
-            torch.arange(total_NK.shape[1], device=total_NK.device) + ends_NK * total_NK.shape[1]
-        )
+        count = total_NK.shape[1]
+        rank_NK = torch.arange(count, device=total_NK.device) + ends_NK * count
         index_N = _without_holes(left_N)
         chosen_NB = rank_NK.topk(self._beam, largest=False).indices[index_N]
         parents_NB = parents_NK[index_N].gather(1, chosen_NB)
-        rows_R = (
-            index_N.unsqueeze(1) * (len(self.tokens_RL) // len(left_N)) + parents_NB
-        ).flatten()
+        width = len(self.tokens_RL) // len(left_N)
+        rows_R = (index_N.unsqueeze(1) * width + parents_NB).flatten()
         words_R = words_NK[index_N].gather(1, chosen_NB).flatten()
-        self.tokens_RL = torch.cat(
-            [self.tokens_RL.index_select(0, rows_R), words_R.unsqueeze(1)], 1
-        )
+        continued_RL = self.tokens_RL.index_select(0, rows_R)
+        self.tokens_RL = torch.cat([continued_RL, words_R.unsqueeze(1)], 1)
         self._total_NB = total_NK[index_N].gather(1, chosen_NB)
         self._limit_N, self._ended_N = self._limit_N[index_N], self._ended_N[index_N]
         self._sentence_N = self._sentence_N[index_N]
@@ -303,9 +300,8 @@ class _Beams:
         at_end_N = self.length > self._limit_N
         if at_end_N.any():  # only the end may follow
             total_NBK[at_end_N] = NEVER
-            total_NBK[at_end_N, :, 0] = (scores.asked_R.view_as(self._total_NB) + self._total_NB)[
-                at_end_N
-            ]
+            ended_NB = scores.asked_R.view_as(self._total_NB) + self._total_NB
+            total_NBK[at_end_N, :, 0] = ended_NB[at_end_N]
             words_NBK[at_end_N, :, 0] = self._eos
         total_NK, index_NK = total_NBK.flatten(1).topk(min(2 * self._beam, total_NBK[0].numel()))
         return total_NK, words_NBK.flatten(1).gather(1, index_NK), index_NK // words_NBK.shape[2]
@@ -320,9 +316,8 @@ class _Beams:
         rows = indices * (len(self.tokens_RL) // len(counted_NB)) + parents_NB[indices, places]
         ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)
         values = (total_NB[indices, places] / self.length**self._penalty).cpu()
-        for sentence, tokens, score in zip(
-            self._sentence_N[indices].tolist(), ended, values, strict=True
-        ):
+        sentences = self._sentence_N[indices].tolist()
+        for sentence, tokens, score in zip(sentences, ended, values, strict=True):
             self._finished[sentence].append({"tokens": tokens, "score": score})
 
 

@@ -1,6 +1,7 @@
 """Search among the words that existed when the target language was the newest.
 
-The output layer loses its later rows, so that products and sums equal the older model's bit for bit.
+The output layer loses its later rows, so that products and sums equal the older model's bit for
+bit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,8 @@ NEVER = float("-inf")
 def first_words(models: Sequence[Any], end: End | None, padded: bool = False) -> Iterator[None]:
     """Let decoders score only the words before a vocabulary's `end`, or all if None.
 
-    `padded`: later words have the logit -inf, for fairseq's generators, which ask for all of the dictionary.
+    `padded`: later words have the logit -inf, for fairseq's generators, which ask for all of the
+    dictionary.
     """
     if end is None:
         yield
@@ -44,9 +46,8 @@ class _Padded(nn.Linear):
 
 def _cut(layer: nn.Linear, count: int, padded: bool) -> nn.Linear:
     """Return the layer's first `count` features, in the same memory."""
-    cut = (_Padded if padded else nn.Linear)(
-        layer.in_features, count, layer.bias is not None, device="meta"
-    )
+    kind = _Padded if padded else nn.Linear
+    cut = kind(layer.in_features, count, layer.bias is not None, device="meta")
     for name, value in layer.named_parameters():
         setattr(cut, name, nn.Parameter(value[:count], requires_grad=False))
     if isinstance(cut, _Padded):

@@ -22,11 +22,8 @@ from fairseq_mtmoe.moe.parallel.placement import whole_models
 from fairseq_mtmoe.training.indexed_files import check_ids
 from fairseq_mtmoe.translation.data.file_names import find_side
 
-TASKS = (
-    "translation_heated",
-    "translation_multi_simple_epoch",
-    "translation",
-)  # tasks that translate one pair
+# Tasks that translate one pair
+TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")
 OF_BENCHMARKS = ("glue", "text_to_text")  # tasks scored by the task table's metrics
 
 
@@ -81,11 +78,9 @@ def task_settings(
 
     It is for `change` and `setup_task` (UserError: the task is not one of `tasks`).
     """
-    cfg = (
-        convert_namespace_to_omegaconf(state["args"])
-        if state.get("args") is not None
-        else state.get("cfg")
-    )
+    cfg = state.get("cfg")
+    if state.get("args") is not None:
+        cfg = convert_namespace_to_omegaconf(state["args"])
     task = cfg.get("task") if cfg is not None else None
     name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
     if name not in tasks:
@@ -96,7 +91,8 @@ def task_settings(
         change(settings, eval_bleu=False)
     for side in ("left_pad_source", "left_pad_target"):
         if isinstance(settings, Namespace) and hasattr(settings, side):
-            # fairseq's multilingual task evaluates a string, and would read the result as False the next time.
+            # fairseq's multilingual task evaluates a string, and would read the result as False the
+            # next time.
             setattr(settings, side, str(getattr(settings, side)))
     return settings
 
@@ -146,9 +142,8 @@ def remember(settings: Any, state: Mapping[str, Any]) -> None:
         as_text = not isinstance(settings, Namespace) or isinstance(setting(settings, "langs"), str)
         change(settings, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
     pairs = state.get("lang_pairs")
-    if pairs and not setting(
-        settings, "extra_lang_pairs"
-    ):  # the option may name a file of another folder
+    # The option may name a file of another folder.
+    if pairs and not setting(settings, "extra_lang_pairs"):
         change(settings, lang_pairs=",".join(pairs))
 
 

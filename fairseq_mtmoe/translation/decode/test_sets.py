@@ -1,8 +1,8 @@
 """The test sets of a data directory: pairs, tiers, source text and references.
 
-References are the test set's text if the data directory has it: `raw/test.en-de.de` beside `test.en-de.de.bin`, and
-further ones in `raw/test.en-de.de.1`, `.2` and so on. A binarized file has lost the words outside the dictionary;
-fairseq-generate compares with `<<unk>>` instead.
+References are the test set's text if the data directory has it: `raw/test.en-de.de` beside
+`test.en-de.de.bin`, and further ones in `raw/test.en-de.de.1`, `.2` and so on. A binarized file has
+lost the words outside the dictionary; fairseq-generate compares with `<<unk>>` instead.
 """
 
 import itertools
@@ -30,7 +30,9 @@ from fairseq_mtmoe.translation.data.file_names import (
 from fairseq_mtmoe.translation.data.pairs import sentences_of
 from fairseq_mtmoe.translation.data.recorded_sizes import with_shards
 
-TEXT, FAIRSEQ = "text", "fairseq"  # kinds of references: text, or as fairseq-generate's
+# Kinds of references: text, or as fairseq-generate's
+TEXT = "text"
+FAIRSEQ = "fairseq"
 
 _ANYTHING = "\ue000"  # a private character for an unknown word
 
@@ -41,7 +43,8 @@ def folders(data: str) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise UserError(
-                f"There is no data directory {path}: make one with mtmoe prepare or fairseq-preprocess."
+                f"There is no data directory {path}: make one with mtmoe prepare or "
+                "fairseq-preprocess."
             )
     return paths
 
@@ -63,9 +66,8 @@ def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
     """Return pairs' tiers by tiers.json, or by training sentences over all shards."""
     training: dict[str, int] = {}
     for folder in folders(data):
-        splits = itertools.chain(
-            ["train"], (f"train{number}" for number in itertools.count(1))
-        )  # as training reads
+        numbered = (f"train{number}" for number in itertools.count(1))
+        splits = itertools.chain(["train"], numbered)  # as training reads
         for sizes in itertools.takewhile(bool, (_sizes(folder, split) for split in splits)):
             for pair, size in sizes.items():
                 training[pair] = training.get(pair, 0) + size
@@ -86,11 +88,8 @@ def choose_pairs(
     """Return the wanted pairs, else the directory's pairs that were trained, else all."""
     for pair in wanted:
         if size_of(pair, sizes) is None:
-            raise_invalid(
-                "--lang-pairs",
-                f"pairs that the data directory has ({shortened(sorted(sizes), pair)})",
-                pair,
-            )
+            rule = f"pairs that the data directory has ({shortened(sorted(sizes), pair)})"
+            raise_invalid("--lang-pairs", rule, pair)
     present = [pair for pair in trained if size_of(pair, sizes) is not None]
     return list(dict.fromkeys(wanted or present or sizes))
 
@@ -193,9 +192,8 @@ class _Side:
         lines = _lines(self.raw)
         if len(lines) != len(self.sentences):
             raise UserError(f"{rule}, but has {len(lines)}; {advice}.")
-        for number, (line, pattern) in enumerate(
-            zip(lines, self.spelled(_ANYTHING), strict=True), start=1
-        ):
+        pairs = zip(lines, self.spelled(_ANYTHING), strict=True)
+        for number, (line, pattern) in enumerate(pairs, start=1):
             if not _fits(_letters(line), _letters(pattern).split(_ANYTHING)):
                 raise UserError(f"{rule}, but line {number} is another there; {advice}.")
         return lines
@@ -213,8 +211,8 @@ def _further(raw: Path, count: int) -> tuple[list[str], ...]:
         references.append(_lines(path))
         if len(references[-1]) != count:
             raise UserError(
-                f"`{path}` must have a line for each of the {count} of `{raw.name}`, empty if there is no further "
-                f"reference, but has {len(references[-1])}."
+                f"`{path}` must have a line for each of the {count} of `{raw.name}`, empty if "
+                f"there is no further reference, but has {len(references[-1])}."
             )
     return tuple(references)
 

@@ -32,7 +32,8 @@ from fairseq_mtmoe.translation.decode.test_sets import Speller
 from fairseq_mtmoe.translation.decode.translator import UNKNOWN
 
 TASKS = ("translation_heated", "translation_multi_simple_epoch")
-HEATED, BY_PIECES = TASKS[0], "a task that translates by SentencePiece's pieces"
+HEATED = TASKS[0]
+BY_PIECES = "a task that translates by SentencePiece's pieces"
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,8 @@ logger = logging.getLogger(__name__)
 # than ASCII's.
 _ENDS = regex.compile(
     r"(?V1)(?<=\p{Sentence_Terminal}[\p{Pe}\p{Pf}\p{Pi}\"']*)\s+"
-    r"|(?<=[\p{Sentence_Terminal}--\p{ASCII}][\p{Pe}\p{Pf}]*)(?![\p{Sentence_Terminal}\p{Pe}\p{Pf}\s]|$)"
+    r"|(?<=[\p{Sentence_Terminal}--\p{ASCII}][\p{Pe}\p{Pf}]*)"
+    r"(?![\p{Sentence_Terminal}\p{Pe}\p{Pf}\s]|$)"
 )
 _BYTE = regex.compile(r"<0x[0-9A-F]{2}>")
 
@@ -137,10 +139,15 @@ class Forms:
             path, stored.setting(settings, "data")
         )
         stored.change(
-            settings, langs=",".join(langs), lang_dict=None, data="", source_lang=langs[0], target_lang=langs[1],
+            settings,
+            langs=",".join(langs),
+            lang_dict=None,
+            data="",
+            source_lang=langs[0],
+            target_lang=langs[1],
             lang_pairs=",".join(pairs),
             **{"task" if isinstance(settings, Namespace) else "_name": HEATED},
-        )  # fmt: skip
+        )
         self.path = path
         self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
         if saved:
@@ -229,7 +236,9 @@ class Forms:
     def _split(self, lines: Lines, source: str) -> list[list[list[int]]]:
         """Return the tokens of each part of each line: mostly one part; none if empty."""
         encode = self.source(source).encode
-        parts_of_lines = [[pieces] if pieces else [] for pieces in encode(lines.lines)]
+        parts_of_lines: list[list[list[int]]] = []
+        for pieces in encode(lines.lines):
+            parts_of_lines.append([pieces] if pieces else [])
         for number, parts in enumerate(parts_of_lines):
             if not parts or len(parts[0]) <= self.room:
                 continue
@@ -238,8 +247,8 @@ class Forms:
             longest = max(map(len, parts_of_lines[number]))
             if longest > self.room:
                 raise UserError(
-                    f"Line {number + lines.first} of {lines.name} must have sentences of at most {self.room} tokens, "
-                    f"but has one of {longest}; break it up."
+                    f"Line {number + lines.first} of {lines.name} must have sentences of at most "
+                    f"{self.room} tokens, but has one of {longest}; break it up."
                 )
         return parts_of_lines
 
@@ -264,7 +273,10 @@ class Forms:
 
 
 def _trained_on(state: Mapping[str, Any], settings: Any) -> tuple[tuple[str, ...], bool]:
-    """Return the pairs that a checkpoint was last trained on, and whether training changed only new embeddings."""
+    """Return the pairs that a checkpoint was last trained on, and how.
+
+    The second value tells whether the training changed only new embeddings.
+    """
     adapts = bool((model_options(state) or {}).get("pemt_stage"))  # it trained adapters, too
     pairs = stored.pairs_of(settings, state.get("task_state") or {})
     return tuple(pairs), bool(stored.setting(settings, "train_only")) and not adapts
@@ -291,7 +303,10 @@ def _languages(settings: Any, pairs: Sequence[str]) -> list[str]:
 
 
 def _of_data(path: str, data: str | None) -> Vocabulary:
-    """Return the vocabulary of its run's data directory, for a checkpoint without (UserError)."""
+    """Return the vocabulary of a run's data directory (UserError: it has none).
+
+    Its checkpoint, `path`, has no vocabulary.
+    """
     if data:
         folder = utils.split_paths(with_shards(data))[0]
         path_of_all = joined_dictionary(folder)
@@ -301,8 +316,8 @@ def _of_data(path: str, data: str | None) -> Vocabulary:
             if vocabulary is not None:
                 return vocabulary
     raise UserError(
-        f"`{path}` must have a vocabulary, but has none, nor has its run's data directory `{data}` a {SENTENCEPIECE} "
-        "and one dictionary of all languages."
+        f"`{path}` must have a vocabulary, but has none, nor has its run's data directory "
+        f"`{data}` a {SENTENCEPIECE} and one dictionary of all languages."
     )
 
 

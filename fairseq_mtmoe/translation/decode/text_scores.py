@@ -59,7 +59,9 @@ class Forced:
         score_all: Callable[[Sequence[Sequence[Given]]], Iterable[list[list[float]]]],
         advance: Callable[[int], object] = lambda count: None,
     ) -> list[list[tuple[int, float]]]:
-        """Return each target's tokens with log-probabilities; none if both lines are empty.
+        """Return each target's tokens with log-probabilities.
+
+        There are none if both lines are empty.
 
         Args:
             sources, targets: equally many lines (UserError: one is too long).
@@ -74,21 +76,21 @@ class Forced:
             if pieces or wanted:
                 row = Row(line, self._direction, self._forms.tokens(pieces, *self._langs))
                 pairs.append(Given(row, [*self._begin, *wanted, end]))
-        found: list[list[tuple[int, float]]] = [[] for _ in sources.lines]
+        scored_tokens: list[list[tuple[int, float]]] = [[] for _ in sources.lines]
         batches = _batches(pairs, decoding)
         for batch, scores in zip(batches, score_all(batches), strict=True):
             for pair, values in zip(batch, scores, strict=True):
-                found[pair.row.key] = list(zip(pair.written, values, strict=True))
+                scored_tokens[pair.row.key] = list(zip(pair.written, values, strict=True))
             advance(len(batch))
-        return found
+        return scored_tokens
 
     def _encoded(self, side: int, lines: Lines) -> list[list[int]]:
         encoded = self._pieces[side].encode(lines.lines)
         for number, pieces in enumerate(encoded, start=lines.first):
             if len(pieces) > self._rooms[side]:
                 raise UserError(
-                    f"Line {number} of {lines.name} must have at most {self._rooms[side]} tokens, but has "
-                    f"{len(pieces)}; leave the pair out, or break both lines up."
+                    f"Line {number} of {lines.name} must have at most {self._rooms[side]} tokens, "
+                    f"but has {len(pieces)}; leave the pair out, or break both lines up."
                 )
         return encoded
 

@@ -58,11 +58,21 @@ class TextTranslator:
         return self.forms.langs
 
     def translate(
-        self, lines: Iterable[str], *, source: str, target: str, beam: int | None = None, lenpen: float | None = None,
-        max_len_a: float | None = None, max_len_b: int | None = None, max_tokens: int | None = None,
-        batch_size: int | None = None, sampling: bool = False, sampling_topk: int | None = None,
+        self,
+        lines: Iterable[str],
+        *,
+        source: str,
+        target: str,
+        beam: int | None = None,
+        lenpen: float | None = None,
+        max_len_a: float | None = None,
+        max_len_b: int | None = None,
+        max_tokens: int | None = None,
+        batch_size: int | None = None,
+        sampling: bool = False,
+        sampling_topk: int | None = None,
         seed: int | None = None,
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """Return the translation of each line, in order; empty lines stay empty.
 
         Args:
@@ -154,7 +164,10 @@ class TextTranslator:
                 too long.
         """
         lines = self.score_tokens(sources, targets, source=source, target=target)
-        return [sum((value for _, value in tokens), start=0.0) for tokens in lines]
+        totals = []
+        for tokens in lines:
+            totals.append(sum((value for _, value in tokens), start=0.0))
+        return totals
 
     def score_tokens(
         self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str
@@ -168,7 +181,10 @@ class TextTranslator:
         forced = self.forced(source, target, _ARGUMENTS)
         scores = forced.scores(*sides, self.decoding, partial(map, self.score_batch))
         symbols = self._task.target_dictionary
-        return [[(symbols[token], value) for token, value in tokens] for tokens in scores]
+        named = []
+        for tokens in scores:
+            named.append([(symbols[token], value) for token, value in tokens])
+        return named
 
     def forced(
         self, source: str, target: str, names: tuple[str, str] = ("--from", "--to")

@@ -33,7 +33,8 @@ from fairseq_mtmoe.translation.decode.test_sets import (
 # An unknown word of a hypothesis. Parts of `<unk>` would match references, above all their
 # `<<unk>>`.
 UNKNOWN = "⁇"
-TOGETHER = 10_000  # sentences whose pairs are translated together: enough for full batches of similar lengths
+# Sentences whose pairs are translated together: enough for full batches of similar lengths
+TOGETHER = 10_000
 COLLATED = 1000  # sentences whose sources are read at a time
 
 
@@ -46,7 +47,8 @@ class Translation:
     references: list[str]
     reference_file: str  # the references' file in the data directory
     altered: int  # references that lost words outside the dictionary
-    untranslated: int  # sentences longer than the model's positions: hypotheses are empty or, for fairseq, absent
+    # Sentences longer than the model's positions: hypotheses are empty or, for fairseq, absent
+    untranslated: int
     more_references: tuple[list[str], ...] = ()  # further references of every sentence, or ""
     numbers: Sequence[int] = ()  # numbers of the sentences in the test set
 
@@ -96,16 +98,19 @@ class PairData:
         """Return the translation to compare, from hypotheses of all sentences that fit."""
         references = self.references
         numbers = sorted(hypotheses) if self.compares == FAIRSEQ else range(len(references.lines))
+        texts = [hypotheses.get(number, "") for number in numbers]
+        chosen = [references.lines[number] for number in numbers]
+        more = []
+        for lines in references.more:
+            more.append([lines[number] for number in numbers])
         return Translation(
             self.pair,
-            [hypotheses.get(number, "") for number in numbers],
-            [references.lines[number] for number in numbers],
+            texts,
+            chosen,
             references.file,
             references.altered,
             untranslated=len(self.dataset) - len(hypotheses),
-            more_references=tuple(
-                [lines[number] for number in numbers] for lines in references.more
-            ),
+            more_references=tuple(more),
             numbers=list(numbers),
         )
 

@@ -1,7 +1,10 @@
-"""The options of `--task translation_heated`: fairseq's `translation_multi_simple_epoch`'s, and additional ones.
+"""The options of `--task translation_heated`.
 
-Every option of fairseq's task keeps its name, default and meaning. Dictionaries and lists are strings on the command
-line and in configuration files: `lang_pairs: en-de,en-ro`, `sampling_weights: "{'main:en-de': 0.7}"`.
+They are those of fairseq's `translation_multi_simple_epoch`, and additional ones.
+
+Every option of fairseq's task keeps its name, default and meaning. Dictionaries and lists are
+strings on the command line and in configuration files: `lang_pairs: en-de,en-ro`,
+`sampling_weights: "{'main:en-de': 0.7}"`.
 """
 
 from dataclasses import dataclass
@@ -23,7 +26,8 @@ class TranslationHeatedConfig(SamplingConfig):
     dataset_impl: Optional[str] = option(II("dataset.dataset_impl"), None)
     data: Optional[str] = option(
         None,
-        "data directory, or several separated by colons; epochs read directories and their shards in turn",
+        "data directory, or several separated by colons; epochs read directories and their "
+        "shards in turn",
     )
     source_lang: Optional[str] = option(None, "source language for generation", argparse_alias="-s")
     target_lang: Optional[str] = option(None, "target language for generation", argparse_alias="-t")
@@ -32,31 +36,34 @@ class TranslationHeatedConfig(SamplingConfig):
     )
     init_model: Optional[str] = option(
         None,
-        "dense model to start from, a file written by `mtmoe import-hf` or a checkpoint; the new model takes its "
-        "weights, sizes, languages and language tokens, and copies feed-forward layers into experts where it has some",
+        "dense model to start from, a file written by `mtmoe import-hf` or a checkpoint; the new "
+        "model takes its weights, sizes, languages and language tokens, and copies feed-forward "
+        "layers into experts where it has some",
     )
     train_only: Optional[str] = option(
         None,
-        "new-embeddings: train only the embeddings of the symbols that `mtmoe extend` added to the model of "
-        "--init-model (a model that borrows also trains its adapters); all else stays equal bit for bit",
+        "new-embeddings: train only the embeddings of the symbols that `mtmoe extend` added to "
+        "the model of --init-model (a model that borrows also trains its adapters); all else "
+        "stays equal bit for bit",
         one_of((NEW_EMBEDDINGS,)),
     )
     keep_inference_langtok: bool = option(False, "keep language tokens in the output of generation")
     task_ids: str = option(
         "target",
-        "task of a sentence: target (its target language), source, pair, or groups of target languages such as "
-        "de+nl,es+it+pt (a language that is not named is a group of its own)",
+        "task of a sentence: target (its target language), source, pair, or groups of target "
+        "languages such as de+nl,es+it+pt (a language that is not named is a group of its own)",
     )
     description: Optional[str] = option(
         None,
-        "sentence that describes the only pair of --lang-pairs, for a model that borrows from other pairs "
-        "(default: a description of its two languages)",
+        "sentence that describes the only pair of --lang-pairs, for a model that borrows from "
+        "other pairs (default: a description of its two languages)",
     )
     sample_pieces: float = option(
         0.0,
-        "subword regularisation of training sentences by the data directory's SentencePiece model, redrawn in each "
-        "epoch: the fraction of merges that BPE skips, or the exponent of a unigram model's probabilities (lower is "
-        "more random; 0: off); sentences get longer than --max-tokens counts",
+        "subword regularisation of training sentences by the data directory's SentencePiece "
+        "model, redrawn in each epoch: the fraction of merges that BPE skips, or the exponent of "
+        "a unigram model's probabilities (lower is more random; 0: off); sentences get longer "
+        "than --max-tokens counts",
         between(0, 1),
     )
     sample_pieces_of: str = option(
@@ -74,7 +81,8 @@ class TranslationHeatedConfig(SamplingConfig):
     )
     eval_bleu_args: str = option(
         "{}",
-        "search of --eval-bleu and --eval-chrf: beam, lenpen, max_len_a and max_len_b as JSON, such as "
+        "search of --eval-bleu and --eval-chrf: beam, lenpen, max_len_a and max_len_b as JSON, "
+        "such as "
         '{"beam": 4} (default: beam 5)',
     )
     eval_bleu_detok: str = option(
@@ -83,7 +91,8 @@ class TranslationHeatedConfig(SamplingConfig):
     eval_bleu_detok_args: str = option("{}", "arguments of --eval-bleu-detok as JSON")
     eval_bleu_remove_bpe: Optional[str] = option(
         None,
-        "how subwords are joined: sentencepiece, subword_nmt, or their continuation mark (default: by the dictionary)",
+        "how subwords are joined: sentencepiece, subword_nmt, or their continuation mark "
+        "(default: by the dictionary)",
         argparse_const="@@ ",
     )
     eval_tokenized_bleu: bool = option(
@@ -120,7 +129,8 @@ class TranslationHeatedConfig(SamplingConfig):
     )
     encoder_langtok_last: bool = option(
         False,
-        "put the encoder's language token after the sentence's end, as in NLLB with legacy_behaviour",
+        "put the encoder's language token after the sentence's end, as in NLLB with "
+        "legacy_behaviour",
     )
     decoder_langtok: bool = option(
         False, "begin each target sentence with the target language's token"
@@ -144,7 +154,8 @@ class TranslationHeatedConfig(SamplingConfig):
     )
     langtoks: Optional[str] = option(
         None,
-        "dictionary from kinds of data to their (source, target) language tokens, such as {'main': ('src', 'tgt')}",
+        "dictionary from kinds of data to their (source, target) language tokens, such as "
+        "{'main': ('src', 'tgt')}",
     )
     sampling_weights_from_file: Optional[str] = option(
         None, "JSON file with a dictionary as in --sampling-weights"

@@ -1,4 +1,6 @@
-"""The model that a run starts from: `--init-model`, a file of `mtmoe import-hf` or a dense checkpoint.
+"""The model that a run starts from: `--init-model`.
+
+It is a file of `mtmoe import-hf` or a dense checkpoint.
 
 It determines the new model's sizes, its languages and their tokens, and the vocabulary of the data.
 """
@@ -32,17 +34,19 @@ _STACK = (
     "learned_pos",
 )
 LIMITS = ("max_source_positions", "max_target_positions")
+_SIZES_OF_STACKS = [f"{side}_{name}" for side in ("encoder", "decoder") for name in _STACK]
 SIZES = (
-    *(f"{side}_{name}" for side in ("encoder", "decoder") for name in _STACK),
-    *(
-        "decoder_input_dim",
-        "decoder_output_dim",
-        "activation_fn",
-        "layernorm_embedding",
-        "no_scale_embedding",
-    ),
-    *("share_all_embeddings", "share_decoder_input_output_embed", "no_token_positional_embeddings"),
-    *("no_decoder_final_norm", *LIMITS),
+    *_SIZES_OF_STACKS,
+    "decoder_input_dim",
+    "decoder_output_dim",
+    "activation_fn",
+    "layernorm_embedding",
+    "no_scale_embedding",
+    "share_all_embeddings",
+    "share_decoder_input_output_embed",
+    "no_token_positional_embeddings",
+    "no_decoder_final_norm",
+    *LIMITS,
     *(field.name for field in fields(TranslatorForm)),
 )
 
@@ -70,17 +74,15 @@ class InitialModel:
     def check(self, source: Any, target: Any, data: str) -> None:
         """Check a data directory's dictionaries, with their language tokens (UserError)."""
         vocabulary = self.vocabulary
-        sides = (
-            (None, None)
-            if vocabulary is None
-            else (vocabulary.source.symbols, vocabulary.target.symbols)
-        )
+        sides: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None)
+        if vocabulary is not None:
+            sides = (vocabulary.source.symbols, vocabulary.target.symbols)
         for dictionary, symbols, name in zip((source, target), sides, EMBEDDINGS, strict=True):
             data_symbols, rows = tuple(dictionary.symbols[NUM_SPECIAL:]), len(self.weights[name])
             if len(dictionary) != rows or data_symbols != (symbols or data_symbols):
                 raise UserError(
-                    f"`{data}` must be a data directory with the vocabulary of `{self.path}`, but has another; "
-                    f"`mtmoe prepare … --vocabulary-of {self.path}` makes one."
+                    f"`{data}` must be a data directory with the vocabulary of `{self.path}`, but "
+                    f"has another; `mtmoe prepare … --vocabulary-of {self.path}` makes one."
                 )
 
     def note_sizes(self, cfg: Any) -> None:
@@ -91,24 +93,24 @@ class InitialModel:
             if name in cfg and cfg.get(name) != value
         }
         if changed:
-            logger.info(
-                f"from {self.path}: {', '.join(f'{name} = {value}' for name, value in changed.items())}"
-            )
+            shown = ", ".join(f"{name} = {value}" for name, value in changed.items())
+            logger.info(f"from {self.path}: {shown}")
         with open_dict(cfg):
             cfg.update(changed)
 
 
-def expect_sizes(path: str, given: Mapping[str, Any]) -> None:
+def expect_sizes(path: str, user_options: Mapping[str, Any]) -> None:
     """Compare a user's options with the model in a file (UserError: other sizes)."""
     sizes = _model_options(file_io.peek(path) or {})
-    for name in (name for name in SIZES if name in sizes and name in given):
-        size, value = sizes[name], given[name]
-        is_limit = (
-            name in LIMITS and isinstance(size, int) and value <= size
-        )  # shorter sentences fit, too
+    for name in (name for name in SIZES if name in sizes and name in user_options):
+        size = sizes[name]
+        value = user_options[name]
+        # Shorter sentences fit, too.
+        is_limit = name in LIMITS and isinstance(size, int) and value <= size
         if str(value) != str(size) and not is_limit:
             raise UserError(
-                f"`{flag(name)}` must be {size}, as in the model of `--init-model`, or be left out, but is {value}."
+                f"`{flag(name)}` must be {size}, as in the model of `--init-model`, or be left "
+                f"out, but is {value}."
             )
 
 
@@ -118,57 +120,49 @@ def load(path: str) -> InitialModel:
     sizes, weights = _model_options(state), state.get("model") or {}
     if not weights.keys() >= {*EMBEDDINGS} or not sizes:
         raise UserError(
-            "`--init-model` must be a translator, in a file of `mtmoe import-hf` or a dense checkpoint, but "
-            f"`{path}` has none."
+            "`--init-model` must be a translator, in a file of `mtmoe import-hf` or a dense "
+            f"checkpoint, but `{path}` has none."
         )
     if any(MOE in name for name in weights):
         raise UserError(
-            f"`--init-model` must be a dense model, but `{path}` has experts; use `--finetune-from-model` for it."
+            f"`--init-model` must be a dense model, but `{path}` has experts; use "
+            "`--finetune-from-model` for it."
         )
     model_sizes = {name: sizes[name] for name in SIZES if name in sizes}
     check_sizes(path, list(model_sizes.items()), weights)
-    return InitialModel(
-        path, model_sizes, {**_stock_forms(state), **(state.get("task_state") or {})}, weights
-    )
+    settings = {**_stock_forms(state), **(state.get("task_state") or {})}
+    return InitialModel(path, model_sizes, settings, weights)
 
 
 def check_places(
     path: str, state: Mapping[str, Any], langs: Sequence[str], tasks: Sequence[str], goes_on: bool
 ) -> None:
-    """Check that languages and tasks have their places of a checkpoint: a place is a token, a gate or an expert.
+    """Check that languages and tasks have their places of a checkpoint.
+
+    A place is a token, a gate or an expert.
 
     A run that `goes_on` is refused (UserError); one that starts from the weights alone is warned.
     """
     model, saved = _model_options(state), (state.get("task_state") or {}).get("langs") or []
     names = (model.get("task_names") or "").split(",")
-    for option, before, now in (
-        ("--langs", saved, langs),
-        ("the tasks of --task-ids", names, tasks),
-    ):
-        # Tables of another length do not fit, and loading says so; only of fixed experts there may be more than tasks.
-        if not any(before) or (
-            len(before) != len(now) and "fixed" not in (model.get("expert_gates") or "")
-        ):
+    orders = (("--langs", saved, langs), ("the tasks of --task-ids", names, tasks))
+    for option, before, now in orders:
+        # Tables of another length do not fit, and loading says so. Only fixed experts may be more
+        # than the tasks.
+        if not any(before):
             continue
-        place = next(
-            (
-                place
-                for place, both in enumerate(zip(before, now, strict=False))
-                if len(set(both)) > 1
-            ),
-            None,
-        )
+        if len(before) != len(now) and "fixed" not in (model.get("expert_gates") or ""):
+            continue
+        pairs = enumerate(zip(before, now, strict=False))
+        place = next((place for place, both in pairs if len(set(both)) > 1), None)
         if place is None:
             continue
         if goes_on:
-            raise_invalid(
-                option,
-                f"{','.join(before)} in this order, to continue from `{path}`",
-                ",".join(now),
-            )
+            rule = f"{','.join(before)} in this order, to continue from `{path}`"
+            raise_invalid(option, rule, ",".join(now))
         logger.warning(
-            f"{now[place]} begins with the weights of {before[place]}, since {path} has {','.join(before)} in this "
-            f"order, and the run has {','.join(now)}"
+            f"{now[place]} begins with the weights of {before[place]}, since {path} has "
+            f"{','.join(before)} in this order, and the run has {','.join(now)}"
         )
 
 

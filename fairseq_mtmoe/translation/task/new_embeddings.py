@@ -1,9 +1,10 @@
-"""`--train-only new-embeddings`: train only the embeddings of a new language's symbols.
+"""`--train-only new-embeddings`: train only the embeddings of new symbols.
 
-All else stays equal bit for bit. A model that borrows also trains its adapters and, in a target, its norms.
+All else stays equal bit for bit. A model that borrows also trains its adapters and, in a target,
+its norms.
 
-The new rows belong to matrices that the optimizer updates as a whole. The gradients of old rows are zero. Changes that
-weight decay or moments still make to them are undone after each update.
+The new rows belong to matrices that the optimizer updates as a whole. The gradients of old rows are
+zero. Changes that weight decay or moments still make to them are undone after each update.
 """
 
 import logging
@@ -44,7 +45,8 @@ class NewEmbeddings:
         self._kept: list[Tensor] = []
         new = sum(table[old:].numel() for table, old in self._old.items())
         logger.info(
-            f"{new:,} parameters of new symbols are trained; fairseq counts their tables whole (num. trained)"
+            f"{new:,} parameters of new symbols are trained; fairseq counts their tables whole "
+            "(num. trained)"
         )
 
     @contextmanager

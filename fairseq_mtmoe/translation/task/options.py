@@ -1,8 +1,9 @@
-"""Conversion of `translation_heated`'s configuration to the arguments that fairseq's multilingual classes expect.
+"""Conversion of the task's configuration to the arguments that fairseq expects.
 
-Strings become lists and dictionaries once the configuration is complete. Wrong options are refused before anything is
-loaded. Checkpoints store `SETTINGS`, which replace the options of generation (`take_over`): with another order of
-`langs`, a language would get the token and the gate of another one.
+Strings become lists and dictionaries once the configuration is complete. Wrong options are refused
+before anything is loaded. Checkpoints store `SETTINGS`, which replace the options of generation
+(`take_over`): with another order of `langs`, a language would get the token and the gate of another
+one.
 """
 
 import ast
@@ -72,16 +73,13 @@ def arguments(cfg: Any, forms: Mapping[str, Any] | None = None, has_data: bool =
     args.data = with_shards(folders_in(args.data)) if has_data else ""
     _check_choices(args)
     _read_dictionaries(args)
-    args.insists_on_tokens = "main" in (
-        args.langtoks or {}
-    )  # fairseq completes them by other options
-    args.extra_data = args.extra_data and {
-        kind: with_shards(data) for kind, data in args.extra_data.items()
-    }
+    # fairseq completes `langtoks` by other options.
+    args.insists_on_tokens = "main" in (args.langtoks or {})
+    if args.extra_data:
+        args.extra_data = {kind: with_shards(data) for kind, data in args.extra_data.items()}
     args.langtoks_specs = args.langtoks_specs.split(",")
-    args.lang_pairs = (
-        _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
-    )
+    pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
+    args.lang_pairs = pairs
     _complete_languages(args)
     _check_task_ids(args)
     _check_pairs(args, "langs" in (forms or {}))
@@ -106,7 +104,7 @@ def _pairs_to_load(args: Namespace) -> list[str]:
 
 
 def task_names(args: Namespace, langs: list[str]) -> list[str]:
-    """Return the tasks of `--task-ids`: pairs, or languages or groups in `langs` order."""
+    """Return the tasks of `--task-ids`: pairs, or languages or groups like `langs`."""
     if args.task_ids == "pair":
         return all_pairs(args)
     return list(dict.fromkeys(task_of_language(args.task_ids, lang) for lang in langs))
@@ -121,20 +119,22 @@ def _check_task_ids(args: Namespace) -> None:
     named = [lang for group in args.task_ids.split(",") for lang in group.split("+")]
     if args.task_ids in TASK_IDS:
         return
-    if (
-        "+" not in args.task_ids
-        or len(set(named)) < len(named)
-        or (args.langs and not set(named) <= set(args.langs))
-    ):
-        rule = f"one of {', '.join(TASK_IDS)}, or groups such as de+nl,es+it of the languages, each named once"
+    names_others = args.langs and not set(named) <= set(args.langs)
+    if "+" not in args.task_ids or len(set(named)) < len(named) or names_others:
+        rule = (
+            f"one of {', '.join(TASK_IDS)}, or groups such as de+nl,es+it of the languages, each "
+            "named once"
+        )
         raise_invalid("--task-ids", rule, args.task_ids)
 
 
 def _values(cfg: Any, forms: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as on the command line, also for checkpoints of fairseq's own task."""
-    values: Any = (
-        OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
-    )
+    """Return options as on the command line.
+
+    The configuration may be from a checkpoint of fairseq's own task.
+    """
+    is_config = isinstance(cfg, DictConfig)
+    values: Any = OmegaConf.to_container(cfg, resolve=True) if is_config else vars(cfg)
     values = {**values, **forms, **({"lang_dict": None} if "langs" in forms else {})}
     for name in ("langs", "lang_pairs", "langtoks_specs"):
         if isinstance(values[name], list):
@@ -156,11 +156,8 @@ def _check_choices(args: Namespace) -> None:
         and os.path.isfile(style)
         and args.lang_tok_style != (wanted := read_text(style).strip())
     ):
-        raise_invalid(
-            "--lang-tok-style",
-            f"{wanted}, the style of the data's recipe in {style}",
-            args.lang_tok_style,
-        )
+        rule = f"{wanted}, the style of the data's recipe in {style}"
+        raise_invalid("--lang-tok-style", rule, args.lang_tok_style)
     for name in ("sample_pieces", "lang_tok_replacing_bos_eos"):
         if args.load_alignments and getattr(args, name):
             raise_invalid("--load-alignments", f"off with {flag(name)}", True)
@@ -184,13 +181,8 @@ def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
         return text
     try:
         value = ast.literal_eval(text)
-    except (
-        ValueError,
-        SyntaxError,
-        TypeError,
-        MemoryError,
-        RecursionError,
-    ):  # a list as a key, a thousand brackets
+    # A key may be a list, and there may be a thousand brackets.
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise_invalid(flag(name), "a Python dictionary", text)
@@ -198,7 +190,10 @@ def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
 
 
 def _complete_languages(args: Namespace) -> None:
-    """Fill in `langs` from the options, the pairs or, in generation, the data directory."""
+    """Fill in `langs` from the options or the pairs.
+
+    In generation, it may be from the data directory.
+    """
     if args.langs and args.lang_dict:
         raise UserError("`--langs` and `--lang-dict` exclude each other: give one of them.")
     if is_training(args) and not args.lang_pairs:
@@ -226,9 +221,8 @@ def _complete_languages(args: Namespace) -> None:
             raise_invalid(
                 "data", "a directory with binarized data such as train.en-de.en.idx", folder
             )
-        args.langs_beyond_data = [
-            lang for lang in (args.source_lang, args.target_lang) if lang not in langs
-        ]
+        sides = (args.source_lang, args.target_lang)
+        args.langs_beyond_data = [lang for lang in sides if lang not in langs]
         args.langs = langs + args.langs_beyond_data
     if args.lang_pairs is None:
         args.lang_pairs = _pairs_to_load(args)
@@ -252,9 +246,10 @@ def _check_pairs(args: Namespace, are_of_model: bool) -> None:
             if lang not in args.langs:
                 if are_of_model:
                     raise unknown_language("--lang-pairs", lang, args.langs)
-                known = shortened(args.langs, lang)
+                names = shortened(args.langs, lang)
                 raise UserError(
-                    f"The language {lang} of the pair {pair} is unknown; known languages are {known}."
+                    f"The language {lang} of the pair {pair} is unknown; known languages are "
+                    f"{names}."
                 )
 
 
@@ -290,16 +285,12 @@ def check_training(args: Namespace) -> None:
         raise UserError(
             "`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`."
         )
-    kinds = {
-        name: {"main", *(getattr(args, name) or {})} for name in ("extra_data", "extra_lang_pairs")
-    }
+    options = ("extra_data", "extra_lang_pairs")
+    kinds = {name: {"main", *(getattr(args, name) or {})} for name in options}
     for name, other in itertools.permutations(kinds):
         if missing := kinds[other] - kinds[name]:
-            raise_invalid(
-                flag(name),
-                f"a dictionary with {min(missing)}, as {flag(other)} has it",
-                getattr(args, name),
-            )
+            rule = f"a dictionary with {min(missing)}, as {flag(other)} has it"
+            raise_invalid(flag(name), rule, getattr(args, name))
 
 
 def saved_settings(args: Namespace) -> dict[str, Any]:
@@ -312,7 +303,8 @@ def new_symbols(settings: Mapping[str, Any]) -> list[int]:
     counts: list[int] = settings.get(NEW_SYMBOLS, [])
     if not any(counts):
         raise UserError(
-            "`--train-only` must have new symbols to train, but `--init-model` names no file of `mtmoe extend`."
+            "`--train-only` must have new symbols to train, but `--init-model` names no file of "
+            "`mtmoe extend`."
         )
     return counts
 
@@ -329,14 +321,16 @@ def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
         for option, lang in zip(("--source-lang", "--target-lang"), pair.split("-"), strict=True):
             if lang not in args.langs:
                 named_by = "a language of --lang-pairs" if is_training(args) else option
-                raise_invalid(
-                    named_by, f"one of the model's languages {shortened(args.langs, lang)}", lang
-                )
+                rule = f"one of the model's languages {shortened(args.langs, lang)}"
+                raise_invalid(named_by, rule, lang)
     return bool(changed)
 
 
 def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
-    """Warn of settings, languages apart, that differ from the checkpoint that a run begins with."""
+    """Warn of settings that differ from the checkpoint that a run begins with.
+
+    Languages may differ.
+    """
     changed = _differing(args, state)
     for name in [name for name in changed if name != "langs"]:
         was = f"{name} was {visible(changed[name])} when the checkpoint was trained"
@@ -351,16 +345,16 @@ def _differing(args: Namespace, state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_language_tokens(args: Namespace, dictionary: Dictionary, of: str = "") -> None:
+def check_language_tokens(args: Namespace, dictionary: Dictionary, owner: str = "") -> None:
     """Check that the dictionary has the tokens that `--langtoks` needs (UserError).
 
-    of: whose options these are, for the error.
+    owner: whose options these are, for the error.
     """
     for spec in {spec for specs in args.langtoks.values() for spec in specs if spec is not None}:
         token = multilingual_utils.get_lang_tok(args.langs[0], args.lang_tok_style, spec)
         if token not in dictionary:
             rule = f"kinds of data that give {token}, which `{spec}` in --langtoks needs"
-            raise_invalid(f"--langtoks-specs{of}", rule, ",".join(args.langtoks_specs))
+            raise_invalid(f"--langtoks-specs{owner}", rule, ",".join(args.langtoks_specs))
 
 
 def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Namespace) -> None:
@@ -386,7 +380,9 @@ def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Nam
 
 _LEFT_OUT = {
     "replace_unk": "as data of `--task translation_heated` have no text to take words from",
-    "lm_path": "as a language model does not have the language tokens of `--task translation_heated`",
+    "lm_path": (
+        "as a language model does not have the language tokens of `--task translation_heated`"
+    ),
     "constraints": "as fairseq has no constraints for multilingual tasks",
     **dict.fromkeys(
         ("print_step", "retain_iter_history"), "as no model of ours writes in iterations"
@@ -395,19 +391,18 @@ _LEFT_OUT = {
 
 
 def check_decoding(args: Namespace) -> None:
-    """Check generation options that fairseq does not check itself (UserError: they cannot work)."""
+    """Check generation options that fairseq does not check itself (UserError)."""
     if not hasattr(args, "nbest"):
         return
     left_out = {name: why for name, why in _LEFT_OUT.items() if getattr(args, name)}
     if args.diverse_beam_groups > 0:
-        left_out["diverse_beam_groups"] = (
-            "as fairseq's search by groups fails when a sentence has ended"
-        )
+        why = "as fairseq's search by groups fails when a sentence has ended"
+        left_out["diverse_beam_groups"] = why
     if hasattr(args, "buffer_size"):  # fairseq-interactive
         why = "as `fairseq-interactive` has no references"
-        left_out |= {
-            name: why for name in ("score_reference", "prefix_size") if getattr(args, name)
-        }
+        for name in ("score_reference", "prefix_size"):
+            if getattr(args, name):
+                left_out[name] = why
     for name, why in left_out.items():
         raise UserError(f"`{flag(name)}` must be left out, {why}.")
     if args.no_repeat_ngram_size == 1:

@@ -1,7 +1,7 @@
 """BLEU and chrF++ of a validation's translations: `--eval-bleu` and `--eval-chrf`.
 
-Search, spelling and references are those of `mtmoe evaluate`. sacreBLEU counts n-grams by sentence, so the counts of
-batches and ranks add up to those of the whole set.
+Search, spelling and references are those of `mtmoe evaluate`. sacreBLEU counts n-grams by sentence,
+so the counts of batches and ranks add up to those of the whole set.
 """
 
 import json
@@ -45,11 +45,15 @@ logger = logging.getLogger(__name__)
 
 
 def check_best_metric(metric: str, args: Namespace) -> None:
-    """Check that a validation scores `--best-checkpoint-metric` if it is a score (UserError)."""
+    """Check that a validation computes the best checkpoint's metric (UserError).
+
+    Only scores of translations are checked.
+    """
     name = metric.rpartition("_")[2]
     if name in COUNTS and not getattr(args, f"eval_{name}"):
         raise UserError(
-            f"`{flag(f'eval_{name}')}` must be given with `--best-checkpoint-metric {metric}`, but is not."
+            f"`{flag(f'eval_{name}')}` must be given with `--best-checkpoint-metric {metric}`, "
+            "but is not."
         )
 
 
@@ -59,9 +63,8 @@ class ValidationScores:
     def __init__(self, task: Any) -> None:
         args = task.args
         self._task, self._data = task, args.data
-        self.asked = [
-            name for name in COUNTS if getattr(args, f"eval_{name}")
-        ]  # names of the metrics in the log
+        # Names of the metrics in the log
+        self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]
         search = _dictionary("--eval-bleu-args", args.eval_bleu_args)
         for name, value in search.items():
             if name not in SEARCH or type(value) not in (int, float):
@@ -77,8 +80,8 @@ class ValidationScores:
         self._detokenizer = encoders.build_tokenizer(
             Namespace(tokenizer=args.eval_bleu_detok, **detok_args)
         )
-        # The last model, whether its experts are sharded, and its search: a dense model may become sparse between two
-        # validations.
+        # The last model, whether its experts are sharded, and its search: a dense model may become
+        # sparse between two validations.
         self._search: tuple[nn.Module, bool, BeamSearch] | None = None
         self._references: dict[tuple[str, str], References] = {}
 
@@ -90,7 +93,8 @@ class ValidationScores:
         """
         if loader.has_more:
             raise UserError(
-                f"`--combine-valid-subsets` must be left out with `{flag(f'eval_{self.asked[0]}')}`; `--valid-subset "
+                "`--combine-valid-subsets` must be left out with "
+                f"`{flag(f'eval_{self.asked[0]}')}`; `--valid-subset "
                 f"{loader.split},{loader.split}1` scores each subset by itself."
             )
 
@@ -106,7 +110,9 @@ class ValidationScores:
                 self._data, subset, pair, self._speller, form
             )
         references = self._references[subset, pair]
-        chosen = [[lines[number] or None for number in numbers] for lines in references.more]
+        chosen = []
+        for further in references.more:
+            chosen.append([further[number] or None for number in numbers])
         lines = [references.lines[number] for number in numbers]
         if self._task.args.eval_bleu_print_samples:
             # The screen shows a pair's first sentence, which is the same in all validations.
@@ -117,9 +123,8 @@ class ValidationScores:
             logger.info(f"example reference ({pair}): {visible(lines[row])}", extra=extra)
         counts = {f"_{other}_{name}": _zeros(name) for other in pairs for name in self.asked}
         for name in self.asked:
-            statistics = self._metric(name, pair)._extract_corpus_statistics(
-                hypotheses, [lines, *chosen]
-            )
+            metric = self._metric(name, pair)
+            statistics = metric._extract_corpus_statistics(hypotheses, [lines, *chosen])
             counts[f"_{pair}_{name}"] = torch.tensor(np.sum(statistics, axis=0), dtype=torch.double)
         return counts
 
@@ -132,18 +137,13 @@ class ValidationScores:
         """Log the scores of each pair, the means of each group, and the mean of all pairs."""
         for name in self.asked:
             for pair in pairs:
-                counts = [
-                    log[f"_{pair}_{name}"].cpu()
-                    for log in logging_outputs
-                    if f"_{pair}_{name}" in log
-                ]
-                # A tensor: meters are saved with a checkpoint, which must not contain numpy's types.
-                metrics.log_scalar(f"_{pair}_{name}", sum(counts, _zeros(name)))
-            for group in [
-                *(Group(pair, (pair,)) for pair in pairs),
-                *groups,
-                Group("", tuple(pairs)),
-            ]:
+                key = f"_{pair}_{name}"
+                counts = [log[key].cpu() for log in logging_outputs if key in log]
+                # A tensor: meters are saved with a checkpoint, which must not contain numpy's
+                # types.
+                metrics.log_scalar(key, sum(counts, _zeros(name)))
+            pair_groups = [Group(pair, (pair,)) for pair in pairs]
+            for group in [*pair_groups, *groups, Group("", tuple(pairs))]:
                 mean = partial(self._mean, name=name, pairs=group.tasks)
                 metrics.log_derived(f"{group.name}_{name}".removeprefix("_"), mean, 1000)
 
@@ -158,19 +158,16 @@ class ValidationScores:
             meter = meters.get(f"_{pair}_{name}")
             if meter is not None and meter.sum.any():
                 counts = [int(count) for count in meter.sum.tolist()]
-                scores.append(
-                    float(self._metric(name, pair)._compute_score_from_stats(counts).score)
-                )
+                score = self._metric(name, pair)._compute_score_from_stats(counts).score
+                scores.append(float(score))
         return round(fmean(scores), 2) if scores else None
 
     def _metric(self, name: str, pair: str) -> Any:
         if name == "chrf":
             return CHRF(word_order=2)
-        tokenizer = (
-            "none"
-            if self._task.args.eval_tokenized_bleu
-            else bleu_tokenizer(pair.rpartition("-")[2])
-        )
+        tokenizer = "none"
+        if not self._task.args.eval_tokenized_bleu:
+            tokenizer = bleu_tokenizer(pair.rpartition("-")[2])
         return BLEU(tokenize=tokenizer, force=True)
 
     def _translated(self, sample: Mapping[str, Any], model: nn.Module, pair: str) -> list[str]:
@@ -182,23 +179,17 @@ class ValidationScores:
         with uncounted(model, self._task.movement), routed_by_prices(model):
             outputs = searched(search, [model], dict(sample), direction, prefixes)
         texts = [self._speller(output[0]["tokens"].tolist(), UNKNOWN) for output in outputs]
-        return (
-            texts
-            if self._detokenizer is None
-            else [self._detokenizer.decode(text) for text in texts]
-        )
+        if self._detokenizer is None:
+            return texts
+        return [self._detokenizer.decode(text) for text in texts]
 
     def _search_with(self, model: nn.Module) -> BeamSearch:
-        is_sharded = any(
-            layer.experts.placement.is_sharded for layer in expert_layers(model).values()
-        )
+        layers = expert_layers(model).values()
+        is_sharded = any(layer.experts.placement.is_sharded for layer in layers)
         if self._search is None or self._search[0] is not model or self._search[1] != is_sharded:
             generator = FairseqTask.build_generator(self._task, [model], self._decoding.generation)
-            self._search = (
-                model,
-                is_sharded,
-                BeamSearch(generator, _any_goes_on if is_sharded else None),
-            )
+            search = BeamSearch(generator, _any_goes_on if is_sharded else None)
+            self._search = (model, is_sharded, search)
         return self._search[2]
 
     @cached_property

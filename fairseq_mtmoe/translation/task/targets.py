@@ -1,4 +1,7 @@
-"""Whether a translator can tell its target languages apart: by a language token, or by parts for tasks."""
+"""Whether a translator can tell its target languages apart.
+
+It does so by a language token, or by parts for tasks.
+"""
 
 import logging
 from argparse import Namespace
@@ -15,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_targets(args: Namespace, task_id: Callable[[str], int], model: Any) -> None:
-    """Check that a training's model can tell targets apart (UserError), or a user insists."""
+    """Check that a model can tell targets apart (UserError), or a user insists."""
     if "tgt" in args.langtoks["main"]:
         return
     by_task = depends_on_tasks(unwrapped(model))
@@ -29,10 +32,10 @@ def check_targets(args: Namespace, task_id: Callable[[str], int], model: Any) ->
         alike = f"{shortened(languages)} apart, the targets of {source}"
         if not args.insists_on_tokens:
             raise UserError(
-                f"`--decoder-langtok` or `--encoder-langtok tgt` must be given to tell {alike}, but neither is; "
-                f"`{NO_TOKENS}` trains without language tokens."
+                f"`--decoder-langtok` or `--encoder-langtok tgt` must be given to tell {alike}, "
+                f"but neither is; `{NO_TOKENS}` trains without language tokens."
             )
         logger.warning(
-            f"The model has no language token and no gate to tell {alike}: it writes the same for all of them, "
-            "unless the text names its target."
+            f"The model has no language token and no gate to tell {alike}: it writes the same for "
+            "all of them, unless the text names its target."
         )

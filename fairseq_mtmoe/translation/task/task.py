@@ -1,7 +1,10 @@
-"""`--task translation_heated`: many-language translation with temperature heating and a task id for every sentence.
+"""`--task translation_heated`: many-language translation with heated sampling.
 
-fairseq's `translation_multi_simple_epoch` with its options, and heated sampling ("Tricks for Training Sparse
-Translation Models", §2.2). It adds correct ids in mixed batches, a loss for each language pair, and exact resumption.
+Every sentence has a task id.
+
+fairseq's `translation_multi_simple_epoch` with its options, and heated sampling ("Tricks for
+Training Sparse Translation Models", §2.2). It adds correct ids in mixed batches, a loss for each
+language pair, and exact resumption.
 """
 
 from __future__ import annotations
@@ -112,11 +115,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             return side.dictionary()
 
         def load_dictionary(path: str) -> Any:
-            dictionary = (
-                cls.load_dictionary(path)
-                if vocabulary is None
-                else of_side(getattr(vocabulary, path))
-            )
+            side = None if vocabulary is None else getattr(vocabulary, path)
+            dictionary = cls.load_dictionary(path) if side is None else of_side(side)
             sizes.setdefault(id(dictionary), len(dictionary))
             return dictionary
 
@@ -140,34 +140,32 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def check_given(cls, options: Namespace, given: Mapping[str, Any]) -> None:
         """See `TrainingTask`."""
         check_decoding(options)
-        if getattr(
-            options, "init_model", None
-        ):  # which `fairseq-validate` leaves out where it is not given
+        # `fairseq-validate` leaves the option out where it is not given.
+        if getattr(options, "init_model", None):
             expect_sizes(options.init_model, given)
 
     def check_vocabulary(self, state: Mapping[str, Any] | None, path: str) -> None:
-        """Compare the dictionaries with the vocabulary in a checkpoint's `task_state` (UserError)."""
+        """Compare the dictionaries with a checkpoint's vocabulary (UserError)."""
         check_symbols(
             state, (self.source_dictionary, self.target_dictionary), self.dictionary_sizes, path
         )
 
     def _keep(self, settings: Mapping[str, Any]) -> None:
-        """Store in checkpoints what a model knows about itself, unless it is stored already."""
+        """Store a model's settings in checkpoints, unless they are stored already."""
         kept = {name: settings[name] for name in KEPT if name in settings}
         self.state.merge_state_dict({**kept, **self.state.state_dict})
 
     def _vocabulary_of_data(self) -> Vocabulary | None:
         sides = self.source_dictionary, self.target_dictionary
-        symbols = [
-            dictionary.symbols[: self.dictionary_sizes[id(dictionary)]] for dictionary in sides
-        ]
+        symbols = [side.symbols[: self.dictionary_sizes[id(side)]] for side in sides]
         return Vocabulary.of_data(split_paths(self.args.data)[0], *symbols)
 
     def _piece_sampling(self) -> PieceSampling:
         folder, vocabulary = split_paths(self.args.data)[0], self._vocabulary_of_data()
         if vocabulary is None:
             raise UserError(
-                f"`--sample-pieces` must have the data directory's {SENTENCEPIECE}, but {folder} has none."
+                f"`--sample-pieces` must have the data directory's {SENTENCEPIECE}, but {folder} "
+                "has none."
             )
         return sampling_of(
             self.args, vocabulary, self.source_dictionary, self.target_dictionary, folder
@@ -181,23 +179,24 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             for lang in langs if getattr(self.args, option) is None else ():
                 if dicts[lang] != dicts[langs[0]]:
                     raise UserError(
-                        f"`dict.{lang}.txt` and `dict.{langs[0]}.txt` must be the same dictionary, but differ; "
-                        "preprocess all languages with one joined dictionary."
+                        f"`dict.{lang}.txt` and `dict.{langs[0]}.txt` must be the same "
+                        "dictionary, but differ; preprocess all languages with one joined "
+                        "dictionary."
                     )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the settings of training, before a checkpoint's model is built for evaluation.
+        """Take over the settings of training, before a model is built for evaluation.
 
-        A `UserError` refuses languages that the model was not trained with, and an ensemble of models with different
-        languages.
+        A `UserError` refuses languages that the model was not trained with, and an ensemble of
+        models with different languages.
         """
         super().load_state_dict(state_dict)
         self.check_vocabulary(state_dict, "CHECKPOINT")  # fairseq does not say which
         before, now = self._model_langs, state_dict.get("langs")  # stock fairseq does not save them
         if before and now and now != before:
             raise UserError(
-                f"The models of an ensemble must have the same languages in the same order, but one has "
-                f"{', '.join(before)} and another {', '.join(now)}."
+                "The models of an ensemble must have the same languages in the same order, but "
+                f"one has {', '.join(before)} and another {', '.join(now)}."
             )
         self._model_langs = now or before
         if not options.take_over(self.args, state_dict):
@@ -212,9 +211,10 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Build the model (UserError: a language of neither checkpoint nor data)."""
         unknown = getattr(self.args, "langs_beyond_data", [])
         if unknown and self._model_langs is None:
-            known = shortened([lang for lang in self.langs if lang not in unknown], unknown[0])
+            names = shortened([lang for lang in self.langs if lang not in unknown], unknown[0])
             raise UserError(
-                f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known languages are {known}."
+                f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known "
+                f"languages are {names}."
             )
         begins = self.initial if not from_checkpoint else None
         if begins is not None:
@@ -265,10 +265,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         loader = PairLoader(self.data_manager, split, combine)
         ids = [self.task_id(pair.name) for pair in loader.pairs]
         if self.training and split == self.args.train_subset:
-            plan, collate = (
-                plan_of(self.args, loader),
-                PairCollate(self.data_manager._shared_collater()),
-            )
+            plan = plan_of(self.args, loader)
+            collate = PairCollate(self.data_manager._shared_collater())
             alter = self._piece_sampling() if self.args.sample_pieces else None
             self.datasets[split] = TrainingMixture(
                 loader, plan, ids, collate, epoch, self.num_updates, alter=alter
@@ -298,7 +296,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return sample["id"], *sentence_entropies(model, sample, self.target_dictionary.pad())
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Begin an epoch (UserError: the options are for generation, or would leave data out)."""
+        """Begin an epoch (UserError: the options are not for training)."""
         options.check_training(self.args)
         check_best_metric(self._run["options"].get("best_checkpoint_metric", "loss"), self.args)
         super().begin_epoch(epoch, model)
@@ -309,11 +307,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Return the description of the single language pair (UserError: several)."""
         pairs = options.all_pairs(self.args)
         if len(pairs) != 1:
-            raise_invalid(
-                "--lang-pairs",
-                "a single pair for a model that borrows from others",
-                ",".join(pairs),
-            )
+            rule = "a single pair for a model that borrows from others"
+            raise_invalid("--lang-pairs", rule, ",".join(pairs))
         text = self.args.description or description_of_pair(pairs[0])
         tokens = description_tokens(text, self.source_dictionary, split_paths(self.args.data)[0])
         dictionary = self.source_dictionary
@@ -324,17 +319,15 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def about_the_run(self) -> dict[str, Any]:
         logger.info(TIER_RULE, extra={"for_screen": True})  # see training/screen.py
-        extra = (
-            {"synthetic": shares}
-            if (shares := synthetic_shares(split_paths(self.args.data)[0]))
-            else {}
-        )
-        return {
+        shares = synthetic_shares(split_paths(self.args.data)[0])
+        about: dict[str, Any] = {
             "tiers": self.pair_tiers,
             **super().about_the_run(),
             "task_ids": self.args.task_ids,
-            **extra,
         }
+        if shares:
+            about["synthetic"] = shares
+        return about
 
     def shown_name(self, key: str) -> str:
         """Return a pair without fairseq's prefix of data that is no extra data."""
@@ -348,11 +341,12 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def groups(self) -> list[Group]:
         """Return the tiers that have pairs."""
         tiers = self.pair_tiers
-        pairs = {
-            tier: tuple(pair for pair in self.lang_pairs if tiers.get(pair) == tier)
-            for tier in TIERS
-        }
-        return [Group(tier, members) for tier, members in pairs.items() if members]
+        groups = []
+        for tier in TIERS:
+            members = tuple(pair for pair in self.lang_pairs if tiers.get(pair) == tier)
+            if members:
+                groups.append(Group(tier, members))
+        return groups
 
     @functools.cached_property
     def pair_tiers(self) -> dict[str, str]:
@@ -394,10 +388,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         fairseq looks for --keep-inference-langtok in the wrong place.
         """
         kept = self.args.keep_inference_langtok
-        build = (
-            FairseqTask.build_generator if kept else TranslationMultiSimpleEpochTask.build_generator
-        )
-        generator = build(self, models, args, *others, **kwargs)
+        base: Any = FairseqTask if kept else TranslationMultiSimpleEpochTask
+        generator = base.build_generator(self, models, args, *others, **kwargs)
         mend(generator)
         return generator
 
@@ -405,9 +397,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Return fairseq's BPE; by default `fairseq-interactive` uses the data's model."""
         bpe = super().build_bpe(args)
         model = str(model_of_sources(split_paths(self.args.data)[0]))
-        if (
-            bpe is not None or self.datasets or not os.path.isfile(model)
-        ):  # other commands have loaded a data set
+        # Other commands have loaded a data set.
+        if bpe is not None or self.datasets or not os.path.isfile(model):
             return bpe
         logger.info(f"`--bpe` is not given: {model} splits lines into pieces")
         return PiecesOfLines(model)
