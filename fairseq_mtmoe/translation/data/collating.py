@@ -1,4 +1,7 @@
-"""Batches of several language pairs, the longest source first."""
+"""Batches of several language pairs, the longest source first.
+
+They have language ids if the datasets have them.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -53,7 +53,8 @@ def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:
 
     Without a model, its words are the tokens.
     """
-    path, pieces = model_of_sources(folder), text.split()
+    path = model_of_sources(folder)
+    pieces = text.split()
     if path.exists():
         content = read_bytes(path, "the SentencePiece model of a data directory")
         try:

@@ -31,7 +31,8 @@ LONGEST = 16  # characters in a piece, as in SentencePiece's training
 # Pieces; a longer word is counted in parts, because a merge in a word takes time for its length
 LONGEST_WORD = 1024
 _UNWRITTEN = ("Cc", "Cs", "Cn")  # control characters, surrogates and unassigned code points
-UNIGRAM, BPE = 1, 2
+UNIGRAM = 1
+BPE = 2
 
 Processor = sentencepiece.SentencePieceProcessor
 Parts = tuple[str, ...]
@@ -61,7 +62,7 @@ def model_type(model: bytes) -> int:
 def plain_pieces(model: bytes) -> list[str]:
     """Return a serialized model's normal pieces.
 
-    They are no control symbols, bytes or user-defined symbols.
+    Control symbols, bytes and user-defined symbols are left out.
     """
     normal = ModelProto.SentencePiece.NORMAL
     return [piece.piece for piece in parse_model(model).pieces if piece.type == normal]
@@ -82,7 +83,8 @@ def grow(
             "The vocabulary's `SentencePiece model` must be BPE or unigram, so that pieces can "
             "be added."
         )
-    symbols_before, scores = set(symbols), _scores(processor)
+    symbols_before = set(symbols)
+    scores = _scores(processor)
     words = _words(processor, text, scores)
     counts = Counter[str]()
     for word, count in words.items():
@@ -168,9 +170,12 @@ class _Joining:
 
         `scores` has all pieces that may be merged, `parts` the new ones among them.
         """
-        self._cuts, self._counts = list(map(list, words)), list(words.values())
-        self._scores, self.parts = dict(scores), dict(parts)
-        self._totals, self._places = Counter[Pair](), defaultdict[Pair, set[int]](set)
+        self._cuts = list(map(list, words))
+        self._counts = list(words.values())
+        self._scores = dict(scores)
+        self.parts = dict(parts)
+        self._totals = Counter[Pair]()
+        self._places = defaultdict[Pair, set[int]](set)
         self._heap: list[tuple[int, Pair]] = []
         for index in range(len(self._cuts)):
             self._count(index, range(len(self._cuts[index])), self._counts[index])
@@ -190,7 +195,8 @@ class _Joining:
             piece = "".join(pair)
             if -total != self._totals[pair] or piece in old or len(piece) > LONGEST:
                 continue
-            is_made, together = piece in self._scores, sum(self._scores[part] for part in pair)
+            is_made = piece in self._scores
+            together = sum(self._scores[part] for part in pair)
             is_used = score is None or together < score
             if not is_made:
                 self._scores[piece] = score if score is not None and is_used else together
@@ -205,8 +211,12 @@ class _Joining:
     def _join(self, pair: Pair, piece: str) -> None:
         changed = set[Pair]()
         for index in self._places.pop(pair):
-            cut, joined, end = self._cuts[index], list[str](), 0
-            old_places, new_places = set[int](), set[int]()  # of pairs that change
+            cut = self._cuts[index]
+            joined = list[str]()
+            end = 0
+            # Places of pairs that change
+            old_places = set[int]()
+            new_places = set[int]()
             while (start := _find(cut, pair, end)) < len(cut):
                 joined += cut[end:start]
                 old_places |= {start - 1, start, start + 1}
@@ -220,7 +230,8 @@ class _Joining:
 
     def _count(self, index: int, places: Iterable[int], count: int) -> set[Pair]:
         """Add `count` to the totals of a word's pairs at places, and return the pairs."""
-        cut, pairs = self._cuts[index], set[Pair]()
+        cut = self._cuts[index]
+        pairs = set[Pair]()
         for place in places:
             if not 0 <= place < len(cut) - 1:
                 continue
@@ -248,8 +259,12 @@ def _find(cut: Sequence[str], pair: Pair, start: int) -> int:
 def figures(
     processor: Processor, symbols: Iterable[str], lines: Sequence[str]
 ) -> tuple[float, float]:
-    """Return pieces per word, and the share of pieces that the dictionary lacks."""
-    listed, pieces = set(symbols), processor.encode(list(lines), out_type=str)
+    """Return pieces per word, and the share of pieces that the dictionary lacks.
+
+    Blank lines do not count.
+    """
+    listed = set(symbols)
+    pieces = processor.encode(list(lines), out_type=str)
     total = sum(map(len, pieces))
     unknown = sum(piece not in listed for cut in pieces for piece in cut)
     return total / max(1, sum(len(line.split()) for line in lines)), unknown / max(1, total)

@@ -103,7 +103,7 @@ def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
     The result is empty if a pair has no training data.
     """
     try:
-        # As fairseq loads training data
+        # fairseq combines all training data in this way.
         loader = PairLoader(manager, manager.args.train_subset, combine=True)
     except UserError:  # a directory with test data only
         return {}
@@ -122,7 +122,9 @@ class PairLoader:
     def __init__(
         self, manager: MultilingualDatasetManager, split: str, combine: bool = False
     ) -> None:
-        self.manager, self.split, self.combine = manager, split, combine
+        self.manager = manager
+        self.split = split
+        self.combine = combine
         # Only this split has shards and extra data.
         self.is_training = split == manager.args.train_subset
         folders, names = manager.get_data_paths_and_lang_pairs(split)
@@ -247,7 +249,8 @@ class PairLoader:
             count_sentences(alignments, args.dataset_impl)
 
     def _load(self, number: int, shard: int) -> FairseqDataset:
-        manager, pair = self.manager, self.pairs[number]
+        manager = self.manager
+        pair = self.pairs[number]
         self._check(pair, pair.folders[shard])
         dataset: Any = manager.load_a_dataset(
             split=self.split,

@@ -45,7 +45,8 @@ class SampledSide:
     def __init__(
         self, side: Side, dictionary: Dictionary, amount: float, longest: int, folder: str
     ) -> None:
-        model, self._longest = side.processor, longest
+        model = side.processor
+        self._longest = longest
         ids = {name: int(dictionary.index(name)) for name in plain_pieces(side.model)}
         listed = {name: number for name, number in ids.items() if number != dictionary.unk()}
         if len(listed) < len(ids) / 2:
@@ -67,13 +68,16 @@ class SampledSide:
 
         If the result is too long, the sentence is returned unchanged.
         """
-        rng, result = random.Random(seed), list[int]()
-        word, text = list[int](), ""
+        rng = random.Random(seed)
+        result = list[int]()
+        word = list[int]()
+        text = ""
         for token in [*tokens_T.tolist(), -1]:
             name = self._names.get(token)
             if word and (name is None or (self._are_of_words and name[0] == SPACE)):
                 result += self._draw(text, rng) or word
-                word, text = [], ""
+                word = []
+                text = ""
             if name is not None:
                 word.append(token)
                 text += name
@@ -116,7 +120,9 @@ class _Unigram:
         table: _Table = []
         forward = [0.0]  # logarithm of the sum over all segmentations up to each position
         for end in range(1, len(word) + 1):
-            starts, ids, values = list[int](), list[int](), list[float]()
+            starts = list[int]()
+            ids = list[int]()
+            values = list[float]()
             for start in range(max(0, end - self._longest), end):
                 piece = self._pieces.get(word[start:end])
                 if piece is not None and forward[start] > NEVER:
@@ -137,11 +143,13 @@ class _Bpe:
     """
 
     def __init__(self, ids: dict[str, int], scores: dict[str, float], amount: float) -> None:
-        self._ids, self._amount = ids, amount
+        self._ids = ids
+        self._amount = amount
         self._ranks = {name: -score for name, score in scores.items()}
 
     def __call__(self, word: str, rng: random.Random) -> list[int]:
-        parts, left_out = list(word), math.inf
+        parts = list(word)
+        left_out = math.inf
         ranks = [self._ranks.get(left + right, left_out) for left, right in pairwise(parts)]
         while ranks and (best := min(ranks)) < left_out:
             at = ranks.index(best)
@@ -179,6 +187,7 @@ def sampling_of(
     dictionaries = dict(zip(SIDES, (source, target), strict=True))
     sides = {}
     for name in SIDES if args.sample_pieces_of == "both" else (args.sample_pieces_of,):
-        side, longest = getattr(vocabulary, name), getattr(args, f"max_{name}_positions")
+        side = getattr(vocabulary, name)
+        longest = getattr(args, f"max_{name}_positions")
         sides[name] = SampledSide(side, dictionaries[name], args.sample_pieces, longest, folder)
     return PieceSampling(sides)

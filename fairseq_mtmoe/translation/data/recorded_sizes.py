@@ -1,10 +1,11 @@
 """The shards of a data directory and their training sizes.
 
-They are read from the `sizes.json` in every shard.
+They are read from the `sizes.json` in every shard, which `mtmoe prepare corpora` writes:
 
-`mtmoe prepare corpora` writes `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000,
-300000]}}`: for each pair the sizes of the shards that have it, so that the other shards need not be
-read. With back-translations, `"back-translated": {"en-de": 400000}` has their number in each
+    {"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}
+
+For each pair it has the sizes of the shards that have the pair, so that the other shards need not
+be read. With back-translations, `"back-translated": {"en-de": 400000}` has their number in each
 direction.
 """
 
@@ -53,7 +54,8 @@ def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
     The result is empty unless one record has all folders.
     """
     record = _record(folders[0])
-    shards, sizes = record["shards"], record["train"]
+    shards = record["shards"]
+    sizes = record["train"]
     paths = [os.path.split(os.path.abspath(folder)) for folder in folders]
     if shards == [""] and len(folders) == 1:
         numbers = [0]

@@ -41,9 +41,12 @@ class BeamSearch:
     def __init__(
         self, generator: Any, goes_on: Callable[[bool], bool] | None = None, n_best: int = 1
     ) -> None:
-        self._goes_on, self._n_best = goes_on or bool, n_best
-        self._ensemble, self._beam = generator.model, int(generator.beam_size)
-        self._eos, self._penalty = generator.eos, generator.len_penalty
+        self._goes_on = goes_on or bool
+        self._n_best = n_best
+        self._ensemble = generator.model
+        self._beam = int(generator.beam_size)
+        self._eos = generator.eos
+        self._penalty = generator.len_penalty
         self._generator = generator
         # As in fairseq: there are 2 * beam candidates, of which the first half may end.
         self._memory = _Memory(2 * self._beam, generator.pad, generator.eos)
@@ -100,7 +103,9 @@ class _Memory:
     """Finds the `count` best words in reused memory, never `pad`, nor `eos` at first."""
 
     def __init__(self, count: int, pad: int, eos: int) -> None:
-        self._count, self._pad, self._eos = count, pad, eos
+        self._count = count
+        self._pad = pad
+        self._eos = eos
         self._room = torch.empty(0)
 
     def projected(
@@ -136,9 +141,10 @@ class _Memory:
         log_sum_R, columns_RC = _summed(logits_RV, width)
         log_sum_R = torch.logaddexp(log_sum_R, without_R)
         count = min(self._count, words - 1)
-        values_RK, words_RK = (
-            logits_RV.topk(count) if words < _MANY else _highest(logits_RV, columns_RC, count)
-        )
+        if words < _MANY:
+            values_RK, words_RK = logits_RV.topk(count)
+        else:
+            values_RK, words_RK = _highest(logits_RV, columns_RC, count)
         return values_RK - log_sum_R.unsqueeze(1), words_RK, asked_scores_R - log_sum_R
 
     def _forbidden(self, may_end: bool) -> list[int]:
@@ -161,13 +167,12 @@ def _highest(logits_RV: Tensor, columns_RC: Tensor, count: int) -> tuple[Tensor,
 def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Return (R,) each row's logsumexp, and (R, C) the maxima of its columns."""
     rows = max(1, _AT_ONCE // logits_RV.shape[1])
-    columns_RC, sum_R = (
-        logits_RV.new_empty(len(logits_RV), width),
-        logits_RV.new_empty(len(logits_RV)),
-    )
+    columns_RC = logits_RV.new_empty(len(logits_RV), width)
+    sum_R = logits_RV.new_empty(len(logits_RV))
     room = logits_RV.new_empty(rows, logits_RV.shape[1])
     for start in range(0, len(logits_RV), rows):
-        some, part = logits_RV[start : start + rows], slice(start, start + rows)
+        some = logits_RV[start : start + rows]
+        part = slice(start, start + rows)
         torch.amax(some.view(len(some), _DEEP, width), 1, out=columns_RC[part])
         highest = columns_RC[part].amax(1, keepdim=True)
         exponentials = torch.sub(some, highest, out=room[: len(some)]).exp_()
@@ -181,7 +186,9 @@ class Reader:
     def __init__(
         self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _Memory
     ) -> None:
-        self._ensemble, self._beam, self._memory = ensemble, beam, memory
+        self._ensemble = ensemble
+        self._beam = beam
+        self._memory = memory
         self._projection = projection(ensemble.single_model) if ensemble.models_size == 1 else None
         self._encoded = ensemble.forward_encoder(net_input)
         self._states: list[dict[str, Any]] = [{} for _ in range(ensemble.models_size)]
@@ -234,7 +241,10 @@ class _Beams:
     ) -> None:
         # `limit_S`: limit of words without the end. Sentences begin with `width` rows; only the
         # first row counts.
-        self._beam, self._eos, self._penalty, self._limit_N = beam, eos, penalty, limit_S
+        self._beam = beam
+        self._eos = eos
+        self._penalty = penalty
+        self._limit_N = limit_S
         sentences = len(limit_S)
         self.tokens_RL = limit_S.new_full((sentences * width, 1), first)  # the decoder's input
         self._total_NB = torch.full((sentences, width), NEVER, device=limit_S.device)
@@ -288,7 +298,8 @@ class _Beams:
         continued_RL = self.tokens_RL.index_select(0, rows_R)
         self.tokens_RL = torch.cat([continued_RL, words_R.unsqueeze(1)], 1)
         self._total_NB = total_NK[index_N].gather(1, chosen_NB)
-        self._limit_N, self._ended_N = self._limit_N[index_N], self._ended_N[index_N]
+        self._limit_N = self._limit_N[index_N]
+        self._ended_N = self._ended_N[index_N]
         self._sentence_N = self._sentence_N[index_N]
         return (index_N.unsqueeze(1) * self._beam + parents_NB).flatten()
 
@@ -335,7 +346,8 @@ def projection(model: Any) -> nn.Linear | None:
     """Return the layer that alone makes the decoder's logits, on a CPU, or None."""
     if not isinstance(model, TransformerModelBase):
         return None
-    decoder, layer = type(model.decoder), model.decoder.output_projection
+    decoder = type(model.decoder)
+    layer = model.decoder.output_projection
     is_fairseqs = type(model).get_normalized_probs == TransformerModelBase.get_normalized_probs
     is_fairseqs &= decoder.output_layer == TransformerDecoderBase.output_layer
     is_fairseqs &= decoder.forward == TransformerDecoderBase.forward

@@ -105,7 +105,8 @@ class Direction:
         task_id = task.task_id(pair) if hasattr(task, "task_id") else None
         if not isinstance(task, TranslationMultiSimpleEpochTask):
             return cls(pair, task_id=task_id, end=end)
-        manager, options = task.data_manager, task.args
+        manager = task.data_manager
+        options = task.args
         token = manager.get_decoder_langtok(target, options.langtoks["main"][1])
         language_id = manager.lang_dict.index(source) if options.enable_lang_ids else None
         word, first_input = (None, token) if options.lang_tok_replacing_bos_eos else (token, None)
@@ -137,8 +138,10 @@ class Decoder:
     def __init__(
         self, task: Any, models: Sequence[Any], decoding: Decoding, n_best: int = 1
     ) -> None:
-        self.decoding, self.n_best = decoding, n_best
-        self._task, self._models = task, models
+        self.decoding = decoding
+        self.n_best = n_best
+        self._task = task
+        self._models = models
         self._generator = task.build_generator(models, decoding.generation)
         self._search = self._generator
         if not decoding.sampling:
@@ -184,9 +187,11 @@ class Decoder:
 
 def batches_of(lengths: Sequence[int], decoding: Decoding) -> list[list[int]]:
     """Return batches of indices within the limits, each with the longest first."""
-    most_tokens, most_sentences = decoding.max_tokens, decoding.batch_size
+    most_tokens = decoding.max_tokens
+    most_sentences = decoding.batch_size
     if most_tokens is None and most_sentences is None:
-        most_tokens, most_sentences = MOST_TOKENS, MOST_SENTENCES
+        most_tokens = MOST_TOKENS
+        most_sentences = MOST_SENTENCES
     longest = max(lengths, default=0)
     if most_tokens is not None and longest > most_tokens:
         rule = f"at least {longest}, the length of the longest sentence"
@@ -209,7 +214,8 @@ def batch_of(
     dictionary = task.source_dictionary
     options = task.args if hasattr(task, "args") else task.cfg
     tokens = [torch.tensor(row.tokens) for row in rows]
-    padding, is_left = dictionary.pad(), options.left_pad_source
+    padding = dictionary.pad()
+    is_left = options.left_pad_source
     net_input = {
         "src_tokens": data_utils.collate_tokens(
             tokens, padding, dictionary.eos(), left_pad=is_left

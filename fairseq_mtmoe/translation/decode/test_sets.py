@@ -118,7 +118,9 @@ class Speller:
     def __init__(
         self, dictionary: Dictionary, post_process: str | None, ignored: Iterable[int] = ()
     ) -> None:
-        self.dictionary, self._post_process, self._ignored = dictionary, post_process, set(ignored)
+        self.dictionary = dictionary
+        self._post_process = post_process
+        self._ignored = set(ignored)
 
     def __call__(self, tokens: Sequence[int], unknown: str) -> str:
         text: str = self.dictionary.string(

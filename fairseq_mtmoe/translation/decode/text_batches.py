@@ -79,7 +79,9 @@ class Pieces:
     """A side's SentencePiece model with the ids of its pieces in a dictionary."""
 
     def __init__(self, side: Side, dictionary: Dictionary) -> None:
-        self._side, self._processor, self._dictionary = side, side.processor, dictionary
+        self._side = side
+        self._processor = side.processor
+        self._dictionary = dictionary
         count = self._processor.get_piece_size()
         names = [self._processor.id_to_piece(piece) for piece in range(count)]
         ids = [dictionary.index(name) for name in names]
@@ -95,7 +97,8 @@ class Pieces:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each line, without an end."""
-        unknown, encoded = self._dictionary.unk(), []
+        unknown = self._dictionary.unk()
+        encoded = []
         for line, pieces in zip(lines, self._side.encode(lines), strict=True):
             ids = self._ids[pieces] if pieces else self._ids[:0]
             if self._others and unknown in ids:
@@ -130,8 +133,10 @@ class Forms:
             path: _trained_on(state, settings)
             for (path, state), settings in zip(models, all_settings, strict=True)
         }
-        (path, state), settings = models[0], all_settings[0]
-        pairs, saved = self._trained[path][0], state.get("task_state") or {}
+        path, state = models[0]
+        settings = all_settings[0]
+        pairs = self._trained[path][0]
+        saved = state.get("task_state") or {}
         langs = stored.names_in(saved.get("langs")) or _languages(settings, pairs)
         if len(langs) < 2:
             raise UserError(f"`{path}` must name the languages that it translates, but names none.")
@@ -191,7 +196,9 @@ class Forms:
 
         names: of the arguments, for errors.
         """
-        for option, lang in ((names[0], source), *((names[1], target) for target in targets)):
+        named = [(names[0], source)]
+        named += [(names[1], target) for target in targets]
+        for option, lang in named:
             if lang not in self.langs:
                 raise_invalid(
                     option, f"a language of {self.path} ({shortened(self.langs, lang)})", lang
@@ -267,7 +274,8 @@ class Forms:
     @functools.cached_property
     def language_tokens(self) -> list[int]:
         """Ids of all languages' tokens among targets; they are never text."""
-        dictionary, settings = self.task.target_dictionary, vars(self.task.args)
+        dictionary = self.task.target_dictionary
+        settings = vars(self.task.args)
         symbols = (symbol for lang in self.langs for symbol in codes_of(lang, settings))
         return [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
 

@@ -34,7 +34,8 @@ class Forced:
     """Scores pairs of lines in batches; `longest` is the decoder's limit in tokens."""
 
     def __init__(self, forms: Forms, source: str, target: str, longest: int) -> None:
-        self._forms, self._langs = forms, (source, target)
+        self._forms = forms
+        self._langs = (source, target)
         self._pieces = forms.source(source), forms.target(target)
         self._direction = forms.direction(source, target)
         word = self._direction.first_word
@@ -130,7 +131,8 @@ def log_probs(
     before_BT = before_BT.masked_fill(~is_written_BT, pad)
     device = net_input["src_tokens"].device
     inputs = {**net_input, "prev_output_tokens": before_BT.to(device)}
-    places_BT, wanted_N = is_written_BT.to(device), written_N.to(device)
+    places_BT = is_written_BT.to(device)
+    wanted_N = written_N.to(device)
     values = torch.stack([_of_model(model, inputs, places_BT, wanted_N) for model in models])
     mean = (values.logsumexp(0) - math.log(len(models))) if len(models) > 1 else values[0]
     return [each.tolist() for each in torch.split(mean.cpu(), lengths.tolist())]

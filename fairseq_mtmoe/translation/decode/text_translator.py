@@ -202,7 +202,8 @@ class TextTranslator:
 
         The longest source is first.
         """
-        direction, dictionary = batch[0].row.direction, self._task.target_dictionary
+        direction = batch[0].row.direction
+        dictionary = self._task.target_dictionary
         sample = batch_of([pair.row for pair in batch], self._task, self._models, self.decoding)
         begins = dictionary.eos() if direction.first_input is None else direction.first_input
         written = [pair.written for pair in batch]
@@ -213,7 +214,8 @@ class TextTranslator:
         spell = self._spellers(target)
         texts = []
         for best in hypotheses:
-            text, score = spell(best.tokens), bits(best.score)
+            text = spell(best.tokens)
+            score = bits(best.score)
             texts.append(Translated(text, score, len(best.tokens), best.is_cut))
         return texts
 

@@ -77,7 +77,8 @@ class PairData:
 
     def rows(self) -> list[Row]:
         """Return the sentences that fit the model."""
-        direction, padding = Direction.of(self.task, self.pair), self.task.source_dictionary.pad()
+        direction = Direction.of(self.task, self.pair)
+        padding = self.task.source_dictionary.pad()
         rows = []
         for start in range(0, len(self.fitting), COLLATED):
             items = [self.dataset[number] for number in self.fitting[start : start + COLLATED]]
@@ -136,7 +137,9 @@ class Translator:
         references: str = TEXT,
     ) -> None:
         self.data = with_shards(data)
-        self.decoding, self.post_process, self.references = decoding, post_process, references
+        self.decoding = decoding
+        self.post_process = post_process
+        self.references = references
         self._paths = list(checkpoints)
         self._states = [stored.read(path) for path in checkpoints]
         self._task_cfg = stored.task_settings(self._states[0], checkpoints[0])
@@ -172,7 +175,8 @@ class Translator:
         together: list[PairData] = []
         for pair in pairs:
             together.append(self.pair_data(pair, subset))
-            if sum(len(data.fitting) for data in together) >= TOGETHER or pair == pairs[-1]:
+            count = sum(len(data.fitting) for data in together)
+            if count >= TOGETHER or pair == pairs[-1]:
                 yield from self._translated(together, advance)
                 together = []
 
@@ -205,7 +209,8 @@ class Translator:
         )
         generator = task.build_generator(self.models, self.decoding.generation)
         ignored = generator.symbols_to_strip_from_output
-        spell, dataset = self._speller(dictionary, ignored), task.dataset(subset)
+        spell = self._speller(dictionary, ignored)
+        dataset = task.dataset(subset)
         return PairData(
             pair, task, dataset, self._fitting(task, dataset), references, spell, self.references
         )
@@ -269,7 +274,8 @@ class Translator:
         for state, path in zip(self._states, self._paths, strict=True):
             training_task(task).check_vocabulary(state.get("task_state"), path)
             models.append(ready(stored.build_model(task, state, path), self.decoding))
-        self.models, self._states = models, []
+        self.models = models
+        self._states = []
         self._task_names = getattr(task, "task_names", None)
 
 

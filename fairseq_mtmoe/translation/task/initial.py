@@ -1,8 +1,7 @@
 """The model that a run starts from: `--init-model`.
 
-It is a file of `mtmoe import-hf` or a dense checkpoint.
-
-It determines the new model's sizes, its languages and their tokens, and the vocabulary of the data.
+It is a file of `mtmoe import-hf` or a dense checkpoint. It determines the new model's sizes, its
+languages and their tokens, and the vocabulary of the data.
 """
 
 import logging
@@ -78,7 +77,8 @@ class InitialModel:
         if vocabulary is not None:
             sides = (vocabulary.source.symbols, vocabulary.target.symbols)
         for dictionary, symbols, name in zip((source, target), sides, EMBEDDINGS, strict=True):
-            data_symbols, rows = tuple(dictionary.symbols[NUM_SPECIAL:]), len(self.weights[name])
+            data_symbols = tuple(dictionary.symbols[NUM_SPECIAL:])
+            rows = len(self.weights[name])
             if len(dictionary) != rows or data_symbols != (symbols or data_symbols):
                 raise UserError(
                     f"`{data}` must be a data directory with the vocabulary of `{self.path}`, but "
@@ -102,7 +102,9 @@ class InitialModel:
 def expect_sizes(path: str, user_options: Mapping[str, Any]) -> None:
     """Compare a user's options with the model in a file (UserError: other sizes)."""
     sizes = _model_options(file_io.peek(path) or {})
-    for name in (name for name in SIZES if name in sizes and name in user_options):
+    for name in SIZES:
+        if name not in sizes or name not in user_options:
+            continue
         size = sizes[name]
         value = user_options[name]
         # Shorter sentences fit, too.
@@ -117,7 +119,8 @@ def expect_sizes(path: str, user_options: Mapping[str, Any]) -> None:
 def load(path: str) -> InitialModel:
     """Return the model in a file (UserError: no dense translator)."""
     state = file_io.load(path, mapped=True, remedy="write it anew")
-    sizes, weights = _model_options(state), state.get("model") or {}
+    sizes = _model_options(state)
+    weights = state.get("model") or {}
     if not weights.keys() >= {*EMBEDDINGS} or not sizes:
         raise UserError(
             "`--init-model` must be a translator, in a file of `mtmoe import-hf` or a dense "
@@ -143,7 +146,8 @@ def check_places(
 
     A run that `goes_on` is refused (UserError); one that starts from the weights alone is warned.
     """
-    model, saved = _model_options(state), (state.get("task_state") or {}).get("langs") or []
+    model = _model_options(state)
+    saved = (state.get("task_state") or {}).get("langs") or []
     names = (model.get("task_names") or "").split(",")
     orders = (("--langs", saved, langs), ("the tasks of --task-ids", names, tasks))
     for option, before, now in orders:

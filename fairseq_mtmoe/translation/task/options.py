@@ -104,7 +104,10 @@ def _pairs_to_load(args: Namespace) -> list[str]:
 
 
 def task_names(args: Namespace, langs: list[str]) -> list[str]:
-    """Return the tasks of `--task-ids`: pairs, or languages or groups like `langs`."""
+    """Return the tasks of `--task-ids`: pairs, or languages or groups.
+
+    Languages and groups are in the order of `langs`.
+    """
     if args.task_ids == "pair":
         return all_pairs(args)
     return list(dict.fromkeys(task_of_language(args.task_ids, lang) for lang in langs))
@@ -151,13 +154,11 @@ def _contents(value: str) -> str:
 def _check_choices(args: Namespace) -> None:
     check_rules(args, TranslationHeatedConfig)
     style = os.path.join(utils.split_paths(args.data)[0], TOKEN_STYLE)
-    if (
-        is_training(args)
-        and os.path.isfile(style)
-        and args.lang_tok_style != (wanted := read_text(style).strip())
-    ):
-        rule = f"{wanted}, the style of the data's recipe in {style}"
-        raise_invalid("--lang-tok-style", rule, args.lang_tok_style)
+    if is_training(args) and os.path.isfile(style):
+        wanted = read_text(style).strip()
+        if args.lang_tok_style != wanted:
+            rule = f"{wanted}, the style of the data's recipe in {style}"
+            raise_invalid("--lang-tok-style", rule, args.lang_tok_style)
     for name in ("sample_pieces", "lang_tok_replacing_bos_eos"):
         if args.load_alignments and getattr(args, name):
             raise_invalid("--load-alignments", f"off with {flag(name)}", True)
@@ -332,7 +333,9 @@ def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
     Languages may differ.
     """
     changed = _differing(args, state)
-    for name in [name for name in changed if name != "langs"]:
+    for name in changed:
+        if name == "langs":
+            continue
         was = f"{name} was {visible(changed[name])} when the checkpoint was trained"
         logger.warning(f"{was}, and is {getattr(args, name)} from now on")
 
@@ -350,7 +353,8 @@ def check_language_tokens(args: Namespace, dictionary: Dictionary, owner: str = 
 
     owner: whose options these are, for the error.
     """
-    for spec in {spec for specs in args.langtoks.values() for spec in specs if spec is not None}:
+    all_specs = {spec for specs in args.langtoks.values() for spec in specs if spec is not None}
+    for spec in all_specs:
         token = multilingual_utils.get_lang_tok(args.langs[0], args.lang_tok_style, spec)
         if token not in dictionary:
             rule = f"kinds of data that give {token}, which `{spec}` in --langtoks needs"
@@ -362,7 +366,8 @@ def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Nam
 
     sizes: the number of symbols before the language tokens, by the dictionary's `id`.
     """
-    for dictionary in {id(dictionary): dictionary for dictionary in dicts.values()}.values():
+    distinct = {id(dictionary): dictionary for dictionary in dicts.values()}
+    for dictionary in distinct.values():
         size = sizes[id(dictionary)]
         for symbol in dictionary.symbols[size:]:
             del dictionary.indices[symbol]

@@ -62,7 +62,8 @@ class ValidationScores:
 
     def __init__(self, task: Any) -> None:
         args = task.args
-        self._task, self._data = task, args.data
+        self._task = task
+        self._data = args.data
         # Names of the metrics in the log
         self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]
         search = _dictionary("--eval-bleu-args", args.eval_bleu_args)
@@ -102,7 +103,8 @@ class ValidationScores:
         self, sample: Mapping[str, Any], model: nn.Module, subset: str, pairs: Iterable[str]
     ) -> dict[str, Tensor]:
         """Return sacreBLEU's statistics of a batch's translations; 0 for other pairs."""
-        pair, numbers = sample["task"], sample["id"].tolist()
+        pair = sample["task"]
+        numbers = sample["id"].tolist()
         hypotheses = self._translated(sample, model, pair)
         if (subset, pair) not in self._references:
             form = FAIRSEQ if self._task.args.eval_tokenized_bleu else TEXT
@@ -171,8 +173,10 @@ class ValidationScores:
         return BLEU(tokenize=tokenizer, force=True)
 
     def _translated(self, sample: Mapping[str, Any], model: nn.Module, pair: str) -> list[str]:
-        direction, inputs = Direction.of(self._task, pair), sample["net_input"]["src_tokens"]
-        word, prefixes = direction.first_word, None
+        direction = Direction.of(self._task, pair)
+        inputs = sample["net_input"]["src_tokens"]
+        word = direction.first_word
+        prefixes = None
         if word is not None:
             prefixes = inputs.new_full((len(inputs), 1), word)
         search = self._search_with(model)
@@ -194,7 +198,8 @@ class ValidationScores:
 
     @cached_property
     def _speller(self) -> Speller:
-        dictionary, joining = self._task.target_dictionary, self._task.args.eval_bleu_remove_bpe
+        dictionary = self._task.target_dictionary
+        joining = self._task.args.eval_bleu_remove_bpe
         if joining is None:
             joining = joining_of(self._data, dictionary)
         directions = [Direction.of(self._task, pair) for pair in self._task.lang_pairs]

@@ -71,7 +71,8 @@ SIDES = ("source", "target")  # of a vocabulary
 class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     """Multilingual translation; tasks are language pairs, and groups are tiers."""
 
-    tasks_event_key, groups_event_key = "pairs", "tiers"
+    tasks_event_key = "pairs"
+    groups_event_key = "tiers"
 
     def __init__(
         self, args: Namespace, langs: list[str], dicts: dict[str, Any], training: bool
@@ -107,7 +108,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             cfg, None if initial is None else initial.forms, has_data=vocabulary is None
         )
         if vocabulary is not None:
-            args.source_dict, args.target_dict, args.fixed_dictionary = *SIDES, None
+            args.source_dict, args.target_dict = SIDES
+            args.fixed_dictionary = None
         sizes: dict[int, int] = {}
 
         @functools.cache  # a joined dictionary is large
@@ -161,7 +163,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return Vocabulary.of_data(split_paths(self.args.data)[0], *symbols)
 
     def _piece_sampling(self) -> PieceSampling:
-        folder, vocabulary = split_paths(self.args.data)[0], self._vocabulary_of_data()
+        folder = split_paths(self.args.data)[0]
+        vocabulary = self._vocabulary_of_data()
         if vocabulary is None:
             raise UserError(
                 f"`--sample-pieces` must have the data directory's {SENTENCEPIECE}, but {folder} "
@@ -192,7 +195,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """
         super().load_state_dict(state_dict)
         self.check_vocabulary(state_dict, "CHECKPOINT")  # fairseq does not say which
-        before, now = self._model_langs, state_dict.get("langs")  # stock fairseq does not save them
+        before = self._model_langs
+        now = state_dict.get("langs")  # stock fairseq does not save them
         if before and now and now != before:
             raise UserError(
                 "The models of an ensemble must have the same languages in the same order, but "
@@ -238,7 +242,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def task_id(self, pair: str) -> int:
         """Return a language pair's task id (UserError: the model was not trained with it)."""
-        source, target = pair.split("-")[0], pair.split("-")[-1]
+        source = pair.split("-")[0]
+        target = pair.split("-")[-1]
         kind = self.args.task_ids if self.args.task_ids in options.TASK_IDS else "target"
         name = {
             "source": source,
@@ -296,7 +301,10 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return sample["id"], *sentence_entropies(model, sample, self.target_dictionary.pad())
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Begin an epoch (UserError: the options are not for training)."""
+        """Begin an epoch (UserError: wrong options).
+
+        Options are wrong if they are for generation, or would leave data out.
+        """
         options.check_training(self.args)
         check_best_metric(self._run["options"].get("best_checkpoint_metric", "loss"), self.args)
         super().begin_epoch(epoch, model)
