@@ -102,7 +102,8 @@ def grow(
             parts[piece] = tuple(part for part in piece if part in symbols_before)
     most = min(most, sum(map(len, words)) + 1)  # there are no more merges than neighbours
     step = 1.0 if kind == BPE else 1 / (1 + len(letters) + most)
-    below = [min(scores.values()) - step * place for place in range(1, 1 + len(letters) + most)]
+    places = range(1, 1 + len(letters) + most)
+    below = [min(scores.values()) - step * place for place in places]
     new = dict(zip(letters, below, strict=False))
     all_scores = {**scores, **new}
     usable = filter(_is_of_letters, all_scores.keys() & {*symbols_before, *parts})
@@ -267,7 +268,8 @@ def figures(
     pieces = processor.encode(list(lines), out_type=str)
     total = sum(map(len, pieces))
     unknown = sum(piece not in listed for cut in pieces for piece in cut)
-    return total / max(1, sum(len(line.split()) for line in lines)), unknown / max(1, total)
+    words = sum(len(line.split()) for line in lines)
+    return total / max(1, words), unknown / max(1, total)
 
 
 def changed(before: Processor, after: Processor, lines: Sequence[str]) -> int:

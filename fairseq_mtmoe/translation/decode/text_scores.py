@@ -127,7 +127,8 @@ def log_probs(
     written_BT = torch.full(is_written_BT.shape, pad)
     written_N = torch.tensor([token for tokens in written for token in tokens])
     written_BT[is_written_BT] = written_N
-    before_BT = torch.cat([torch.full((len(written), 1), begins), written_BT[:, :-1]], 1)
+    first_B1 = torch.full((len(written), 1), begins)
+    before_BT = torch.cat([first_B1, written_BT[:, :-1]], 1)
     before_BT = before_BT.masked_fill(~is_written_BT, pad)
     device = net_input["src_tokens"].device
     inputs = {**net_input, "prev_output_tokens": before_BT.to(device)}
