@@ -54,13 +54,17 @@ class Tasks:
 
     raw_KD: Tensor  # the table itself, which alignment reads
     shared_KD: Tensor  # the transformed table, which all other modules read
-    kept: dict[nn.Module, tuple[Tensor, Tensor]] | None = field(default=None, compare=False)  # see `keeping`
+    kept: dict[nn.Module, tuple[Tensor, Tensor]] | None = field(
+        default=None, compare=False
+    )  # see `keeping`
 
     def keeping(self) -> Self:
         """Return a copy that caches each module's result over many passes of a text."""
         return replace(self, kept={})
 
-    def once(self, module: nn.Module, make: Callable[[Self], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    def once(
+        self, module: nn.Module, make: Callable[[Self], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
         """Return `make(self)`, from the cache if this object keeps one."""
         if self.kept is None:
             return make(self)
@@ -82,7 +86,9 @@ class TaskEmbeddings(nn.Module):
 
     def forward(self) -> Tasks:
         """Return the embeddings of all tasks for a pass."""
-        return Tasks(self.weight, self.weight if self.transform is None else self.transform(self.weight))
+        return Tasks(
+            self.weight, self.weight if self.transform is None else self.transform(self.weight)
+        )
 
 
 class ConditionalLayerNorm(nn.LayerNorm):
@@ -113,7 +119,9 @@ class ConditionalLayerNorm(nn.LayerNorm):
         return self.weight * (1 + gamma_KH), self.bias + beta_KH
 
 
-def apply_norm(norm: nn.Module, x: Tensor, tasks: Tasks | None, task_ids: LongTensor | None) -> Tensor:
+def apply_norm(
+    norm: nn.Module, x: Tensor, tasks: Tasks | None, task_ids: LongTensor | None
+) -> Tensor:
     """Return `norm(x)`; a conditional norm also gets the tasks."""
     normed: Tensor = norm(x, tasks, task_ids) if isinstance(norm, ConditionalLayerNorm) else norm(x)
     return normed
@@ -133,7 +141,9 @@ class ConditionalAlignment(nn.Module):
 
     def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
         """Return `x` (…, B, H) aligned for the tasks (B,) of its sentences or tokens."""
-        scale_KH, beta_KH = tasks.once(self, lambda tasks: self.film.scale_and_shift_of(tasks.raw_KD))
+        scale_KH, beta_KH = tasks.once(
+            self, lambda tasks: self.film.scale_and_shift_of(tasks.raw_KD)
+        )
         aligned = F.linear(x, self.weight.t()) * scale_KH.index_select(0, task_ids)
         return aligned + x.sum(-1, keepdim=True) * beta_KH.index_select(0, task_ids)
 
@@ -144,7 +154,9 @@ class ConditionalBottleneck(nn.Module):
     begins_at_zero: whether the output is 0 before training.
     """
 
-    def __init__(self, dim: int, size: int, begins_at_zero: bool, norm: nn.LayerNorm | None = None) -> None:
+    def __init__(
+        self, dim: int, size: int, begins_at_zero: bool, norm: nn.LayerNorm | None = None
+    ) -> None:
         super().__init__()
         self.layer_norm = norm
         narrow = max(1, size // NARROWING)
@@ -158,7 +170,9 @@ class ConditionalBottleneck(nn.Module):
         """Return the bottleneck's output, shaped as `x` (…, B, H)."""
         if self.layer_norm is not None:
             x = apply_norm(self.layer_norm, x, tasks, task_ids)
-        scale_and_shift = tasks.once(self, lambda tasks: self.film.scale_and_shift_of(tasks.shared_KD))
+        scale_and_shift = tasks.once(
+            self, lambda tasks: self.film.scale_and_shift_of(tasks.shared_KD)
+        )
         output: Tensor = self.up(self.down(modulated(x, *scale_and_shift, task_ids)))
         return output
 
@@ -204,7 +218,9 @@ class ConditionalAttentionBias(nn.Module):
         gamma_KW, beta_KW = (part[:, :num_in_block] for part in gamma_and_beta)
         return F.pad((1 + gamma_KW) * self.weight[row, :num_in_block] + beta_KW, (num_before, 0))
 
-    def forward(self, tasks: Tasks, task_ids: LongTensor, length: int, position_BL: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tasks: Tasks, task_ids: LongTensor, length: int, position_BL: Tensor | None = None
+    ) -> Tensor:
         """Return the bias (B, 1, L, L) of attention scores.
 
         position_BL: the tokens' positions; by default 0, 1, ….
@@ -226,7 +242,13 @@ class ConditionalAttentionBias(nn.Module):
 
 
 # Modules with conditional parameters alone. A conditional norm is not listed: only its FiLM is conditional.
-_OF_CONDITIONS = (TaskEmbeddings, FiLM, ConditionalAttentionBias, ConditionalAlignment, ConditionalBottleneck)
+_OF_CONDITIONS = (
+    TaskEmbeddings,
+    FiLM,
+    ConditionalAttentionBias,
+    ConditionalAlignment,
+    ConditionalBottleneck,
+)
 
 
 def conditional_names(model: nn.Module) -> Iterator[str]:
@@ -240,5 +262,12 @@ def conditional_names(model: nn.Module) -> Iterator[str]:
 def with_new_conditions(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a state with the conditional parameters of `model`, if it has none itself."""
     state_of_model, new = model.state_dict(), set(conditional_names(model))
-    tables = {f"{path}.weight" for path, module in model.named_modules() if isinstance(module, TaskEmbeddings)}
-    return {**({} if tables & state.keys() else {name: state_of_model[name] for name in new}), **state}
+    tables = {
+        f"{path}.weight"
+        for path, module in model.named_modules()
+        if isinstance(module, TaskEmbeddings)
+    }
+    return {
+        **({} if tables & state.keys() else {name: state_of_model[name] for name in new}),
+        **state,
+    }

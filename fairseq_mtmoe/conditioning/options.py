@@ -49,7 +49,9 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
     names = value_of(cfg, ConditionalOptions, "conditional")
     parts = frozenset() if names == NONE else frozenset(names.split(","))
     if not parts <= set(PARTS):
-        raise_invalid("--conditional", f"a comma-separated list of {', '.join(PARTS)}, or {NONE}", names)
+        raise_invalid(
+            "--conditional", f"a comma-separated list of {', '.join(PARTS)}, or {NONE}", names
+        )
     check_rules(cfg, ConditionalOptions)
     if parts and not names_of_tasks(cfg):
         raise UserError(

@@ -34,10 +34,27 @@ from fairseq_mtmoe.pemt.config import (
     is_added,
     is_trainable,
 )
-from fairseq_mtmoe.pemt.sources import LoadedSources, Made, Metadata, Source, backbone, rows_of_languages
-from fairseq_mtmoe.slots import SPARSITY, AdapterPlan, BatchContext, GateInput, adapter_blocks, task_sparsity_loss
+from fairseq_mtmoe.pemt.sources import (
+    LoadedSources,
+    Made,
+    Metadata,
+    Source,
+    backbone,
+    rows_of_languages,
+)
+from fairseq_mtmoe.slots import (
+    SPARSITY,
+    AdapterPlan,
+    BatchContext,
+    GateInput,
+    adapter_blocks,
+    task_sparsity_loss,
+)
 
-ENCODER, DECODER = "mixture", "decoder_mixture"  # keys of the stacks' gate inputs in an encoder's output
+ENCODER, DECODER = (
+    "mixture",
+    "decoder_mixture",
+)  # keys of the stacks' gate inputs in an encoder's output
 ATTENTION_DROPOUT = 0.1  # dropout of the correlation's weights, as in the authors' code
 TARGET_SHARE = 16  # model width / width of a target adapter, as in the authors' code
 
@@ -94,7 +111,9 @@ class CorrelatedPrompt(Prompt):
     @torch.no_grad()
     def take_sources_(self, prompts: Sequence[Tensor]) -> None:
         """Copy the sources' prompts, (N_k, H) each."""
-        for kept_NH, has_source_N, prompt in zip(self.sources, self.has_source, prompts, strict=True):
+        for kept_NH, has_source_N, prompt in zip(
+            self.sources, self.has_source, prompts, strict=True
+        ):
             kept_NH[has_source_N] = prompt.to(kept_NH)
 
 
@@ -113,7 +132,9 @@ class PromptMixin(nn.Module):
         """Return the prompt of one pass, with new dropout, (P, H), or None."""
         return None if self.prompt is None else self.prompt()
 
-    def gate_input_of(self, prompt_PH: Tensor | None, padding_mask_BL: Tensor, first: int = 0) -> GateInput | None:
+    def gate_input_of(
+        self, prompt_PH: Tensor | None, padding_mask_BL: Tensor, first: int = 0
+    ) -> GateInput | None:
         """Return the gates' input in a forward pass; None without gates.
 
         padding_mask_BL: True at padding, over prompt and words.
@@ -128,7 +149,9 @@ class PromptMixin(nn.Module):
         reads_BL = ~padding_mask_BL
         if self.gate_input == ACTIVATIONS:
             assert prompt_PH is not None
-            positions_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(reads_BL)
+            positions_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(
+                reads_BL
+            )
             reads_BL = (first <= positions_BL) & (positions_BL < first + len(prompt_PH))
         return GateInput(partial(mean_states, reads_BL=reads_BL), wants_similarities)
 
@@ -150,7 +173,11 @@ class SearchedMixin(PromptMixin):
         if mixture is None:
             return output
         summary = mixture.summary(states) if callable(mixture.summary) else mixture.summary
-        return {**output, ENCODER: [mixture], DECODER: [GateInput(summary, mixture.wants_similarities)]}
+        return {
+            **output,
+            ENCODER: [mixture],
+            DECODER: [GateInput(summary, mixture.wants_similarities)],
+        }
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """Return the output of these sentences, in this order, with gate inputs."""
@@ -159,7 +186,10 @@ class SearchedMixin(PromptMixin):
             return output
         (mixture,) = encoder_out[DECODER]
         if mixture.summary.dim() > 1:
-            weights = {block: weights.index_select(0, sentences) for block, weights in mixture.weights.items()}
+            weights = {
+                block: weights.index_select(0, sentences)
+                for block, weights in mixture.weights.items()
+            }
             mixture = GateInput(mixture.summary.index_select(0, sentences), weights=weights)
         return {**output, DECODER: [mixture]}
 
@@ -190,9 +220,18 @@ def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
         return AdapterPlan(cfg.adapter, cfg.adapter_rank, 1, cfg.adapter_alpha)
     target_size = cfg.target_adapter_size or max(1, width // TARGET_SHARE)
     if metadata.merged_rank:
-        return AdapterPlan(cfg.adapter, metadata.merged_rank, 1, cfg.adapter_alpha, None, target_size)
+        return AdapterPlan(
+            cfg.adapter, metadata.merged_rank, 1, cfg.adapter_alpha, None, target_size
+        )
     count = len(metadata.sources)
-    return AdapterPlan(cfg.adapter, cfg.adapter_rank, count, cfg.adapter_alpha, width if count else None, target_size)
+    return AdapterPlan(
+        cfg.adapter,
+        cfg.adapter_rank,
+        count,
+        cfg.adapter_alpha,
+        width if count else None,
+        target_size,
+    )
 
 
 class PemtModel(TrainingModel, nn.Module):
@@ -214,7 +253,11 @@ class PemtModel(TrainingModel, nn.Module):
         """
         self.metadata, self._sources = begun.metadata, dict(begun.sources)
         self._language_symbols = begun.language_symbols
-        self._stage, self._prompt_init, self._source_option = cfg.pemt_stage, cfg.prompt_init, cfg.pemt_sources
+        self._stage, self._prompt_init, self._source_option = (
+            cfg.pemt_stage,
+            cfg.prompt_init,
+            cfg.pemt_sources,
+        )
         self._made, self._has_weights = Made.by(cfg), False
         lengths = [source.length for source in self.metadata.sources]
         self._lacks_sources = bool(lengths) and not self._sources
@@ -250,11 +293,19 @@ class PemtModel(TrainingModel, nn.Module):
     @property
     def constants(self) -> set[str]:
         """Return the names of backbone, sources and fingerprint; see `TrainingModel`."""
-        parameters = self.named_parameters(remove_duplicate=False)  # a state has every name of a shared parameter
-        return set(self.state_dict()) - {name for name, parameter in parameters if parameter.requires_grad}
+        parameters = self.named_parameters(
+            remove_duplicate=False
+        )  # a state has every name of a shared parameter
+        return set(self.state_dict()) - {
+            name for name, parameter in parameters if parameter.requires_grad
+        }
 
     def load_state_dict(  # type: ignore[override]  # fairseq's
-        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+        self,
+        state_dict: dict[str, Tensor],
+        strict: bool = True,
+        model_cfg: Any = None,
+        args: Any = None,
     ) -> Any:
         """Load as fairseq does, and initialize prompts and sources if they are missing.
 
@@ -284,7 +335,9 @@ class PemtModel(TrainingModel, nn.Module):
         self.backbone_fingerprint.copy_(torch.tensor(list(bytes.fromhex(digest))))
         for path, source in self._sources.items():
             sources.expect_same(path, source.made, self.made)
-            sources.expect_tensors(path, source, self._adapters(0), self.prompt_embeddings().shape[1])
+            sources.expect_tensors(
+                path, source, self._adapters(0), self.prompt_embeddings().shape[1]
+            )
         prompt = self.encoder.prompt
         if prompt is not None:
             prompt.begin_as_(self.metadata.tokens, self.prompt_embeddings(), self._prompt_init)
@@ -292,7 +345,9 @@ class PemtModel(TrainingModel, nn.Module):
             for name, kept in self._adapters(index).items():
                 kept.copy_(source.tensors[name])
         if isinstance(prompt, CorrelatedPrompt) and self._sources:
-            prompt.take_sources_([source.tensors[sources.PROMPT] for source in self._sources.values()])
+            prompt.take_sources_(
+                [source.tensors[sources.PROMPT] for source in self._sources.values()]
+            )
 
     def _expect_own_sources(self, state: Mapping[str, Tensor]) -> None:
         """Raise a `UserError` if a checkpoint's sources are not this run's, in order."""
@@ -307,7 +362,11 @@ class PemtModel(TrainingModel, nn.Module):
                     raise UserError(
                         f"`--pemt-sources` must name {rule}, but `{path}` differs from its source {index + 1}."
                     )
-        kept = [len(state[name]) for name in (self._adapters(0) if self._sources else ()) if name in state]
+        kept = [
+            len(state[name])
+            for name in (self._adapters(0) if self._sources else ())
+            if name in state
+        ]
         if kept and kept[0] > len(self._sources):
             rule = rule.replace("the", f"the {kept[0]}", 1)
             raise UserError(f"`--pemt-sources` must name {rule}, but names {len(self._sources)}.")
@@ -353,7 +412,10 @@ class PemtModel(TrainingModel, nn.Module):
         tensors = self._adapters(0)
         if self.encoder.prompt is not None:
             tensors[sources.PROMPT] = self.encoder.prompt.weight
-        kept = {name: value.detach().to("cpu", torch.float32, copy=True) for name, value in tensors.items()}
+        kept = {
+            name: value.detach().to("cpu", torch.float32, copy=True)
+            for name, value in tensors.items()
+        }
         path = sources.file_of(folder, self.metadata.task)
         Source(self.metadata.task, self.metadata.description, self.made, kept).save(path)
         return path

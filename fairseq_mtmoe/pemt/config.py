@@ -11,7 +11,12 @@ from fairseq_mtmoe.checkpoints.key_maps import MIXTURE
 from fairseq_mtmoe.conditioning.options import ConditionalOptions
 from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.core.options import check_rules, option
-from fairseq_mtmoe.core.transformer_options import EncoderOptions, FlatTransformerConfig, T5Options, TranslatorForm
+from fairseq_mtmoe.core.transformer_options import (
+    EncoderOptions,
+    FlatTransformerConfig,
+    T5Options,
+    TranslatorForm,
+)
 from fairseq_mtmoe.core.typed import Rule, at_least, one_of
 from fairseq_mtmoe.moe.adapters import ADAPTERS, BOTTLENECK, LORA
 from fairseq_mtmoe.slots.options import RunOptions
@@ -49,9 +54,13 @@ class PemtOptions:
         Rule("a finite number above 0", lambda value: 0 < value < float("inf")),
     )
     target_adapter_size: Optional[int] = option(
-        None, "inner width of the target's own adapters (default: 1/16 of the model width)", at_least(1)
+        None,
+        "inner width of the target's own adapters (default: 1/16 of the model width)",
+        at_least(1),
     )
-    no_prompt: bool = option(False, "train without prompts and their correlation; gates read --gate-input hidden")
+    no_prompt: bool = option(
+        False, "train without prompts and their correlation; gates read --gate-input hidden"
+    )
     prompt_init: str = option(
         DESCRIPTION,
         "initial values of the prompt: description (the embeddings of the task's description) or random (normal, with "
@@ -80,7 +89,9 @@ class PemtBertConfig(PemtOptions, RunOptions, EncoderOptions, FairseqDataclass):
 
 
 @dataclass
-class PemtTranslationConfig(PemtOptions, ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig):
+class PemtTranslationConfig(
+    PemtOptions, ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig
+):
     """Options of PEMT on a translator: fairseq's, PEMT, conditional parts, runs."""
 
 
@@ -95,12 +106,28 @@ def check_options(cfg: Any) -> None:
     paths, is_source = source_paths(cfg), cfg.pemt_stage == SOURCE
     size, has_scale = cfg.target_adapter_size, cfg.adapter != BOTTLENECK
     for is_wrong, name, rule in (
-        (not has_scale and cfg.adapter_alpha != ALPHA, "adapter_alpha", f"left out with --adapter {BOTTLENECK}"),
-        (cfg.no_prompt and cfg.gate_input not in (None, HIDDEN), "gate_input", f"{HIDDEN} with --no-prompt"),
+        (
+            not has_scale and cfg.adapter_alpha != ALPHA,
+            "adapter_alpha",
+            f"left out with --adapter {BOTTLENECK}",
+        ),
+        (
+            cfg.no_prompt and cfg.gate_input not in (None, HIDDEN),
+            "gate_input",
+            f"{HIDDEN} with --no-prompt",
+        ),
         (is_source and paths, "pemt_sources", f"left out with --pemt-stage {SOURCE}"),
         (cfg.gate_input is not None and not paths, "gate_input", "left out without --pemt-sources"),
-        (size is not None and is_source, "target_adapter_size", f"left out with --pemt-stage {SOURCE}"),
-        (cfg.prompt_init != DESCRIPTION and not has_prompt(cfg), "prompt_init", f"{DESCRIPTION} without a prompt"),
+        (
+            size is not None and is_source,
+            "target_adapter_size",
+            f"left out with --pemt-stage {SOURCE}",
+        ),
+        (
+            cfg.prompt_init != DESCRIPTION and not has_prompt(cfg),
+            "prompt_init",
+            f"{DESCRIPTION} without a prompt",
+        ),
     ):
         if is_wrong:
             raise_invalid(flag(name), rule, getattr(cfg, name))

@@ -28,7 +28,9 @@ from fairseq_mtmoe.training.weighted_loss import add_weighted, log_weighted
 class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
     """fairseq's options of the criterion, and the sparsity loss's weight."""
 
-    sparsity_weight: float = option(0.1, "weight of the gates' task sparsity loss, per token or sentence", at_least(0))
+    sparsity_weight: float = option(
+        0.1, "weight of the gates' task sparsity loss, per token or sentence", at_least(0)
+    )
 
 
 class _SparsityLoss(FairseqCriterion):
@@ -39,7 +41,9 @@ class _SparsityLoss(FairseqCriterion):
         self.sparsity_weight = sparsity_weight
         self._sparsity: Optional[Tensor] = None  # of the current pass
 
-    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict[str, Any]]:
+    def forward(
+        self, model: Any, sample: Dict[str, Any], reduce: bool = True
+    ) -> Tuple[Tensor, Any, Dict[str, Any]]:
         borrower = unwrapped(model)
         if hasattr(borrower, "want_sparsity"):
             borrower.want_sparsity(self.sparsity_weight > 0)
@@ -67,14 +71,21 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
         A `UserError` refuses options that are for text output alone.
         """
         if not hasattr(task, "task_types"):
-            fairseqs = (cfg.sentence_avg, cfg.label_smoothing, cfg.ignore_prefix_size, cfg.report_accuracy)
+            fairseqs = (
+                cfg.sentence_avg,
+                cfg.label_smoothing,
+                cfg.ignore_prefix_size,
+                cfg.report_accuracy,
+            )
             return cls(task, *fairseqs, sparsity_weight=cfg.sparsity_weight)
         for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
             if value := getattr(cfg, name):
                 raise_invalid(flag(name), "left out with a task that generates no text", value)
         return PemtMultitaskCriterion(task, sparsity_weight=cfg.sparsity_weight)
 
-    def compute_loss(self, model: Any, net_output: Any, sample: Dict[str, Any], reduce: bool = True) -> Any:
+    def compute_loss(
+        self, model: Any, net_output: Any, sample: Dict[str, Any], reduce: bool = True
+    ) -> Any:
         """Compute fairseq's loss; take the sparsity loss from the model's output."""
         self._sparsity = net_output[1].get(SPARSITY)
         return super().compute_loss(model, net_output, sample, reduce)

@@ -66,7 +66,10 @@ class Merger:
         summary_H = self._prompt(state).mean(0)
         paths = (match[1] for match in map(_GATE.fullmatch, state) if match)
         sizes = len(self.metadata.sources), len(summary_H)
-        return {path: _filled(MixtureGate(*sizes), state, f"{path}.mixture.gate.")(summary_H) for path in paths}
+        return {
+            path: _filled(MixtureGate(*sizes), state, f"{path}.mixture.gate.")(summary_H)
+            for path in paths
+        }
 
     @torch.no_grad()
     def merged(self, state: State) -> dict[str, Tensor]:
@@ -75,13 +78,19 @@ class Merger:
         for path, weights_K in self.weights(state).items():
             prefix = f"{path}.mixture.adapters."
             bank, like = self._bank(state, prefix), state[f"{prefix}up"]
-            for name in (*(f"{prefix}{name}" for name in bank.state_dict()), f"{path}.mixture.gate.weight"):
+            for name in (
+                *(f"{prefix}{name}" for name in bank.state_dict()),
+                f"{path}.mixture.gate.weight",
+            ):
                 del result[name]
             if isinstance(bank, LoraBank):
                 fc2 = state[f"{path}.fc2.weight"]
                 result[f"{path}.fc2.weight"] = (fc2.float() + bank.merged(weights_K)).to(fc2)
             elif isinstance(bank, BottleneckBank):
-                result |= {f"{prefix}{name}": x.to(like) for name, x in bank.merged(weights_K).state_dict().items()}
+                result |= {
+                    f"{prefix}{name}": x.to(like)
+                    for name, x in bank.merged(weights_K).state_dict().items()
+                }
         del result[f"{PROMPT}sources"]
         result[f"{PROMPT}weight"] = self._prompt(state).to(state[f"{PROMPT}weight"])
         return result
@@ -89,7 +98,9 @@ class Merger:
     def _prompt(self, state: State) -> Tensor:
         """Return the correlated prompt, (P, H)."""
         width = state[f"{PROMPT}weight"].shape[1]
-        prompt = CorrelatedPrompt(len(self.metadata.tokens), width, [source.length for source in self.metadata.sources])
+        prompt = CorrelatedPrompt(
+            len(self.metadata.tokens), width, [source.length for source in self.metadata.sources]
+        )
         mixed: Tensor = _filled(prompt, state, PROMPT)()
         return mixed
 
@@ -103,6 +114,8 @@ class Merger:
 
 def _filled(module: AnyModule, state: State, prefix: str) -> AnyModule:
     """Load a module from a state and set evaluation mode."""
-    values = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    values = {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }
     module.load_state_dict(values)
     return module.eval()

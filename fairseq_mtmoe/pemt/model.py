@@ -26,7 +26,13 @@ from fairseq_mtmoe.nlu.bert.heads import HEADS, heads_from_text
 from fairseq_mtmoe.nlu.bert.unpadding import UnpaddedBatch, unpadded
 from fairseq_mtmoe.nlu.t5 import model as t5
 from fairseq_mtmoe.nlu.t5.stacks import T5Decoder, T5Encoder
-from fairseq_mtmoe.pemt.base_model import GuidedMixin, PemtModel, PromptMixin, SearchedMixin, adapter_plan
+from fairseq_mtmoe.pemt.base_model import (
+    GuidedMixin,
+    PemtModel,
+    PromptMixin,
+    SearchedMixin,
+    adapter_plan,
+)
 from fairseq_mtmoe.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig
 from fairseq_mtmoe.pemt.sources import load_sources
 from fairseq_mtmoe.slots import SPARSITY, BatchContext, GateInput, task_sparsity_loss
@@ -37,7 +43,9 @@ from fairseq_mtmoe.translation.model.stacks import Decoder, Encoder
 class PemtT5Encoder(SearchedMixin, T5Encoder):
     """T5's encoder with a prompt, whose blocks may have adapters."""
 
-    def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
+    def embed(
+        self, src_tokens: LongTensor, task_ids: LongTensor | None
+    ) -> tuple[Tensor, BatchContext]:
         """Embed as `T5Encoder`, with the prompt before the text.
 
         Positions count from its first vector.
@@ -91,7 +99,11 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
     """BERT's or RoBERTa's encoder with a prompt, whose blocks may have adapters."""
 
     def enter(
-        self, tokens: LongTensor, token_type_ids: LongTensor | None, padding_mask: Tensor, task_ids: LongTensor | None
+        self,
+        tokens: LongTensor,
+        token_type_ids: LongTensor | None,
+        padding_mask: Tensor,
+        task_ids: LongTensor | None,
     ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
         """Embed as `BertEncoder`, with the prompt after each sentence."""
         x, context, batch = super().enter(tokens, token_type_ids, padding_mask, task_ids)
@@ -102,14 +114,20 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
             batch = unpadded(padding_mask, task_ids)
             x, context = batch.unpad(torch.cat([embedded_BLH, prompts_BPH], 1)), batch.context()
         mixture = self.gate_input_of(prompt_PH, padding_mask, first=tokens.shape[1])
-        return x, replace(context, mixture=None if mixture is None else _of_stream(mixture, batch)), batch
+        return (
+            x,
+            replace(context, mixture=None if mixture is None else _of_stream(mixture, batch)),
+            batch,
+        )
 
     def _embedded(self, prompt_PH: Tensor, num_sentences: int) -> Tensor:
         """Return each sentence's prompt (B, P, H).
 
         It is embedded as tokens of the first type without positions.
         """
-        x_PH = self.layernorm_embedding(prompt_PH.to(self.embed_segments.weight) + self.embed_segments.weight[0])
+        x_PH = self.layernorm_embedding(
+            prompt_PH.to(self.embed_segments.weight) + self.embed_segments.weight[0]
+        )
         embedded: Tensor = self.dropout_module(x_PH.expand(num_sentences, -1, -1))
         return embedded
 
@@ -120,7 +138,9 @@ def _of_stream(mixture: GateInput, batch: UnpaddedBatch) -> GateInput:
         return mixture
     summary, sentences = mixture.summary, batch.sentences()
     if callable(summary):
-        return replace(mixture, sentences=sentences, summary=lambda x: summary(batch.pad(x).transpose(0, 1)))
+        return replace(
+            mixture, sentences=sentences, summary=lambda x: summary(batch.pad(x).transpose(0, 1))
+        )
     return replace(mixture, sentences=sentences)
 
 
@@ -140,15 +160,23 @@ class PemtBertModel(PemtModel, bert.EncoderModel):
         config = bert.encoder_config(cfg)
         begun = load_sources(cfg, task)
         if bert.frozen_blocks(cfg, config.num_hidden_layers):
-            raise_invalid("--freeze-layers", "left out with PEMT, which freezes all blocks", cfg.freeze_layers)
+            raise_invalid(
+                "--freeze-layers", "left out with PEMT, which freezes all blocks", cfg.freeze_layers
+            )
         plan = adapter_plan(cfg, begun.metadata, config.hidden_size)
         plans = dict.fromkeys(range(config.num_hidden_layers), plan)
-        model = cls(PemtBertEncoder(config, plans, cfg.checkpoint_activations), heads_from_text(cfg.heads))
+        model = cls(
+            PemtBertEncoder(config, plans, cfg.checkpoint_activations), heads_from_text(cfg.heads)
+        )
         model.begin(cfg, begun)
         pretrained = bert.pretrained_state(task)
         if pretrained:
-            heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEADS)}
-            model.load_state_dict({**heads, **{f"encoder.{name}": value for name, value in pretrained.items()}})
+            heads = {
+                name: value for name, value in model.state_dict().items() if name.startswith(HEADS)
+            }
+            model.load_state_dict(
+                {**heads, **{f"encoder.{name}": value for name, value in pretrained.items()}}
+            )
         return model
 
     def extra(self, encoded: Encoded) -> dict[str, Tensor]:
@@ -163,13 +191,17 @@ class PromptedEncoder(SearchedMixin, Encoder):
 
     layernorm_embedding: Any
 
-    def embed(self, src_tokens: Tensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext, Tensor]:
+    def embed(
+        self, src_tokens: Tensor, task_ids: LongTensor | None
+    ) -> tuple[Tensor, BatchContext, Tensor]:
         """Embed as `Encoder`, with the prompt before the words, which has no positions."""
         x, context, embedded = super().embed(src_tokens, task_ids)
         padding_mask, prompt_PH = src_tokens.eq(self.padding_idx), self.prompt_of_pass()
         if prompt_PH is not None:
             vectors = prompt_PH.to(x.dtype).unsqueeze(1).expand(-1, x.shape[1], -1)
-            vectors = vectors if self.layernorm_embedding is None else self.layernorm_embedding(vectors)
+            vectors = (
+                vectors if self.layernorm_embedding is None else self.layernorm_embedding(vectors)
+            )
             x = torch.cat([self.dropout_module(vectors), x])
             padding_mask = F.pad(padding_mask, (len(prompt_PH), 0))
         context = replace(

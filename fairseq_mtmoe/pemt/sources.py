@@ -36,8 +36,12 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")  # a task's name, which also names its fil
 _Name = Annotated[str, typed.Rule("a task's name", lambda name: bool(_NAME.fullmatch(name)))]
 _Count = Annotated[int, typed.between(0, MOST_VECTORS)]
 _Token = Annotated[int, typed.Rule("a token", lambda token: token >= 0)]
-_Tokens = Annotated[tuple[_Token, ...], typed.Rule("tokens of a sentence", lambda given: len(given) <= MOST_VECTORS)]
-_Alpha = Annotated[float, typed.Rule("a number of at least 0", lambda alpha: 0 <= alpha < float("inf"))]
+_Tokens = Annotated[
+    tuple[_Token, ...], typed.Rule("tokens of a sentence", lambda given: len(given) <= MOST_VECTORS)
+]
+_Alpha = Annotated[
+    float, typed.Rule("a number of at least 0", lambda alpha: 0 <= alpha < float("inf"))
+]
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,9 @@ class Metadata:
     description: str  # the sentence that initializes the prompt
     tokens: _Tokens  # the sentence in the model's dictionary
     sources: tuple[SourceMetadata, ...]  # in the order of the gates' weights
-    merged_rank: _Count = 0  # rank of the bottleneck that `merging.py` made of the sources; 0 without one
+    merged_rank: _Count = (
+        0  # rank of the bottleneck that `merging.py` made of the sources; 0 without one
+    )
 
     def to_text(self) -> str:
         """Return the metadata in JSON."""
@@ -133,15 +139,21 @@ def load(path: str | Path) -> Source:
     rule = f"`{path}` must be a source file, which `--pemt-stage source` writes"
     if not os.path.lexists(path):
         raise UserError(f"{rule}, but does not exist.")
-    content = file_io.load(str(path), mapped=True, remedy="write it again with a run of `--pemt-stage source`")
+    content = file_io.load(
+        str(path), mapped=True, remedy="write it again with a run of `--pemt-stage source`"
+    )
     about, tensors = content.get(KIND), content.get("model")
     if not isinstance(about, dict) or not isinstance(tensors, dict):
         raise UserError(f"{rule}, but is {_what_it_is(path, content)}.")
     fault = typed.fault(about, _ABOUT)
     if fault is not None:
-        raise UserError(f"`{path}` must state the {fault.path} of its source, but states {fault.value}.")
+        raise UserError(
+            f"`{path}` must state the {fault.path} of its source, but states {fault.value}."
+        )
     if about["has_prompt"] and (PROMPT not in tensors or tensors[PROMPT].dim() != 2):
-        raise UserError(f"`{path}` must have a `{PROMPT}` of 2 dimensions, but has none: it is damaged.")
+        raise UserError(
+            f"`{path}` must have a `{PROMPT}` of 2 dimensions, but has none: it is damaged."
+        )
     made = Made(**{field.name: about[field.name] for field in fields(Made)})
     return Source(about["task"], about["description"], made, tensors)
 
@@ -155,7 +167,9 @@ def _what_it_is(path: str | Path, content: Mapping[str, Any]) -> str:
     if options.get("pemt_stage") != SOURCE or not options.get("pemt"):
         return "another file"
     task = Metadata.from_text(options["pemt"]).task
-    return f"the whole checkpoint of {task}: its source file is `{file_of(Path(path).parent, task)}`"
+    return (
+        f"the whole checkpoint of {task}: its source file is `{file_of(Path(path).parent, task)}`"
+    )
 
 
 def file_of(folder: str | Path, task: str) -> Path:
@@ -173,7 +187,11 @@ def expect_same(path: str, found: Made, wanted: Made) -> None:
             f"`{path}` must be a source that was trained on the weights from which this run starts, but its backbone "
             f"is another: its fingerprint is {found.backbone[:12]}…, this run's is {wanted.backbone[:12]}…."
         )
-    for name, option in (("adapter", "--adapter"), ("rank", "--adapter-rank"), ("alpha", "--adapter-alpha")):
+    for name, option in (
+        ("adapter", "--adapter"),
+        ("rank", "--adapter-rank"),
+        ("alpha", "--adapter-alpha"),
+    ):
         own, other = getattr(found, name), getattr(wanted, name)
         if own != other:
             raise UserError(
@@ -181,7 +199,9 @@ def expect_same(path: str, found: Made, wanted: Made) -> None:
             )
     if found.has_prompt != wanted.has_prompt:
         without = path if not found.has_prompt else "this run"
-        raise UserError(f"`{path}` must have a prompt if this run has one, but {without} has none (`--no-prompt`).")
+        raise UserError(
+            f"`{path}` must have a prompt if this run has one, but {without} has none (`--no-prompt`)."
+        )
 
 
 def expect_tensors(path: str, source: Source, adapters: Mapping[str, Tensor], width: int) -> None:
@@ -191,10 +211,14 @@ def expect_tensors(path: str, source: Source, adapters: Mapping[str, Tensor], wi
     width: of the model's prompts.
     """
     prompt = torch.empty(max(1, source.metadata.length), width, device="meta")
-    check_tensors(path, {**adapters, **({PROMPT: prompt} if PROMPT in source.tensors else {})}, source.tensors)
+    check_tensors(
+        path, {**adapters, **({PROMPT: prompt} if PROMPT in source.tensors else {})}, source.tensors
+    )
 
 
-def fingerprint(parameters: Iterable[tuple[str, Tensor]], left_out: Mapping[str, int] | None = None) -> str:
+def fingerprint(
+    parameters: Iterable[tuple[str, Tensor]], left_out: Mapping[str, int] | None = None
+) -> str:
     """Return the SHA-256 of a backbone's parameters in hex.
 
     `left_out` has numbers of last rows to skip.
@@ -211,7 +235,11 @@ def fingerprint(parameters: Iterable[tuple[str, Tensor]], left_out: Mapping[str,
 def backbone(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Return the named parameters of a model's backbone, without heads."""
     parameters = model.named_parameters()
-    return ((name, value) for name, value in parameters if not is_added(name) and not name.startswith(HEADS))
+    return (
+        (name, value)
+        for name, value in parameters
+        if not is_added(name) and not name.startswith(HEADS)
+    )
 
 
 def rows_of_languages(parameters: Iterable[tuple[str, Tensor]], symbols: int) -> dict[str, int]:
@@ -220,7 +248,9 @@ def rows_of_languages(parameters: Iterable[tuple[str, Tensor]], symbols: int) ->
     `mtmoe add-task` may increase these numbers.
     """
     counts = {name: symbols for name, _ in parameters if name.endswith(VOCABULARY) and symbols}
-    return counts | {name: len(value) for name, value in parameters if name.endswith(TASK_EMBEDDINGS)}
+    return counts | {
+        name: len(value) for name, value in parameters if name.endswith(TASK_EMBEDDINGS)
+    }
 
 
 @dataclass(frozen=True)
@@ -246,11 +276,17 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
         return LoadedSources(Metadata.from_text(cfg.pemt), {})
     described = training_task(task).described()
     if described is None:
-        raise UserError("`--task` must be one that describes its tasks, such as `--task text_to_text`, but is another.")
+        raise UserError(
+            "`--task` must be one that describes its tasks, such as `--task text_to_text`, but is another."
+        )
     sources = {} if kept else {path: load(path) for path in source_paths(cfg)}
     made = Made.by(cfg)
     if described.is_source not in (None, cfg.pemt_stage == SOURCE):
-        raise_invalid("--pemt-stage", "source with --source-task, and target with --target-task", cfg.pemt_stage)
+        raise_invalid(
+            "--pemt-stage",
+            "source with --source-task, and target with --target-task",
+            cfg.pemt_stage,
+        )
     paths: dict[str, str] = {}
     for path, source in sources.items():
         expect_same(path, source.made, made)
@@ -265,10 +301,14 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
     named = kept or tuple(source.metadata for source in sources.values())
     if named:
         where = list(sources) or ["in its checkpoint"] * len(named)
-        shown = ", ".join(f"{source.task} ({path})" for source, path in zip(named, where, strict=True))
+        shown = ", ".join(
+            f"{source.task} ({path})" for source, path in zip(named, where, strict=True)
+        )
         logger.info(f"{described.name} borrows from {shown}")
     if described.name in [source.task for source in named]:
-        logger.warning(f"{described.name} is both the target and one of its sources: a source was trained on its data")
+        logger.warning(
+            f"{described.name} is both the target and one of its sources: a source was trained on its data"
+        )
     metadata = Metadata(described.name, described.text, tuple(described.tokens), named)
     return LoadedSources(metadata, sources, described.language_symbols)
 
@@ -282,7 +322,9 @@ def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> N
     if other == cfg.pemt_stage or not begins_with.get("pemt"):
         return
     path, trained = task.checkpoint_to_go_on_from(), Metadata.from_text(begins_with["pemt"]).task
-    borrowing = f"borrow from it with `--pemt-sources {file_of(os.path.dirname(path), trained)}`, and "
+    borrowing = (
+        f"borrow from it with `--pemt-sources {file_of(os.path.dirname(path), trained)}`, and "
+    )
     raise UserError(
         f"`{path}` must be of a run of `--pemt-stage {cfg.pemt_stage}` or of a model without adapters, but is of "
         f"`--pemt-stage {other}`; {borrowing if other == SOURCE else ''}start from the weights from which {trained} "

@@ -20,7 +20,9 @@ class AdapterPlan:
     rank: int
     num_adapters: int = 1  # K; 0: only a target adapter
     alpha: float = 64.0  # LoRA outputs are scaled by alpha/rank
-    summary_size: int | None = None  # width d of the gate's input; None: no gate, all adapters have weight 1
+    summary_size: int | None = (
+        None  # width d of the gate's input; None: no gate, all adapters have weight 1
+    )
     target_size: int | None = None  # inner width of the target adapter; None: no target adapter
 
     def fill(self, block: SlotBlock) -> None:
@@ -39,7 +41,9 @@ class AdapterPlan:
         return BottleneckBank(self.num_adapters, block.fc1.in_features, H, self.rank)
 
 
-def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
+def adapted(
+    block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext
+) -> Tensor:
     """Compute a feed-forward layer with adapters; see `Slot`."""
     mixture, through = block.mixture, context.mixture
     inner = block.inner(branch_input)
@@ -48,7 +52,9 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
         read = inner if mixture.adapters.reads_inner else branch_input
         narrow, weights = mixture.adapters.narrow(read), None
         if mixture.gate is not None:
-            assert through is not None and mixture.seen is not None, "a gate reads the pass's summary"
+            assert through is not None and mixture.seen is not None, (
+                "a gate reads the pass's summary"
+            )
             is_new = block not in through.weights  # False for later words in incremental decoding
             weights = through.weights_of(block, mixture.gate, branch_input)
             if is_new:
@@ -63,4 +69,8 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
 def adapter_blocks(model: nn.Module) -> dict[str, SlotBlock]:
     """Return the blocks with adapters by dotted path: `encoder.layers.0`, …"""
     blocks = model.named_modules()
-    return {path: block for path, block in blocks if isinstance(block, SlotBlock) and block.slot is adapted}
+    return {
+        path: block
+        for path, block in blocks
+        if isinstance(block, SlotBlock) and block.slot is adapted
+    }

@@ -41,17 +41,25 @@ class Block(SlotBlock):
     def begin_dense(self) -> None:
         """Become a dense block without conditional parts; called when it is built."""
         self.slot = dense
-        self.attention_bias: ConditionalAttentionBias | None = None  # added to the scores of self-attention
+        self.attention_bias: ConditionalAttentionBias | None = (
+            None  # added to the scores of self-attention
+        )
         self.bottleneck: ConditionalBottleneck | None = None  # added to the block's output
 
     def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
         """Compute the block's second half: `h` (L, B, H) plus the slot's branch, plus the bottleneck's, if any."""
-        branch_input = self.normalize(self.final_layer_norm, h, context) if self.normalize_before else h
+        branch_input = (
+            self.normalize(self.final_layer_norm, h, context) if self.normalize_before else h
+        )
         h = self.join(self.slot(self, h, branch_input, context), h)
         h = h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
         if context.mixture is not None and self in context.mixture.narrow:
             context.mixture.measure(self, h, context.padding_mask)
-        return h if self.bottleneck is None else h + self.bottleneck(h, context.tasks, context.task_ids)
+        return (
+            h
+            if self.bottleneck is None
+            else h + self.bottleneck(h, context.tasks, context.task_ids)
+        )
 
     def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
         """Apply one of the block's norms, conditional or not, to `x` (L, B, H)."""
@@ -73,7 +81,9 @@ class Stack(nn.Module):
 
     slot_plans: SlotPlans  # set before the first slot is filled
     filled_slots = 0  # number of blocks that `fill_slot` has handled
-    task_embeddings: TaskEmbeddings | None  # of a conditional encoder; T5's stacks set neither of these two
+    task_embeddings: (
+        TaskEmbeddings | None
+    )  # of a conditional encoder; T5's stacks set neither of these two
     alignment: ConditionalAlignment | None  # before the first block
 
     def fill_slot(self, block: AnyBlock) -> AnyBlock:
@@ -90,7 +100,9 @@ class Stack(nn.Module):
         Raises `UserError`: no task ids.
         """
         if self.task_embeddings is not None and task_ids is None:
-            raise UserError("`task_ids` must be given to a model with conditional parts, but are None instead.")
+            raise UserError(
+                "`task_ids` must be given to a model with conditional parts, but are None instead."
+            )
         return None if self.task_embeddings is None else self.task_embeddings()
 
     def aligned(self, x: Tensor, context: BatchContext) -> Tensor:
@@ -120,7 +132,9 @@ class Conditions:
         """Build the bias of a block's self-attention scores, or return None."""
         if ATTENTION not in self.parts:
             return None
-        return ConditionalAttentionBias(self.dim, self.positions, block_width(self.positions, width))
+        return ConditionalAttentionBias(
+            self.dim, self.positions, block_width(self.positions, width)
+        )
 
     def condition_norms(self, block: nn.Module, names: Iterable[str]) -> None:
         """Replace those of the named norms that a block has by conditional ones."""

@@ -27,7 +27,9 @@ class ExpertPlan:
     combine: str
     num_tasks: int
     starts_dense: bool
-    settings: Mapping[str, Any] = field(default_factory=dict)  # the gate's arguments beside its sizes
+    settings: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # the gate's arguments beside its sizes
     shuffles_tokens: bool = True  # shuffle tokens over ranks before BASE assigns them
     timeout: float | None = None  # of the all-to-all, in seconds
     dropout: float | None = None  # of the experts' inner activations; None: as in the dense layer
@@ -46,12 +48,16 @@ class ExpertSlot:
         self.plan = plan
         self.moe: MoELayer | None = None
 
-    def __call__(self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
+    def __call__(
+        self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext
+    ) -> Tensor:
         """Compute the branch; the gate reads the residual stream, experts the branch input."""
         if self.moe is None:
             return block.dense_branch(branch_input)
         mask_LB = None if context.padding_mask is None else context.padding_mask.t()
-        output: Tensor = self.moe(hidden, branch_input, mask_LB, context.task_ids, context.token_counts)
+        output: Tensor = self.moe(
+            hidden, branch_input, mask_LB, context.task_ids, context.token_counts
+        )
         return output
 
     def sparsify(self, block: SlotBlock, copy_dense: bool = True) -> None:
@@ -67,12 +73,16 @@ class ExpertSlot:
             placement=placement,
             draws=not copy_dense,
         )
-        gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks, **plan.settings)
+        gate = build_gate(
+            plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks, **plan.settings
+        )
         if isinstance(gate, BaseGate) and placement.is_sharded and plan.shuffles_tokens:
             gate.shuffle = TokenShuffle(placement)
         for key, name in DENSE_TO_EXPERTS.items() if copy_dense else ():
             bank.get_parameter(name).data.copy_(block.get_parameter(key).data)
-        moe = MoELayer(gate, bank, plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)
+        moe = MoELayer(gate, bank, plan.combine).to(
+            device=fc1.weight.device, dtype=fc1.weight.dtype
+        )
         moe.requires_grad_(fc1.weight.requires_grad).train(block.training)
         del block.fc1, block.fc2
         block.moe = self.moe = moe

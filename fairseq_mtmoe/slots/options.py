@@ -20,10 +20,14 @@ class ExpertOptions(TaskOptions):
     """Options of every model with experts; `slots/` reads them."""
 
     num_experts: int = option(
-        16, "number of experts per expert layer, independent of the number of processes", at_least(1)
+        16,
+        "number of experts per expert layer, independent of the number of processes",
+        at_least(1),
     )
     expert_gates: str = option("base", EXPERT_GATES)
-    expert_interval: int = option(2, "put experts into every Nth block of encoder and decoder", at_least(1))
+    expert_interval: int = option(
+        2, "put experts into every Nth block of encoder and decoder", at_least(1)
+    )
     expert_combine: str = option(
         "preserving",
         "scale of an expert's output: 'paper' uses the gate value; 'preserving' starts at 1 and learns a blend with "
@@ -71,7 +75,9 @@ class RunOptions:
         "route each process's own tokens, instead of shuffling tokens over all processes first as BASE does in "
         "training",
     )
-    log_expert_comm: bool = option(False, "log the time and the bytes of each expert layer's all-to-all")
+    log_expert_comm: bool = option(
+        False, "log the time and the bytes of each expert layer's all-to-all"
+    )
     max_nonfinite: int = option(
         10,
         "skip updates whose loss or gradients are not finite, and stop after this number in a row; 0: stop at the "

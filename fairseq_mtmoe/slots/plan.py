@@ -28,7 +28,9 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
             "`--task translation_heated`, but this task gives none."
         )
     if any(issubclass(kinds[gate], FixedGate) for gate in gates) and cfg.num_experts < len(tasks):
-        rule = f"at least {len(tasks)} with fixed gates, one for each of the tasks {', '.join(tasks)}"
+        rule = (
+            f"at least {len(tasks)} with fixed gates, one for each of the tasks {', '.join(tasks)}"
+        )
         raise_invalid("--num-experts", rule, cfg.num_experts)
 
 
@@ -38,7 +40,9 @@ def check_blocks(cfg: Any) -> None:
         if getattr(cfg, name, False):
             raise_invalid(flag(name), "off in a model with experts", getattr(cfg, name))
     if min(cfg.encoder_layers, cfg.decoder_layers) < cfg.expert_interval:
-        raise_invalid("--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval)
+        raise_invalid(
+            "--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval
+        )
 
 
 def plan_experts(

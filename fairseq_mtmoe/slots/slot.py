@@ -45,7 +45,9 @@ class SlotBlock(nn.Module, ABC):
 class Slot(Protocol):
     """A function in the place of a block's feed-forward layer."""
 
-    def __call__(self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
+    def __call__(
+        self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext
+    ) -> Tensor:
         """Return the output before dropout and residual connection, (L, B, H).
 
         hidden: the residual stream; branch_input: the stream or its norm.
@@ -90,7 +92,9 @@ class GateInput:
         """Return and store a block's source weights; `branch_input` is (L, B, H)."""
         if callable(self.summary):
             self.weights[block] = gate(self.summary(branch_input))
-        elif torch.is_grad_enabled() or block not in self.weights:  # a recomputed block's first pass had no gradient
+        elif (
+            torch.is_grad_enabled() or block not in self.weights
+        ):  # a recomputed block's first pass had no gradient
             self.weights[block] = gate(self.summary)
         return self.weights[block]
 
@@ -103,7 +107,11 @@ class GateInput:
 
     def expand_to_beam(self, weights: Tensor) -> Tensor:
         """Return weights (K,) or (B, K) for the columns of the stream."""
-        return weights if self.sentences is None or weights.dim() == 1 else weights.index_select(0, self.sentences)
+        return (
+            weights
+            if self.sentences is None or weights.dim() == 1
+            else weights.index_select(0, self.sentences)
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,9 @@ class BatchContext:
     fairseq's activation checkpointing loses the gradients of tensors in it.
     """
 
-    task_ids: LongTensor | None = None  # each sentence's task, (B,); None if the model does not take them
+    task_ids: LongTensor | None = (
+        None  # each sentence's task, (B,); None if the model does not take them
+    )
     padding_mask: Tensor | None = None  # True at padding, (B, L)
     token_counts: TokenCounts = field(
         default_factory=TokenCounts

@@ -40,7 +40,11 @@ class SparseModel(TrainingModel, nn.Module):
         sparsify(self)
 
     def load_state_dict(  # type: ignore[override]  # fairseq's
-        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+        self,
+        state_dict: dict[str, Tensor],
+        strict: bool = True,
+        model_cfg: Any = None,
+        args: Any = None,
     ) -> Any:
         """Load a checkpoint's state, with this rank's experts; see `expect_same_experts`."""
         self.expect_same_experts(state_dict)
@@ -65,11 +69,17 @@ class SparseModel(TrainingModel, nn.Module):
                 )
             return
         if elsewhere or len(saved) < len(slots):
-            raise mismatch.Mismatch("The checkpoint must have the experts of the model, but has others.")
+            raise mismatch.Mismatch(
+                "The checkpoint must have the experts of the model, but has others."
+            )
         for path, layer in expert_layers(self).items():
             placement = layer.experts.placement
             if saved[path] not in (placement.num_experts, placement.count):
-                raise_invalid("--num-experts", f"{saved[path]} as in the checkpoint's {path}", placement.num_experts)
+                raise_invalid(
+                    "--num-experts",
+                    f"{saved[path]} as in the checkpoint's {path}",
+                    placement.num_experts,
+                )
 
 
 def depends_on_tasks(model: nn.Module) -> bool:
@@ -91,7 +101,10 @@ def model_size(model: nn.Module) -> dict[str, int]:
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     for layer in expert_layers(model).values():
-        placement, size = layer.experts.placement, sum(parameter.numel() for parameter in layer.experts.parameters())
+        placement, size = (
+            layer.experts.placement,
+            sum(parameter.numel() for parameter in layer.experts.parameters()),
+        )
         parameters += size // placement.count * (placement.num_experts - placement.count)
     return {"parameters": parameters, "multiplications": _per_token(model)}
 
@@ -99,11 +112,19 @@ def model_size(model: nn.Module) -> dict[str, int]:
 def _per_token(module: nn.Module) -> int:
     if isinstance(module, NOT_OF_TOKENS):
         return 0
-    size = sum(parameter.numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 1)
+    size = sum(
+        parameter.numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 1
+    )
     if isinstance(module, ExpertBank):
-        size = sum(parameter[0].numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 2)
+        size = sum(
+            parameter[0].numel()
+            for parameter in module.parameters(recurse=False)
+            if parameter.dim() > 2
+        )
     elif isinstance(module, AdapterBank):
         size = module.down.numel() + module.up.numel()
     elif isinstance(module, TaskGate):
         size //= module.num_tasks
-    return size + sum(_per_token(child) for name, child in module.named_children() if name not in OF_SENTENCES)
+    return size + sum(
+        _per_token(child) for name, child in module.named_children() if name not in OF_SENTENCES
+    )

@@ -25,7 +25,9 @@ class DenseConfig(ConditionalOptions, RunOptions, TranslatorForm, FlatTransforme
 
 
 @dataclass
-class BaseMoEConfig(ExpertOptions, ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig):
+class BaseMoEConfig(
+    ExpertOptions, ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig
+):
     """Options of `--arch base_moe…`: fairseq's, experts, conditional parts and runs."""
 
 

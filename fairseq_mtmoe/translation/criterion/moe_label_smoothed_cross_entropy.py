@@ -46,7 +46,9 @@ class MoELabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfi
     )
 
 
-@register_criterion("moe_label_smoothed_cross_entropy", dataclass=MoELabelSmoothedCrossEntropyConfig)
+@register_criterion(
+    "moe_label_smoothed_cross_entropy", dataclass=MoELabelSmoothedCrossEntropyConfig
+)
 class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """fairseq's loss + weight · balance loss · sample size (the trainer's divisor)."""
 
@@ -57,7 +59,9 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         self.load_balancing_weight = load_balancing_weight
 
-    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict[str, Any]]:
+    def forward(
+        self, model: Any, sample: Dict[str, Any], reduce: bool = True
+    ) -> Tuple[Tensor, Any, Dict[str, Any]]:
         """Return fairseq's tuple; the logged `loss` excludes the load-balancing loss."""
         weight_VH = output_weight(model) if reduce else None
         if weight_VH is None:
@@ -68,13 +72,19 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             return outcome
         # A checkpointed block's forward pass leaves a balance loss without a graph.
         if model.training and getattr(getattr(model, "cfg", None), "checkpoint_activations", False):
-            raise UserError("`--load-balancing-weight` above 0 cannot be used with `--checkpoint-activations`.")
-        return add_weighted(*outcome, "balance_loss", balance_loss(model), self.load_balancing_weight)
+            raise UserError(
+                "`--load-balancing-weight` above 0 cannot be used with `--checkpoint-activations`."
+            )
+        return add_weighted(
+            *outcome, "balance_loss", balance_loss(model), self.load_balancing_weight
+        )
 
     def _from_features(self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]) -> Any:
         # Without NO_LAYER, the last block would compute attention weights that this loss does not read.
         features, extra = model(**sample["net_input"], features_only=True, alignment_layer=NO_LAYER)
-        target = model.get_targets(sample, (features, extra))[:, self.ignore_prefix_size :].reshape(-1)
+        target = model.get_targets(sample, (features, extra))[:, self.ignore_prefix_size :].reshape(
+            -1
+        )
         features_TH = features[:, self.ignore_prefix_size :].reshape(-1, features.size(-1))
         kept_T = target.ne(self.padding_idx).nonzero().squeeze(1)
         features_TH, target_T = features_TH.index_select(0, kept_T), target.index_select(0, kept_T)
@@ -120,12 +130,18 @@ def projection(model: Any) -> Optional[Tensor]:
     model = _unwrapped(model)
     if not isinstance(model, TransformerModelBase):
         return None
-    methods = (type(model).get_normalized_probs, type(model).get_targets, type(model.decoder).output_layer)
+    methods = (
+        type(model).get_normalized_probs,
+        type(model).get_targets,
+        type(model.decoder).output_layer,
+    )
     fairseq_methods = (
         TransformerModelBase.get_normalized_probs, BaseFairseqModel.get_targets, TransformerDecoderBase.output_layer
     )  # fmt: skip
     projected = getattr(model.decoder, "output_projection", None)
-    if methods != fairseq_methods or not all(takes(model, name) for name in ("features_only", "alignment_layer")):
+    if methods != fairseq_methods or not all(
+        takes(model, name) for name in ("features_only", "alignment_layer")
+    ):
         return None
     if type(projected) is not nn.Linear or projected.bias is not None:
         return None
@@ -134,7 +150,9 @@ def projection(model: Any) -> Optional[Tensor]:
 
 def _unwrapped(model: Any) -> Any:
     """Return the model without DDP wrappers, except one that looks for unused parameters."""
-    while isinstance(model, (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)):
+    while isinstance(
+        model, (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)
+    ):
         if getattr(model, "find_unused_parameters", False):
             return model
         model = model.module
@@ -149,7 +167,10 @@ def sentence_entropies(model: Any, sample: dict[str, Any], padding: int) -> tupl
     if weight_VH is None:
         output = model(**sample["net_input"])
         log_p_TV = model.get_normalized_probs(output, log_probs=True, sample=sample).flatten(0, 1)
-        num_words, entropy_T = log_p_TV.shape[1], entr(log_p_TV.index_select(0, kept_T).float().exp()).sum(1)
+        num_words, entropy_T = (
+            log_p_TV.shape[1],
+            entr(log_p_TV.index_select(0, kept_T).float().exp()).sum(1),
+        )
     else:
         features, _ = model(**sample["net_input"], features_only=True, alignment_layer=NO_LAYER)
         num_words = len(weight_VH)

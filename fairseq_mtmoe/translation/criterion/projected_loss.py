@@ -36,7 +36,11 @@ class ProjectedLoss(NamedTuple):
 
 
 def projected_loss(
-    features_TH: Tensor, weight_VH: Tensor, target_T: Tensor, smoothing: float, count_correct: bool = False
+    features_TH: Tensor,
+    weight_VH: Tensor,
+    target_T: Tensor,
+    smoothing: float,
+    count_correct: bool = False,
 ) -> ProjectedLoss:
     """Return the loss of the logits `features_TH @ weight_VH.T`, with a graph.
 
@@ -60,15 +64,23 @@ class _ProjectedLoss(torch.autograd.Function):
         word_sum_H = weight_VH.sum(0, dtype=torch.float32)
         nll, total_log_p = (features_TH.new_zeros((), dtype=torch.float32) for _ in range(2))
         correct = features_TH.new_zeros((), dtype=torch.long)
-        wants_features, wants_weight = (wants_gradients and needed for needed in ctx.needs_input_grad[:2])
+        wants_features, wants_weight = (
+            wants_gradients and needed for needed in ctx.needs_input_grad[:2]
+        )
         features_grad_TH = torch.empty_like(features_TH) if wants_features else None
         weight_grad_VH: Optional[Tensor] = None
-        if wants_weight:  # float32 also in half precision: a sum over many blocks would lose small terms
+        if (
+            wants_weight
+        ):  # float32 also in half precision: a sum over many blocks would lose small terms
             weight_grad_VH = (-share * features_TH.sum(0, dtype=torch.float32)).repeat(num_words, 1)
-        memory_TV = features_TH.new_empty(rows_at_once(features_TH, num_words), num_words, dtype=torch.float32)
+        memory_TV = features_TH.new_empty(
+            rows_at_once(features_TH, num_words), num_words, dtype=torch.float32
+        )
         for block, logits_TV in _logits(features_TH, weight_VH):
             part_TH, target_T1 = features_TH[block], target_T[block].unsqueeze(1)
-            log_p_TV = torch.log_softmax(logits_TV, 1, dtype=torch.float32, out=memory_TV[: len(part_TH)])
+            log_p_TV = torch.log_softmax(
+                logits_TV, 1, dtype=torch.float32, out=memory_TV[: len(part_TH)]
+            )
             log_p_T1 = log_p_TV.gather(1, target_T1)
             nll -= log_p_T1.sum()
             # Σ_v log p_v = Σ_v logit_v - V · log Z, and the logits' sum is the features times the words' sum.
@@ -86,7 +98,9 @@ class _ProjectedLoss(torch.autograd.Function):
                 torch.addmm(constant_H, p_TV, weight_VH, out=features_grad_TH[block])
             if weight_grad_VH is not None:
                 add_product_(weight_grad_VH, p_TV.t(), part_TH)
-        ctx.save_for_backward(features_grad_TH, None if weight_grad_VH is None else weight_grad_VH.to(weight_VH.dtype))
+        ctx.save_for_backward(
+            features_grad_TH, None if weight_grad_VH is None else weight_grad_VH.to(weight_VH.dtype)
+        )
         loss = (1 - smoothing - share) * nll - share * total_log_p
         ctx.mark_non_differentiable(nll, correct)
         return loss, nll, correct
@@ -94,7 +108,9 @@ class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, loss_grad: Tensor, *_: Any) -> Tuple[Optional[Tensor], ...]:
-        scaled = (None if grad is None else grad * loss_grad.to(grad.dtype) for grad in ctx.saved_tensors)
+        scaled = (
+            None if grad is None else grad * loss_grad.to(grad.dtype) for grad in ctx.saved_tensors
+        )
         return (*scaled, None, None, None, None)
 
 
@@ -119,7 +135,10 @@ def _logits(features_TH: Tensor, weight_VH: Tensor) -> Iterator[Tuple[slice, Ten
     logits_TV = features_TH.new_empty(rows, len(weight_VH))
     for start in range(0, len(features_TH), rows):
         part_TH = features_TH[start : start + rows]
-        yield slice(start, start + rows), torch.mm(part_TH, weight_VH.t(), out=logits_TV[: len(part_TH)])
+        yield (
+            slice(start, start + rows),
+            torch.mm(part_TH, weight_VH.t(), out=logits_TV[: len(part_TH)]),
+        )
 
 
 def rows_at_once(features_TH: Tensor, num_words: int) -> int:

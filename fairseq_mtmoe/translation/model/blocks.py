@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
 from torch import LongTensor, Tensor
 from torch.nn import functional as F
 
@@ -34,7 +37,9 @@ class FairseqBlock(Block):
     def begin_as(self, fairseq_name: str, cfg: TransformerConfig) -> None:
         """Become a dense block, whose dropouts `--retain-dropout-modules` finds under fairseq's name."""
         self.begin_dense()
-        if cfg.activation_fn == "swish":  # for which fairseq returns a module class instead of a function
+        if (
+            cfg.activation_fn == "swish"
+        ):  # for which fairseq returns a module class instead of a function
             self.activation_fn = F.silu
         for dropout in (self.dropout_module, self.activation_dropout_module):
             dropout.module_name = fairseq_name
@@ -56,7 +61,9 @@ class FairseqBlock(Block):
         before = context.prompt_length  # prompt vectors have no positions and no bias
         mask = context.padding_mask
         positions = None if mask is None else _positions(mask[:, before:])
-        bias_B1LL: Tensor = self.attention_bias(context.tasks, context.task_ids, len(x) - before, positions)
+        bias_B1LL: Tensor = self.attention_bias(
+            context.tasks, context.task_ids, len(x) - before, positions
+        )
         bias_B1LL = F.pad(bias_B1LL, (before, 0, before, 0)) if before else bias_B1LL
         return bias_B1LL.expand(-1, self.self_attn.num_heads, -1, -1).flatten(0, 1)
 
@@ -84,9 +91,16 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
     def attend(self, x: Tensor, context: BatchContext) -> Tensor:
         """Compute the block's first half, self-attention."""
         bias = self.bias_of(x, context)
-        query = self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
+        query = (
+            self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
+        )
         attended, _ = self.self_attn(
-            query, query, query, key_padding_mask=context.padding_mask, need_weights=False, attn_mask=bias
+            query,
+            query,
+            query,
+            key_padding_mask=context.padding_mask,
+            need_weights=False,
+            attn_mask=bias,
         )
         h = self.join(attended, x)
         return h if self.normalize_before else self.normalize(self.self_attn_layer_norm, h, context)
@@ -125,12 +139,20 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
             self_attn_mask: added to the scores of self-attention, (L, L).
             need_attn, need_head_weights: return attention weights, (B, L, S), or each head's, (A, B, L, S).
         """
-        h = self.attend(x, context, encoder_out, encoder_padding_mask, incremental_state, self_attn_mask)
+        h = self.attend(
+            x, context, encoder_out, encoder_padding_mask, incremental_state, self_attn_mask
+        )
         attention = None
         if self.encoder_attn is not None and encoder_out is not None:
             need_attn = need_attn or need_head_weights or (not self.training and self.need_attn)
             h, attention = self.attend_to_source(
-                h, context, encoder_out, encoder_padding_mask, incremental_state, need_attn, need_head_weights
+                h,
+                context,
+                encoder_out,
+                encoder_padding_mask,
+                incremental_state,
+                need_attn,
+                need_head_weights,
             )
         return self.feed_forward(h, context), attention, None
 
@@ -147,19 +169,29 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
 
         With `--cross-self-attention` it also attends to the source.
         """
-        bias = self.bias_of(x, context) if incremental_state is None else self._bias_of_word(context, incremental_state)
+        bias = (
+            self.bias_of(x, context)
+            if incremental_state is None
+            else self._bias_of_word(context, incremental_state)
+        )
         if bias is not None:
             self_attn_mask = bias if self_attn_mask is None else self_attn_mask + bias
-        query = keys = self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
+        query = keys = (
+            self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
+        )
         padding_mask = context.padding_mask
         if self.cross_self_attention and not self._remembers_source(incremental_state):
             assert encoder_out is not None
             keys = torch.cat((encoder_out, query))
             if self_attn_mask is not None:
-                self_attn_mask = torch.cat((query.new_zeros(len(query), len(encoder_out)), self_attn_mask), dim=1)
+                self_attn_mask = torch.cat(
+                    (query.new_zeros(len(query), len(encoder_out)), self_attn_mask), dim=1
+                )
             if padding_mask is not None:
                 if encoder_padding_mask is None:
-                    encoder_padding_mask = padding_mask.new_zeros(encoder_out.shape[1], len(encoder_out))
+                    encoder_padding_mask = padding_mask.new_zeros(
+                        encoder_out.shape[1], len(encoder_out)
+                    )
                 padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
         attended, _ = self.self_attn(
             query, keys, keys, key_padding_mask=padding_mask, incremental_state=incremental_state,
@@ -182,16 +214,22 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
 
         Return the new residual stream (L, B, H) and attention weights.
         """
-        query = self.normalize(self.encoder_attn_layer_norm, h, context) if self.normalize_before else h
+        query = (
+            self.normalize(self.encoder_attn_layer_norm, h, context) if self.normalize_before else h
+        )
         read, attention = self.encoder_attn(
             query=query, key=encoder_out, value=encoder_out, key_padding_mask=encoder_padding_mask,
             incremental_state=incremental_state, static_kv=True, need_weights=need_attn,
             need_head_weights=need_head_weights,
         )  # fmt: skip
         h = self.join(read, h)
-        return h if self.normalize_before else self.normalize(self.encoder_attn_layer_norm, h, context), attention
+        return h if self.normalize_before else self.normalize(
+            self.encoder_attn_layer_norm, h, context
+        ), attention
 
-    def _bias_of_word(self, context: BatchContext, incremental_state: dict[str, Any]) -> Tensor | None:
+    def _bias_of_word(
+        self, context: BatchContext, incremental_state: dict[str, Any]
+    ) -> Tensor | None:
         """Return the tasks' bias of the current word's scores of all words so far, (S, L)."""
         if self.attention_bias is None:
             return None
@@ -202,24 +240,40 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
 
     def _remembers_source(self, incremental_state: dict[str, Any] | None) -> bool:
         """Return whether self-attention already stores keys of the source."""
-        return incremental_state is not None and "prev_key" in self.self_attn._get_input_buffer(incremental_state)
+        return incremental_state is not None and "prev_key" in self.self_attn._get_input_buffer(
+            incremental_state
+        )
 
     def build_self_attention(
-        self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
+        self,
+        embed_dim: int,
+        cfg: TransformerConfig,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
     ) -> Any:
         """Build self-attention for fairseq."""
         if cfg.cross_self_attention:
             return super().build_self_attention(embed_dim, cfg, add_bias_kv, add_zero_attn)
-        return self._beam_attention(embed_dim, cfg, cfg.decoder.xformers_att_config, self_attention=True)
+        return self._beam_attention(
+            embed_dim, cfg, cfg.decoder.xformers_att_config, self_attention=True
+        )
 
     def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> Any:
         """Build attention to the source for fairseq."""
         if cfg.cross_self_attention:
             return super().build_encoder_attention(embed_dim, cfg)
-        sizes = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim, "encoder_decoder_attention": True}
+        sizes = {
+            "kdim": cfg.encoder.embed_dim,
+            "vdim": cfg.encoder.embed_dim,
+            "encoder_decoder_attention": True,
+        }
         return self._beam_attention(embed_dim, cfg, cfg.encoder.xformers_att_config, **sizes)
 
-    def _beam_attention(self, embed_dim: int, cfg: TransformerConfig, xformers: Any, **kind: Any) -> BeamAttention:
+    def _beam_attention(
+        self, embed_dim: int, cfg: TransformerConfig, xformers: Any, **kind: Any
+    ) -> BeamAttention:
         noise = {"q_noise": self.quant_noise, "qn_block_size": self.quant_noise_block_size}
         heads, dropout = cfg.decoder.attention_heads, cfg.attention_dropout
-        return BeamAttention(embed_dim, heads, dropout=dropout, xformers_att_config=xformers, **noise, **kind)
+        return BeamAttention(
+            embed_dim, heads, dropout=dropout, xformers_att_config=xformers, **noise, **kind
+        )

@@ -28,7 +28,9 @@ KeysAndValues = tuple[Tensor, Tensor]
 Caches = dict[Any, KeysAndValues]  # by the block's attention
 
 
-_orders: Any = WeakTensorKeyDictionary()  # order of rows -> arguments and result of `_compute_order`
+_orders: Any = (
+    WeakTensorKeyDictionary()
+)  # order of rows -> arguments and result of `_compute_order`
 
 
 def group_size(num_sentences: int, order_R: Tensor) -> int:
@@ -40,7 +42,9 @@ def group_size(num_sentences: int, order_R: Tensor) -> int:
     if size < 2 or len(order_R) != size * num_sentences:
         return 1
     sentences = torch.arange(num_sentences, device=order_R.device)
-    return size if torch.equal(order_R.view(-1, size), sentences.unsqueeze(1).expand(-1, size)) else 1
+    return (
+        size if torch.equal(order_R.view(-1, size), sentences.unsqueeze(1).expand(-1, size)) else 1
+    )
 
 
 def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> tuple[Tensor, bool]:
@@ -74,7 +78,9 @@ class SearchedEncoder:
     shares_beams: Any = True
     select: Any  # (encoder_out, sentences) -> the output of these sentences, in this order
 
-    def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
+    def reorder_encoder_out(
+        self, encoder_out: dict[str, Any], new_order: LongTensor
+    ) -> dict[str, Any]:
         """Reorder the output as fairseq does, by sentences instead of rows."""
         (beam,) = encoder_out.get("beam", [1])
         num_sentences = encoder_out["encoder_out"][0].shape[1]
@@ -93,11 +99,15 @@ class BeamState:
     def __init__(self, num_sentences: int, beam: int) -> None:
         self.num_sentences, self.beam = num_sentences, beam
         self.length = 0  # L, including the current word
-        self.visible_RK: Tensor | None = None  # whether a row descends from the hypothesis at a position, (R, L·B)
+        self.visible_RK: Tensor | None = (
+            None  # whether a row descends from the hypothesis at a position, (R, L·B)
+        )
         self._own_mask: Tensor | None = None
         self.own: Caches = {}  # each block's keys and values of the target, (S, A, P, B, D)
         self.source: Caches = {}  # each block's keys and values of the source, (S, A, J, D)
-        self.source_mask: Tensor | None = None  # 0, or -inf at padding, (S, 1, 1, J); set by the first block
+        self.source_mask: Tensor | None = (
+            None  # 0, or -inf at padding, (S, 1, 1, J); set by the first block
+        )
 
     @classmethod
     def of(cls, incremental_state: dict[str, Any], num_rows: int, beam: int) -> Self:
@@ -117,7 +127,9 @@ class BeamState:
         """
         own_BB = torch.eye(self.beam, dtype=torch.bool, device=real_R.device)
         own_RB = own_BB.repeat(self.num_sentences, 1) & real_R.unsqueeze(1)
-        self.visible_RK = own_RB if self.visible_RK is None else torch.cat([self.visible_RK, own_RB], dim=1)
+        self.visible_RK = (
+            own_RB if self.visible_RK is None else torch.cat([self.visible_RK, own_RB], dim=1)
+        )
         self._own_mask = None
         self.length += 1
 
@@ -136,13 +148,21 @@ class BeamState:
 
     def _more_room(self, block: Any, like: Tensor) -> KeysAndValues:
         """Return larger caches: for the first words, or for twice the current number."""
-        shape = [self.num_sentences, block.num_heads, max(FIRST_POSITIONS, 2 * self.length), self.beam, block.head_dim]
+        shape = [
+            self.num_sentences,
+            block.num_heads,
+            max(FIRST_POSITIONS, 2 * self.length),
+            self.beam,
+            block.head_dim,
+        ]
         rooms = (like.new_empty(shape), like.new_empty(shape))
         for room, kept in zip(rooms, self.own.get(block, ()), strict=False):  # empty at first
             room[:, :, : kept.shape[2]] = kept
         return rooms
 
-    def read_source(self, block: Any, encoded: Tensor | None, padding_mask: Tensor | None) -> KeysAndValues:
+    def read_source(
+        self, block: Any, encoded: Tensor | None, padding_mask: Tensor | None
+    ) -> KeysAndValues:
         """Return a block's keys and values of the source, (S, A, J, D), cached.
 
         encoded: the encoder's output, (J, S, H).
@@ -152,7 +172,9 @@ class BeamState:
             if padding_mask is not None and self.source_mask is None:
                 self.source_mask = additive(~padding_mask.bool(), encoded)[:, None, None]
             made = (linear(encoded).transpose(0, 1) for linear in (block.k_proj, block.v_proj))
-            key, value = (split_heads(x, self.num_sentences, block.num_heads).contiguous() for x in made)
+            key, value = (
+                split_heads(x, self.num_sentences, block.num_heads).contiguous() for x in made
+            )
             self.source[block] = key, value
         return self.source[block]
 
@@ -222,7 +244,11 @@ class BeamState:
             return None
         indices_S = torch.arange(len(sentences_S))
         moved = (sentences_S != indices_S).nonzero().squeeze(1)
-        return moved if len(indices_S) <= self.num_sentences and 2 * len(moved) <= len(indices_S) else None
+        return (
+            moved
+            if len(indices_S) <= self.num_sentences and 2 * len(moved) <= len(indices_S)
+            else None
+        )
 
 
 def _changed(caches: Caches, change: Callable[[Tensor], Tensor]) -> Caches:
@@ -244,7 +270,9 @@ class BeamAttention(MultiheadAttention):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.dropout_module.module_name = MultiheadAttention.__name__  # its name in `--retain-dropout-modules`
+        self.dropout_module.module_name = (
+            MultiheadAttention.__name__
+        )  # its name in `--retain-dropout-modules`
 
     def forward(
         self,
@@ -265,14 +293,27 @@ class BeamAttention(MultiheadAttention):
         """
         if incremental_state is None:
             result: tuple[Tensor, Tensor | None] = super().forward(
-                query, key, value, key_padding_mask, None, need_weights, static_kv, attn_mask, False, need_head_weights
+                query,
+                key,
+                value,
+                key_padding_mask,
+                None,
+                need_weights,
+                static_kv,
+                attn_mask,
+                False,
+                need_head_weights,
             )
             return result
         state: BeamState = incremental_state[STATE]
         if self.self_attention:
             keys, values = state.append(self, self.k_proj(query), self.v_proj(query))
             own = state.own_mask(query)
-            biased = None if attn_mask is None else attn_mask.repeat_interleave(state.beam, 1)[:, None, None]
+            biased = (
+                None
+                if attn_mask is None
+                else attn_mask.repeat_interleave(state.beam, 1)[:, None, None]
+            )
             mask: Tensor | None = own if biased is None else own + biased.type_as(own)
         else:
             keys, values = state.read_source(self, key, key_padding_mask)

@@ -33,7 +33,9 @@ def conditions_of(cfg: Any) -> Conditions | None:
     for name in ("cross_self_attention", "offload_activations"):
         if getattr(cfg, name):
             raise_invalid(flag(name), "off with --conditional", True)
-    return Conditions(parts, len(names_of_tasks(cfg)), cfg.encoder_embed_dim, cfg.conditional_positions)
+    return Conditions(
+        parts, len(names_of_tasks(cfg)), cfg.encoder_embed_dim, cfg.conditional_positions
+    )
 
 
 def _with_blocks(state: dict[str, Tensor], start: str, numbers: list[int]) -> dict[str, Tensor]:
@@ -66,7 +68,11 @@ class Transformer(TrainingModel, TransformerModelBase):
         BaseFairseqModel.add_args.__func__(cls, parser)
 
     def load_state_dict(
-        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+        self,
+        state_dict: dict[str, Tensor],
+        strict: bool = True,
+        model_cfg: Any = None,
+        args: Any = None,
     ) -> Any:
         """Load as fairseq does; a state with more blocks is pruned to those to keep.
 
@@ -98,7 +104,9 @@ class Transformer(TrainingModel, TransformerModelBase):
         super().prepare_for_inference_(cfg)
 
     @classmethod
-    def build_with_slots(cls, cfg: Any, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None) -> Self:
+    def build_with_slots(
+        cls, cfg: Any, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None
+    ) -> Self:
         """Build with fairseq's `build_model` from flat options (UserError: blocks to keep).
 
         Both stacks have the same slot plans.
@@ -106,7 +114,11 @@ class Transformer(TrainingModel, TransformerModelBase):
         for name in ("encoder_layers_to_keep", "decoder_layers_to_keep"):
             kept = getattr(cfg, name, None)
             if kept and (slot_plans or conditions):
-                raise_invalid(flag(name), "left out for a model whose blocks differ (experts, adapters or tasks)", kept)
+                raise_invalid(
+                    flag(name),
+                    "left out for a model whose blocks differ (experts, adapters or tasks)",
+                    kept,
+                )
             if kept and not re.fullmatch(r"\d+(,\d+)*", kept):
                 raise_invalid(flag(name), "numbers of blocks from 0, such as 0,2,4", kept)
         options = nested_options(cfg)
@@ -116,15 +128,21 @@ class Transformer(TrainingModel, TransformerModelBase):
         return model
 
     @classmethod
-    def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Module) -> Encoder:
+    def build_encoder(
+        cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Module
+    ) -> Encoder:
         """Build the encoder for fairseq."""
         return cls.encoder_class(cfg, src_dict, embed_tokens, cfg.slot_plans, cfg.conditions)
 
     @classmethod
-    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Module) -> Decoder:
+    def build_decoder(
+        cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Module
+    ) -> Decoder:
         """Build the decoder for fairseq."""
         has_no_source = {"no_encoder_attn": cfg.no_cross_attention}
-        return cls.decoder_class(cfg, tgt_dict, embed_tokens, cfg.slot_plans, cfg.conditions, **has_no_source)
+        return cls.decoder_class(
+            cfg, tgt_dict, embed_tokens, cfg.slot_plans, cfg.conditions, **has_no_source
+        )
 
     def forward(
         self,
@@ -139,7 +157,9 @@ class Transformer(TrainingModel, TransformerModelBase):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute as fairseq does; `task_ids` has one id per sentence, (B,)."""
         both = {"src_lengths": src_lengths, "return_all_hiddens": return_all_hiddens}
-        counts = TokenCounts(prev_output_tokens.numel())  # ranks exchange the counts of both stacks together
+        counts = TokenCounts(
+            prev_output_tokens.numel()
+        )  # ranks exchange the counts of both stacks together
         encoder_out = self.encoder(src_tokens, task_ids=task_ids, token_counts=counts, **both)
         encoder_out["token_counts"] = [counts.of_next()]
         output: tuple[Tensor, dict[str, Any]] = self.decoder(
@@ -154,20 +174,39 @@ class Transformer(TrainingModel, TransformerModelBase):
 
 def tiny(args: Any) -> None:
     """Set 2+2 blocks of width 64, for tests and first steps on a CPU."""
-    set_defaults(args, encoder_embed_dim=64, encoder_ffn_embed_dim=128, encoder_layers=2, decoder_layers=2)
-    set_defaults(args, encoder_attention_heads=2, decoder_attention_heads=2, share_all_embeddings=True, num_experts=4)
+    set_defaults(
+        args, encoder_embed_dim=64, encoder_ffn_embed_dim=128, encoder_layers=2, decoder_layers=2
+    )
+    set_defaults(
+        args,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        share_all_embeddings=True,
+        num_experts=4,
+    )
     base_architecture(args)
 
 
 def wmt15(args: Any) -> None:
     """Set the sizes of the paper's WMT-15 models: 6+6 blocks, one vocabulary."""
-    set_defaults(args, encoder_normalize_before=True, decoder_normalize_before=True, share_all_embeddings=True)
+    set_defaults(
+        args,
+        encoder_normalize_before=True,
+        decoder_normalize_before=True,
+        share_all_embeddings=True,
+    )
     base_architecture(args)
 
 
 def ml50(args: Any) -> None:
     """Set the sizes of the paper's ML-50 models: 12+12 blocks of mBART's width."""
-    set_defaults(args, encoder_embed_dim=1024, encoder_ffn_embed_dim=4096, encoder_layers=12, decoder_layers=12)
+    set_defaults(
+        args,
+        encoder_embed_dim=1024,
+        encoder_ffn_embed_dim=4096,
+        encoder_layers=12,
+        decoder_layers=12,
+    )
     set_defaults(args, encoder_attention_heads=16, decoder_attention_heads=16)
     wmt15(args)
 

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from fairseq.distributed import fsdp_wrap
-from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase, TransformerEncoderBase
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+)
 from fairseq.modules import SinusoidalPositionalEmbedding
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import LongTensor, Tensor, nn
@@ -42,12 +46,20 @@ class FairseqStack(Stack):
                  conditions: Conditions | None = None, **options: Any) -> None:  # fmt: skip
         self.slot_plans, self.conditions, sizes = slot_plans, conditions, getattr(cfg, self.side)
         super().__init__(cfg, dictionary, embed_tokens, **options)
-        if cfg.form.sinusoids == MARIAN and isinstance(self.embed_positions, SinusoidalPositionalEmbedding):
+        if cfg.form.sinusoids == MARIAN and isinstance(
+            self.embed_positions, SinusoidalPositionalEmbedding
+        ):
             self.embed_positions = MarianPositions(sizes.embed_dim, self.padding_idx)
         self.shares_beams = not cfg.cross_self_attention
-        assert self.filled_slots == sizes.layers, f"`build_{self.side}_layer` returns the result of `fill_next`"
-        self.dropout_module.module_name = f"Transformer{self.side.title()}"  # its name in `--retain-dropout-modules`
-        self.task_embeddings = conditions.embeddings() if conditions and self.side == "encoder" else None
+        assert self.filled_slots == sizes.layers, (
+            f"`build_{self.side}_layer` returns the result of `fill_next`"
+        )
+        self.dropout_module.module_name = (
+            f"Transformer{self.side.title()}"  # its name in `--retain-dropout-modules`
+        )
+        self.task_embeddings = (
+            conditions.embeddings() if conditions and self.side == "encoder" else None
+        )
         self.alignment = None if conditions is None else conditions.alignment(sizes.embed_dim)
 
     def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
@@ -56,15 +68,21 @@ class FairseqStack(Stack):
         Conditional blocks use torch's activation checkpointing, because fairseq's loses gradients of task embeddings.
         """
         if self.conditions is not None:
-            block.become_conditional(self.conditions, self.filled_slots, getattr(cfg, self.side).layers)
+            block.become_conditional(
+                self.conditions, self.filled_slots, getattr(cfg, self.side).layers
+            )
         wrapped: Any = self.fill_slot(block)
         if cfg.checkpoint_activations and self.conditions is not None:
             wrapped.forward = partial(checkpoint, wrapped.forward, use_reentrant=False)
         elif cfg.checkpoint_activations:
             wrapped = checkpoint_wrapper(wrapped, offload_to_cpu=cfg.offload_activations)
-        return fsdp_wrap(wrapped, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+        return fsdp_wrap(
+            wrapped, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
+        )
 
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    def upgrade_state_dict_named(
+        self, state_dict: dict[str, Tensor], name: str
+    ) -> dict[str, Tensor]:
         """Upgrade as fairseq does, but keep the last norm if the version is missing.
 
         It is missing in averages of `--store-ema`.
@@ -86,7 +104,9 @@ class MarianPositions(SinusoidalPositionalEmbedding):
     def _table(self, longest: int) -> Tensor:
         """Return the vectors (N, H) by fairseq's position, which starts after padding."""
         first = self.padding_idx + 1
-        frequencies = 10000.0 ** -(torch.arange(0, self.embedding_dim, 2, dtype=torch.double) / self.embedding_dim)
+        frequencies = 10000.0 ** -(
+            torch.arange(0, self.embedding_dim, 2, dtype=torch.double) / self.embedding_dim
+        )
         angles = torch.arange(-first, longest, dtype=torch.double).unsqueeze(1) * frequencies
         table = torch.cat([angles.sin(), angles.cos()], 1)[:, : self.embedding_dim]
         table[:first] = 0
@@ -137,9 +157,15 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
                 states.append(x)
         x = x if self.layer_norm is None else self.layer_norm(x)
         output = self.encoded(x, context)
-        return {**output, "encoder_embedding": [embedded], "encoder_states": states}  # (B, S, H); (L, B, H) each
+        return {
+            **output,
+            "encoder_embedding": [embedded],
+            "encoder_states": states,
+        }  # (B, S, H); (L, B, H) each
 
-    def embed(self, src_tokens: Tensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext, Tensor]:
+    def embed(
+        self, src_tokens: Tensor, task_ids: LongTensor | None
+    ) -> tuple[Tensor, BatchContext, Tensor]:
         """Return the stream before the first block (L, B, H), context, and embeddings.
 
         A subclass may add vectors before the words; `prompt_length` in the context is their number.
@@ -148,7 +174,9 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         has_padding = padding_mask.any()
         x, embedded = self.forward_embedding(src_tokens)
         x = x * (1 - padding_mask.unsqueeze(-1).type_as(x) * has_padding.type_as(x))
-        context = BatchContext(task_ids, padding_mask if has_padding else None, tasks=self.tasks_of(task_ids))
+        context = BatchContext(
+            task_ids, padding_mask if has_padding else None, tasks=self.tasks_of(task_ids)
+        )
         return x.transpose(0, 1), context, embedded
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
@@ -165,13 +193,19 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
             "task_ids": [] if context.task_ids is None else [context.task_ids],
         }
         encoded |= {} if context.tasks is None else {"tasks": [context.tasks]}
-        return encoded | ({"prompt_length": [context.prompt_length]} if context.prompt_length else {})
+        return encoded | (
+            {"prompt_length": [context.prompt_length]} if context.prompt_length else {}
+        )
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """Return the output of these sentences, in this order, without `beam`."""
-        selected: dict[str, Any] = TransformerEncoderBase.reorder_encoder_out(self, encoder_out, sentences)
+        selected: dict[str, Any] = TransformerEncoderBase.reorder_encoder_out(
+            self, encoder_out, sentences
+        )
         selected["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
-        kept: dict[str, Any] = {name: encoder_out[name] for name in ("tasks", "prompt_length") if name in encoder_out}
+        kept: dict[str, Any] = {
+            name: encoder_out[name] for name in ("tasks", "prompt_length") if name in encoder_out
+        }
         return {**selected, **kept}
 
 
@@ -186,7 +220,9 @@ class Decoder(FairseqStack, TransformerDecoderBase):
     def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
         super().__init__(cfg, *args, **options)
         self.begins_with_pad = cfg.form.decoder_begins_with_pad
-        if self.begins_with_pad:  # a tied output layer would train the row, which CTranslate2 expects to be 0
+        if (
+            self.begins_with_pad
+        ):  # a tied output layer would train the row, which CTranslate2 expects to be 0
             self.embed_tokens.weight.register_hook(self._without_padding)
         if cfg.form.output_bias:
             projection = self.output_projection
@@ -219,7 +255,10 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             state = BeamState.of(incremental_state, len(prev_output_tokens), beam)
             state.read_word(prev_output_tokens[:, -1].ne(self.padding_idx))
         elif beam > 1:  # in an ensemble with a model that keeps no state
-            encoded, source_mask = encoded.repeat_interleave(beam, 1), source_mask.repeat_interleave(beam, 0)
+            encoded, source_mask = (
+                encoded.repeat_interleave(beam, 1),
+                source_mask.repeat_interleave(beam, 0),
+            )
         words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
         context = self.context_of(words, _of_search(source, incremental_state))
         x = self.aligned(self._embedded(prev_output_tokens, incremental_state), context)
@@ -235,7 +274,9 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             states.append(x)
             if weights is not None and index == chosen:
                 over_heads = weights.float().to(x)[:alignment_heads].mean(dim=0)
-                attention = over_heads[:, :, source.get("prompt_length", [0])[0] :]  # without the prompt
+                attention = over_heads[
+                    :, :, source.get("prompt_length", [0])[0] :
+                ]  # without the prompt
         x = (x if self.layer_norm is None else self.layer_norm(x)).transpose(0, 1)
         x = x if self.project_out_dim is None else self.project_out_dim(x)
         return x, {"attn": [attention], "inner_states": states, **self.extra(context, source)}
@@ -256,16 +297,22 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         return {}
 
     def _without_padding(self, gradient_VH: Tensor) -> Tensor:
-        return gradient_VH.index_fill(0, torch.tensor([self.padding_idx], device=gradient_VH.device), 0)
+        return gradient_VH.index_fill(
+            0, torch.tensor([self.padding_idx], device=gradient_VH.device), 0
+        )
 
-    def _embedded(self, prev_output_tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
+    def _embedded(
+        self, prev_output_tokens: Tensor, incremental_state: dict[str, Any] | None
+    ) -> Tensor:
         """Return the words' embeddings, (L, B, H).
 
         In incremental decoding only the last word's.
         """
         positions = None
         if self.embed_positions is not None:
-            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
+            positions = self.embed_positions(
+                prev_output_tokens, incremental_state=incremental_state
+            )
         if incremental_state is not None:
             prev_output_tokens = prev_output_tokens[:, -1:]
             positions = None if positions is None else positions[:, -1:]
@@ -289,7 +336,9 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         incremental_state[STATE].widen(beam)
         incremental_state.pop(TASKS, None)  # cached for the old rows
 
-    def reorder_incremental_state_scripting(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
+    def reorder_incremental_state_scripting(
+        self, incremental_state: dict[str, Any], new_order: Tensor
+    ) -> None:
         """Reorder as fairseq does: each row continues the row that `new_order` names."""
         if STATE in incremental_state:
             incremental_state[STATE].reorder(new_order)
@@ -297,7 +346,9 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             super().reorder_incremental_state_scripting(incremental_state, new_order)
 
 
-def _of_search(encoder_out: dict[str, Any], incremental_state: dict[str, Any] | None) -> dict[str, Any]:
+def _of_search(
+    encoder_out: dict[str, Any], incremental_state: dict[str, Any] | None
+) -> dict[str, Any]:
     """Return the encoder's output, with a cache for conditional modules in a search."""
     (tasks,) = encoder_out.get("tasks") or [None]
     if tasks is None or incremental_state is None or torch.is_grad_enabled():

@@ -26,7 +26,12 @@ MBART, M2M_100, MARIAN = FAMILIES = ("mbart", "m2m_100", "marian")
 ARCHITECTURES = {MBART: "MBartForConditionalGeneration", M2M_100: "M2M100ForConditionalGeneration",
                  MARIAN: "MarianMTModel"}  # fmt: skip
 BOS_ID, PAD_ID, EOS_ID = range(3)  # in fairseq, mBART and M2M-100
-ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "swish": "swish", "silu": "swish"}  # Hugging Face's name -> fairseq's
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "relu": "relu",
+    "swish": "swish",
+    "silu": "swish",
+}  # Hugging Face's name -> fairseq's
 
 # fairseq's option -> field of `config.json`
 FIELDS = {
@@ -78,15 +83,28 @@ class TranslatorConfig:
         for side in ("encoder", "decoder"):
             heads = getattr(self, f"{side}_attention_heads")
             if self.d_model % heads:
-                raise_invalid(f"{side}_attention_heads", f"a divisor of d_model, {self.d_model}", heads)
+                raise_invalid(
+                    f"{side}_attention_heads", f"a divisor of d_model, {self.d_model}", heads
+                )
         own = {"pad_token_id": PAD_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": EOS_ID}
         for name, value in own.items() if self.model_type != MARIAN else ():
             if getattr(self, name) != value:
-                raise_invalid(name, f"{value} with model_type {self.model_type}", getattr(self, name))
-        if self.model_type == MARIAN and self.decoder_start_token_id not in (self.pad_token_id, self.eos_token_id):
-            raise_invalid("decoder_start_token_id", "pad_token_id or eos_token_id", self.decoder_start_token_id)
+                raise_invalid(
+                    name, f"{value} with model_type {self.model_type}", getattr(self, name)
+                )
+        if self.model_type == MARIAN and self.decoder_start_token_id not in (
+            self.pad_token_id,
+            self.eos_token_id,
+        ):
+            raise_invalid(
+                "decoder_start_token_id",
+                "pad_token_id or eos_token_id",
+                self.decoder_start_token_id,
+            )
         if self.model_type != MARIAN and not self.share_encoder_decoder_embeddings:
-            raise_invalid("share_encoder_decoder_embeddings", f"true with model_type {self.model_type}", False)
+            raise_invalid(
+                "share_encoder_decoder_embeddings", f"true with model_type {self.model_type}", False
+            )
 
     def options(self, has_output_bias: bool) -> dict[str, Any]:
         """Return flat options for a `base_dense`."""
@@ -106,9 +124,16 @@ class TranslatorConfig:
 
     def for_hugging_face(self) -> dict[str, Any]:
         """Return the values of a `config.json`."""
-        values = {name: value for name, value in vars(self).items() if not name.startswith("decoder_vocab")}
+        values = {
+            name: value
+            for name, value in vars(self).items()
+            if not name.startswith("decoder_vocab")
+        }
         if self.model_type == MARIAN:
-            values |= {"decoder_vocab_size": self.decoder_vocab_size, "forced_eos_token_id": self.eos_token_id}
+            values |= {
+                "decoder_vocab_size": self.decoder_vocab_size,
+                "forced_eos_token_id": self.eos_token_id,
+            }
         else:
             del values["share_encoder_decoder_embeddings"]
             values["bos_token_id"] = BOS_ID
@@ -122,7 +147,9 @@ class TranslatorConfig:
         }  # fmt: skip
 
 
-def config_of_options(path: object, options: Mapping[str, Any], num_source: int, num_target: int) -> TranslatorConfig:
+def config_of_options(
+    path: object, options: Mapping[str, Any], num_source: int, num_target: int
+) -> TranslatorConfig:
     """Return the config of a class of `transformers` for a model with these options.
 
     Raises `UserError`: none fits.
@@ -130,7 +157,9 @@ def config_of_options(path: object, options: Mapping[str, Any], num_source: int,
     options = {"sinusoids": FAIRSEQ, **options}
     names = "encoder_normalize_before", "encoder_learned_pos", "layernorm_embedding"
     own = {name: bool(options.get(name)) for name in names}
-    kind = next((kind for kind, switches in SWITCHES.items() if switches[:3] == tuple(own.values())), None)
+    kind = next(
+        (kind for kind, switches in SWITCHES.items() if switches[:3] == tuple(own.values())), None
+    )
     if kind is None:
         raise UserError(
             f"`{path}` must have a form that `transformers` supports, m2m_100 (norms before sub-layers, sinusoidal "
@@ -153,16 +182,26 @@ def config_of_options(path: object, options: Mapping[str, Any], num_source: int,
         is_free = name in ("_name", "share_decoder_input_output_embed", "output_bias")
         # Marian's folders hold a table of positions, which can have fairseq's sinusoids
         is_free |= name == "sinusoids" and kind != M2M_100
-        if not is_free and (found or False) != value and not (name.startswith("max_") and kind != MBART):
+        if (
+            not is_free
+            and (found or False) != value
+            and not (name.startswith("max_") and kind != MBART)
+        ):
             raise UserError(
                 f"`{path}` must have {name} = {value} for `transformers` to compute it as {kind}, but has {found}."
             )
-    if not options.get("share_all_embeddings") and not options.get("share_decoder_input_output_embed"):
-        raise UserError(f"`{path}` must have its output layer tied to the decoder's embeddings, but has not.")
+    if not options.get("share_all_embeddings") and not options.get(
+        "share_decoder_input_output_embed"
+    ):
+        raise UserError(
+            f"`{path}` must have its output layer tied to the decoder's embeddings, but has not."
+        )
     for name in ("no_token_positional_embeddings", "no_cross_attention", "cross_self_attention", "adaptive_input",
                  "no_decoder_final_norm", "adaptive_softmax_cutoff"):  # fmt: skip
         if options.get(name):
-            raise UserError(f"`{path}` must be without {name} for `transformers` to compute it, but has it.")
+            raise UserError(
+                f"`{path}` must be without {name} for `transformers` to compute it, but has it."
+            )
     return config
 
 
@@ -192,7 +231,11 @@ def read_config(given: Mapping[str, Any]) -> TranslatorConfig:
     """
     if given.get("tie_word_embeddings") is False:
         with in_file(CONFIG):
-            raise_invalid("tie_word_embeddings", "true, because the output layer is the decoder's embeddings", False)
+            raise_invalid(
+                "tie_word_embeddings",
+                "true, because the output layer is the decoder's embeddings",
+                False,
+            )
     known = {name: value for name, value in given.items() if value is not None}
     known = {**_DEFAULTS[given["model_type"]], **known}
     known["decoder_vocab_size"] = known.get("decoder_vocab_size", known["vocab_size"])

@@ -13,7 +13,13 @@ from fairseq_mtmoe.translation.pretrained.families import TranslatorConfig
 from fairseq_mtmoe.translation.pretrained.layout import Layout
 
 FILE, LONGEST = "generation_config.json", 200
-_OF_TOKENS = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
+_OF_TOKENS = (
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "bad_words_ids",
+)
 
 
 def read_generation(folder: Path, layout: Layout, rows: int) -> dict[str, Any]:
@@ -27,14 +33,20 @@ def read_generation(folder: Path, layout: Layout, rows: int) -> dict[str, Any]:
     given = read_json(path)
     if not isinstance(given, dict):
         raise UserError(f"`{path}` must hold a dictionary, but holds something else.")
-    known = {name: given[name] for name in Generation.__annotations__ if given.get(name) is not None}
+    known = {
+        name: given[name] for name in Generation.__annotations__ if given.get(name) is not None
+    }
     if (found := fault(known, Generation)) is not None:
         raise UserError(f"`{path}` {found}.")
-    ids = {row: index for index, row in enumerate(layout.target_rows or range(rows)) if row is not None}
+    ids = {
+        row: index for index, row in enumerate(layout.target_rows or range(rows)) if row is not None
+    }
     try:
         return _renumbered(known, ids)
     except KeyError as error:
-        raise UserError(f"`{path}` must have ids of the model's {rows:,} tokens, but has {error} instead.") from error
+        raise UserError(
+            f"`{path}` must have ids of the model's {rows:,} tokens, but has {error} instead."
+        ) from error
 
 
 def for_hugging_face(
@@ -45,7 +57,12 @@ def for_hugging_face(
     ids = {name: value for name, value in values.items() if name.endswith("token_id")}
     if kept is None:
         longest = min(LONGEST, config.max_position_embeddings)
-        return {**ids, "bad_words_ids": [[config.pad_token_id]], "num_beams": 5, "max_length": longest}
+        return {
+            **ids,
+            "bad_words_ids": [[config.pad_token_id]],
+            "num_beams": 5,
+            "max_length": longest,
+        }
     own = {name: value for name, value in ids.items() if name not in _OF_TOKENS}
     known = {name: kept[name] for name in Generation.__annotations__ if name in kept}
     return {**own, **_renumbered(known, {index: row for row, index in enumerate(target_rows)})}
@@ -57,4 +74,6 @@ def _renumbered(values: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, 
     def renumbered(value: Any) -> Any:
         return [renumbered(one) for one in value] if isinstance(value, list) else ids[value]
 
-    return {name: renumbered(value) if name in _OF_TOKENS else value for name, value in values.items()}
+    return {
+        name: renumbered(value) if name in _OF_TOKENS else value for name, value in values.items()
+    }

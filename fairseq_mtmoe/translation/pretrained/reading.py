@@ -14,7 +14,12 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import file_io, hugging_face
-from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
+from fairseq_mtmoe.checkpoints.key_maps import (
+    DECODER_EMBEDDINGS,
+    ENCODER_EMBEDDINGS,
+    OUTPUT,
+    OUTPUT_BIAS,
+)
 from fairseq_mtmoe.checkpoints.rebuild import check_sizes, stand_in_task
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.transformer_options import FAIRSEQ
@@ -61,12 +66,25 @@ class PretrainedTranslator:
 
         `task` has options of its task beside the languages.
         """
-        settings = {**self.layout.settings, **({} if self.generation is None else {GENERATION: self.generation})}
-        forms = {
-            name: settings[name] for name in ("lang_tok_style", "encoder_langtok_last", "lang_tok_replacing_bos_eos")
+        settings = {
+            **self.layout.settings,
+            **({} if self.generation is None else {GENERATION: self.generation}),
         }
-        texts = {"langs": ",".join(settings["langs"]), "langtoks": str(settings["langtoks"]), "langtoks_specs": "main"}
-        history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
+        forms = {
+            name: settings[name]
+            for name in ("lang_tok_style", "encoder_langtok_last", "lang_tok_replacing_bos_eos")
+        }
+        texts = {
+            "langs": ",".join(settings["langs"]),
+            "langtoks": str(settings["langtoks"]),
+            "langtoks_specs": "main",
+        }
+        history = {
+            "criterion_name": "",
+            "optimizer_name": "",
+            "lr_scheduler_state": {},
+            "num_updates": 0,
+        }
         content = {
             "args": None, "cfg": {"model": self.options, "task": {**task, **forms, **texts}}, "model": self.state,
             "task_state": settings, "optimizer_history": [history], "extra_state": {"train_iterator": None},
@@ -83,7 +101,9 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     config = read_config(values)
     layout = read_tokenizer(folder, config, values)
     weights = hugging_face.read_weights(folder)
-    left_out = tuple(name for name in weights if config.model_type != MBART and SINUSOIDS.fullmatch(name))
+    left_out = tuple(
+        name for name in weights if config.model_type != MBART and SINUSOIDS.fullmatch(name)
+    )
     own = {name: value for name, value in weights.items() if name not in left_out}
     state = _state(folder, own, config)
     if config.model_type == MARIAN and OUTPUT in state:
@@ -93,7 +113,9 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     options = config.options(has_output_bias=OUTPUT_BIAS in state)
     check_sizes(folder, list(options.items()), state)
     if config.model_type == MARIAN:
-        tables = {name: weights[name] for name in left_out if name.endswith(".weight")}  # the name in its class
+        tables = {
+            name: weights[name] for name in left_out if name.endswith(".weight")
+        }  # the name in its class
         options["sinusoids"] = _sinusoids(folder, tables, config)
     generation = read_generation(folder, layout, config.decoder_vocab_size)
     sizes = config.vocab_size, config.decoder_vocab_size
@@ -108,12 +130,19 @@ def their_key(key: str) -> str:
     return {OUTPUT: THEIR_OUTPUT, OUTPUT_BIAS: THEIR_BIAS}.get(key, f"{THEIR_PREFIX}{key}")
 
 
-def wanted_tensors(options: Mapping[str, Any], num_source: int, num_target: int) -> dict[str, Tensor]:
+def wanted_tensors(
+    options: Mapping[str, Any], num_source: int, num_target: int
+) -> dict[str, Tensor]:
     """Return the state of a model with these sizes on the meta device."""
-    sizes = {ENCODER_EMBEDDINGS: torch.empty(num_source, 0), DECODER_EMBEDDINGS: torch.empty(num_target, 0)}
+    sizes = {
+        ENCODER_EMBEDDINGS: torch.empty(num_source, 0),
+        DECODER_EMBEDDINGS: torch.empty(num_target, 0),
+    }
     with torch.device("meta"):
         model = Transformer.build_with_slots(SimpleNamespace(**options), stand_in_task(sizes), {})
-    return {name: value for name, value in model.state_dict().items() if not COUNTERS.fullmatch(name)}
+    return {
+        name: value for name, value in model.state_dict().items() if not COUNTERS.fullmatch(name)
+    }
 
 
 def fairseq_positions(number: int, width: int) -> Tensor:
@@ -136,7 +165,9 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorCon
         }
         found = next((kind for kind, right in kinds.items() if _is_near(table, right)), "")
         if not found:
-            raise UserError(f"`{name}` in `{folder}` must hold sinusoids of Marian's or fairseq's, but holds others.")
+            raise UserError(
+                f"`{name}` in `{folder}` must hold sinusoids of Marian's or fairseq's, but holds others."
+            )
     return found
 
 
@@ -149,7 +180,11 @@ def check_types(path: Path, weights: Mapping[str, Any]) -> None:
     """Raise a `UserError` for the first weight that is not a tensor of one of `TYPES`."""
     for name, value in weights.items():
         if not torch.is_tensor(value) or value.dtype not in TYPES:
-            found = f"is {str(value.dtype).removeprefix('torch.')}" if torch.is_tensor(value) else "is not"
+            found = (
+                f"is {str(value.dtype).removeprefix('torch.')}"
+                if torch.is_tensor(value)
+                else "is not"
+            )
             raise UserError(
                 f"`{name}` in `{path}` must be a tensor in float32, float16 or bfloat16, but {found}; for a quantised "
                 "model use the folder from before quantisation."
@@ -161,7 +196,11 @@ def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -
 
     Raises `UserError`: tied weights differ.
     """
-    ties = SHARED, THEIR_OUTPUT, *(f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
+    ties = (
+        SHARED,
+        THEIR_OUTPUT,
+        *(f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS)),
+    )
     check_types(folder, weights)
     state = {}
     for name, value in weights.items():
@@ -169,9 +208,13 @@ def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -
             state[OUTPUT_BIAS] = value.flatten()
         elif name not in ties:
             if not name.startswith(THEIR_PREFIX):
-                raise UserError(f"`{folder}` must hold a translator, but holds the unknown tensor `{name}`.")
+                raise UserError(
+                    f"`{folder}` must hold a translator, but holds the unknown tensor `{name}`."
+                )
             state[name.removeprefix(THEIR_PREFIX)] = value
-    encoder, decoder = (f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
+    encoder, decoder = (
+        f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS)
+    )
     if config.share_encoder_decoder_embeddings:
         shared = _tied(folder, weights, (SHARED, encoder, decoder, THEIR_OUTPUT))
         return state | dict.fromkeys((ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS, OUTPUT), shared)

@@ -63,7 +63,9 @@ def tokenizer_for(
     """
     if family != MARIAN and tuple(settings["langtoks"]["main"]) == ("src", "tgt"):
         codes = {lang: token_of(lang, settings["lang_tok_style"]) for lang in settings["langs"]}
-        known = _Known(sides[0], symbols[0], codes, bool(settings["encoder_langtok_last"]), max_length)
+        known = _Known(
+            sides[0], symbols[0], codes, bool(settings["encoder_langtok_last"]), max_length
+        )
         found = known.mbart50() if family == MBART else known.m2m_100() or known.nllb()
         if found is not None:
             order, files = found
@@ -80,11 +82,24 @@ class _Known:
     """
 
     def __init__(
-        self, side: Side, symbols: Sequence[str], codes: Mapping[str, str], is_legacy: bool, max_length: int
+        self,
+        side: Side,
+        symbols: Sequence[str],
+        codes: Mapping[str, str],
+        is_legacy: bool,
+        max_length: int,
     ) -> None:
-        self.model, self.codes, self.is_legacy, self.max_length = side.model, codes, is_legacy, max_length
+        self.model, self.codes, self.is_legacy, self.max_length = (
+            side.model,
+            codes,
+            is_legacy,
+            max_length,
+        )
         self.names, processor = symbols[NUM_SPECIAL:], side.processor
-        self.pieces = [processor.id_to_piece(index) for index in range(NUM_SPECIAL - 1, processor.get_piece_size())]
+        self.pieces = [
+            processor.id_to_piece(index)
+            for index in range(NUM_SPECIAL - 1, processor.get_piece_size())
+        ]
         is_piece, listed = set(self.pieces), {*codes.values(), MASK}
         self.others = [name for name in self.names if name not in is_piece]
         self.others.sort(key=lambda name: name not in listed)  # tokenizers do not list the rest
@@ -95,10 +110,16 @@ class _Known:
     def _files(self, kind: str, listed: list[str], **settings: Any) -> Files:
         names = {**NAMED, "sep_token": EOS, "cls_token": SPECIAL[0]}
         values = {**names, "model_max_length": self.max_length, "tokenizer_class": kind, **settings}
-        return {PIECES: self.model, SETTINGS: as_json(values), SPECIAL_TOKENS: as_json({LISTS[0]: listed})}
+        return {
+            PIECES: self.model,
+            SETTINGS: as_json(values),
+            SPECIAL_TOKENS: as_json({LISTS[0]: listed}),
+        }
 
     def mbart50(self) -> tuple[list[str], Files] | None:
-        if not (self._has_pieces(UNIGRAM) and set(MBART50) == self.codes.keys() and MASK in self.others):
+        if not (
+            self._has_pieces(UNIGRAM) and set(MBART50) == self.codes.keys() and MASK in self.others
+        ):
             return None
         first, listed = [*(self.codes[code] for code in MBART50), MASK], list(MBART50)
         later = [name for name in self.others if name not in first]
@@ -129,7 +150,11 @@ class _Known:
                     "rstrip": False, "single_word": False,
                 }  # fmt: skip
         listed = [added[name] for name in order if name in added and name != MASK]
-        more = {"added_tokens_decoder": decoder, "legacy_behaviour": self.is_legacy, LISTS[0]: listed}
+        more = {
+            "added_tokens_decoder": decoder,
+            "legacy_behaviour": self.is_legacy,
+            LISTS[0]: listed,
+        }
         return order, self._files("NllbTokenizer", listed, mask_token=MASK, **more)
 
 
@@ -151,10 +176,13 @@ def _marian(
             "A model must have language tokens before its sources for Marian's tokenizer, but has them after "
             "(`--encoder-langtok-last`); no other tokenizer of `transformers` supports its languages."
         )
-    codes = {token_of(lang, settings["lang_tok_style"]): f">>{lang}<<" for lang in settings["langs"]}
+    codes = {
+        token_of(lang, settings["lang_tok_style"]): f">>{lang}<<" for lang in settings["langs"]
+    }
     orders = [_marian_order(each, never, begins_with_pad) for each in symbols]
     names = [
-        [codes.get(each[index], each[index]) for index in order] for each, order in zip(symbols, orders, strict=True)
+        [codes.get(each[index], each[index]) for index in order]
+        for each, order in zip(symbols, orders, strict=True)
     ]
     if names[0].index(PAD) != names[1].index(PAD):
         counts = " and ".join(str(len(each)) for each in names)
@@ -164,7 +192,9 @@ def _marian(
         )
     is_joined = names[0] == names[1]
     listed = [name for name in names[0] if name.startswith(">>") and name.endswith("<<")]
-    ends = {} if listed else dict(zip(("source_lang", "target_lang"), settings["langs"], strict=False))
+    ends = (
+        {} if listed else dict(zip(("source_lang", "target_lang"), settings["langs"], strict=False))
+    )
     if listed and f">>{settings['langs'][0]}<<" not in listed:
         ends = {"source_lang": settings["langs"][0]}
     values = {
@@ -176,10 +206,14 @@ def _marian(
         SOURCE_PIECES: sides[0].model, TARGET_PIECES: sides[1].model, SETTINGS: as_json(values),
         VOCAB: _vocabulary(names[0]), **({} if is_joined else {TARGET_VOCAB: _vocabulary(names[1])}),
     }  # fmt: skip
-    return Tokenizer(files, tuple(orders[0]), tuple(orders[1]), names[0].index(PAD), names[0].index(EOS))
+    return Tokenizer(
+        files, tuple(orders[0]), tuple(orders[1]), names[0].index(PAD), names[0].index(EOS)
+    )
 
 
-def _marian_order(symbols: Sequence[str], never: frozenset[str], begins_with_pad: bool) -> list[int]:
+def _marian_order(
+    symbols: Sequence[str], never: frozenset[str], begins_with_pad: bool
+) -> list[int]:
     if not begins_with_pad:
         return list(range(len(symbols)))
     first = [EOS_ID, SPECIAL.index(UNK), BOS_ID]

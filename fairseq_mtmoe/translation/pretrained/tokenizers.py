@@ -47,7 +47,11 @@ from fairseq_mtmoe.translation.pretrained.layout import (
 PIECES, TOKENIZER = "sentencepiece.bpe.model", "tokenizer.json"
 VOCAB, TARGET_VOCAB = "vocab.json", "target_vocab.json"
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
-SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 OURS = "fairseq_mtmoe"  # in `SETTINGS` of Marian's tokenizer in our exports: languages, and their tokens' places
 CODE = re.compile(r"[a-z]{2,4}_[A-Za-z]{2,4}|__\w+__")  # of mBART-50 and NLLB-200: en_XX, eng_Latn
@@ -60,7 +64,9 @@ class _Files:
 
     def __init__(self, folder: Path) -> None:
         names = (TOKENIZER, SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS)
-        self.tokenizer, self.settings, self.special, self.added = (_json(folder / name) for name in names)
+        self.tokenizer, self.settings, self.special, self.added = (
+            _json(folder / name) for name in names
+        )
 
     def piece_rows(self) -> dict[str, int]:
         """Return the rows of the pieces in `tokenizer.json`."""
@@ -102,8 +108,12 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
 
     values: of the folder's `config.json`.
     """
-    for path in folder.glob("tokenization_*.py"):  # such as SMaLL-100's, whose sentences differ from M2M-100's
-        raise UserError(f"`{folder}` must have a tokenizer of `transformers`, but has its own, `{path.name}`.")
+    for path in folder.glob(
+        "tokenization_*.py"
+    ):  # such as SMaLL-100's, whose sentences differ from M2M-100's
+        raise UserError(
+            f"`{folder}` must have a tokenizer of `transformers`, but has its own, `{path.name}`."
+        )
     files = _Files(folder)
     try:
         if config.model_type == MARIAN or OURS in files.settings:
@@ -123,7 +133,9 @@ def _of_pieces(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     """Return the layout of an mBART-50, NLLB-200 or M2M-100."""
     model, listed = _pieces(folder, files), _listed_tokens(folder, files, config)
     names = _names(folder, model, files, listed)
-    if names.get(config.vocab_size) == MASK:  # the classes add it beyond the rows of a model that has none
+    if (
+        names.get(config.vocab_size) == MASK
+    ):  # the classes add it beyond the rows of a model that has none
         del names[config.vocab_size]
     symbols = filled(names, config.vocab_size, folder)
     style = BRACKETS if config.model_type == MBART else PLAIN
@@ -172,7 +184,9 @@ def piece_model(path: Path) -> bytes:
     try:
         load_sentencepiece(model)
     except RuntimeError as error:
-        raise UserError(f"`{path}` must be a SentencePiece model, but is another file or damaged.") from error
+        raise UserError(
+            f"`{path}` must be a SentencePiece model, but is another file or damaged."
+        ) from error
     return model
 
 
@@ -211,12 +225,16 @@ def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> di
     if (folder / VOCAB).exists():
         names = _numbered(folder / VOCAB)
         if [names.get(index) for index in range(NUM_SPECIAL)] != list(SPECIAL):
-            raise UserError(f"`{folder / VOCAB}` must begin with {', '.join(SPECIAL)}, but does not.")
+            raise UserError(
+                f"`{folder / VOCAB}` must begin with {', '.join(SPECIAL)}, but does not."
+            )
     else:
         processor = side.processor
         pieces = [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
         if sorted(pieces[: NUM_SPECIAL - 1]) != sorted((SPECIAL[0], EOS, UNK)):
-            raise UserError(f"`{folder / PIECES}` must begin with <unk>, <s> and </s>, but does not.")
+            raise UserError(
+                f"`{folder / PIECES}` must begin with <unk>, <s> and </s>, but does not."
+            )
         names = dict(enumerate((*SPECIAL, *pieces[NUM_SPECIAL - 1 :])))
     rows, end = {name: index for index, name in names.items()}, max(names) + 1
     tokens = files.piece_rows() | files.added_rows()
@@ -264,7 +282,9 @@ def _listed_tokens(folder: Path, files: _Files, config: TranslatorConfig) -> dic
     """Return special tokens that are listed without ids, in their order, and whether each can be a code."""
     tokens = dict.fromkeys(files.special_tokens(), True)
     masks = dict.fromkeys(files.masks(), False)
-    if (folder / VOCAB).exists():  # version 4 of `transformers` may save only the name of the code set
+    if (
+        folder / VOCAB
+    ).exists():  # version 4 of `transformers` may save only the name of the code set
         default = None if any(map(CODE_OF_M2M.fullmatch, tokens)) else "m2m100"
         codes = SETS.get(str(files.settings.get("language_codes", default)), ())
         tokens = {**dict.fromkeys((token_of(code, PLAIN) for code in codes), True), **tokens}
@@ -300,15 +320,26 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     names = filled(numbered | new, config.vocab_size, folder)
     targets = names
     if not is_joined:
-        targets = filled({**new, **_numbered(folder / TARGET_VOCAB)}, config.decoder_vocab_size, folder)
+        targets = filled(
+            {**new, **_numbered(folder / TARGET_VOCAB)}, config.decoder_vocab_size, folder
+        )
     for side in (names, targets):
         for token, index in ((PAD, config.pad_token_id), (EOS, config.eos_token_id)):
             if token not in side or side.index(token) != index:
-                raise UserError(f"`{folder}` must have {token} as token {index}, as in `config.json`, but has not.")
+                raise UserError(
+                    f"`{folder}` must have {token} as token {index}, as in `config.json`, but has not."
+                )
         if UNK not in side:
             raise UserError(f"`{folder}` must have {UNK} in its vocabulary, but has not.")
-    codes = [language_name(folder / VOCAB, found[1]) for found in map(OF_MARIAN.fullmatch, names) if found is not None]
-    ends = [language_name(folder / SETTINGS, settings.get(f"{side}_lang") or side) for side in ("source", "target")]
+    codes = [
+        language_name(folder / VOCAB, found[1])
+        for found in map(OF_MARIAN.fullmatch, names)
+        if found is not None
+    ]
+    ends = [
+        language_name(folder / SETTINGS, settings.get(f"{side}_lang") or side)
+        for side in ("source", "target")
+    ]
     langs = tuple(dict.fromkeys([ends[0], *codes] if codes else ends))
     langtoks: tuple[str | None, str | None] = ("tgt" if codes else None, None)
     if OURS in settings:
@@ -323,7 +354,9 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     return Layout(Vocabulary(*sides), langs, PLAIN, (langtoks[0], langtoks[1]), False, *rows)
 
 
-def _marian_side(names: list[str], langs: tuple[str, ...]) -> tuple[list[str], tuple[int | None, ...]]:
+def _marian_side(
+    names: list[str], langs: tuple[str, ...]
+) -> tuple[list[str], tuple[int | None, ...]]:
     """Return the symbols after fairseq's four, and the rows of all.
 
     Languages without a code have no row.

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import hugging_face
-from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
+from fairseq_mtmoe.checkpoints.key_maps import (
+    DECODER_EMBEDDINGS,
+    EMBEDDINGS,
+    ENCODER_EMBEDDINGS,
+    OUTPUT,
+    OUTPUT_BIAS,
+)
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.transformer_options import FAIRSEQ, all_options
 from fairseq_mtmoe.translation.data.new_language import with_codes
@@ -57,7 +63,9 @@ class ExportedTranslator:
             return ""
         if self.config.decoder_start_token_id == self.tokenizer.eos_id:
             return f"; {NOT_SERVED}"
-        embeddings = self.tensors.get(SHARED, self.tensors.get(f"{THEIR_PREFIX}{DECODER_EMBEDDINGS}"))
+        embeddings = self.tensors.get(
+            SHARED, self.tensors.get(f"{THEIR_PREFIX}{DECODER_EMBEDDINGS}")
+        )
         assert embeddings is not None
         return f"; {OTHER_START}" if embeddings[self.tokenizer.pad_id].any() else ""
 
@@ -69,7 +77,9 @@ class ExportedTranslator:
         hugging_face.write_model(folder, values, files, self.tensors)
 
 
-def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> ExportedTranslator:
+def exported_translator(
+    path: Path, content: Mapping[str, Any], options: Mapping[str, Any]
+) -> ExportedTranslator:
     """Return the folder's content for a dense translator's checkpoint.
 
     Raises `UserError`: no class computes it.
@@ -86,7 +96,9 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
             f"`{path}` must have language tokens beside the sentences' end tokens, as tokenizers of `transformers` do, "
             "but has them in place of end tokens (`--lang-tok-replacing-bos-eos`)."
         )
-    state = {name: value for name, value in content["model"].items() if not COUNTERS.fullmatch(name)}
+    state = {
+        name: value for name, value in content["model"].items() if not COUNTERS.fullmatch(name)
+    }
     full = with_codes(vocabulary, settings)
     symbols = [side.dictionary().symbols for side in (full.source, full.target)]
     sizes = tuple(len(state[name]) for name in EMBEDDINGS)
@@ -99,7 +111,9 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
     config = config_of_options(path, options, *sizes)
     if config.model_type == M2M_100 and OUTPUT_BIAS in state:
         if state[OUTPUT_BIAS].any():
-            raise UserError(f"`{path}` must have no output bias for `transformers` to compute it, but has one.")
+            raise UserError(
+                f"`{path}` must have no output bias for `transformers` to compute it, but has one."
+            )
         del state[OUTPUT_BIAS]
     wanted = wanted_tensors(config.options(OUTPUT_BIAS in state), *sizes)
     hugging_face.check_tensors(path, wanted, state, types=TYPES)
@@ -117,11 +131,16 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
         decoder_start_token_id=tokenizer.pad_id if begins_with_pad else tokenizer.eos_id,
     )  # fmt: skip
     generation = for_hugging_face(settings.get(GENERATION), config, tokenizer.target_rows)
-    return ExportedTranslator(config, tokenizer, _tensors(state, config, tokenizer, options), generation)
+    return ExportedTranslator(
+        config, tokenizer, _tensors(state, config, tokenizer, options), generation
+    )
 
 
 def _tensors(
-    state: Mapping[str, Tensor], config: TranslatorConfig, tokenizer: Tokenizer, options: Mapping[str, Any]
+    state: Mapping[str, Tensor],
+    config: TranslatorConfig,
+    tokenizer: Tokenizer,
+    options: Mapping[str, Any],
 ) -> dict[str, Tensor]:
     """Return the tensors by Hugging Face's names."""
     source = _in_order(state[ENCODER_EMBEDDINGS], tokenizer.source_rows)
@@ -133,15 +152,23 @@ def _tensors(
         tensors[SHARED] = source
     else:
         tensors[f"{THEIR_PREFIX}{ENCODER_EMBEDDINGS}"] = source
-        tensors[f"{THEIR_PREFIX}{DECODER_EMBEDDINGS}"] = _in_order(state[DECODER_EMBEDDINGS], tokenizer.target_rows)
+        tensors[f"{THEIR_PREFIX}{DECODER_EMBEDDINGS}"] = _in_order(
+            state[DECODER_EMBEDDINGS], tokenizer.target_rows
+        )
     if config.model_type != M2M_100:
         bias = state.get(OUTPUT_BIAS)
-        bias = source.new_zeros(config.decoder_vocab_size) if bias is None else _in_order(bias, tokenizer.target_rows)
+        bias = (
+            source.new_zeros(config.decoder_vocab_size)
+            if bias is None
+            else _in_order(bias, tokenizer.target_rows)
+        )
         tensors[THEIR_BIAS] = bias.unsqueeze(0)
     if config.model_type == MARIAN and options.get("sinusoids", FAIRSEQ) == FAIRSEQ:
         table = fairseq_positions(config.max_position_embeddings, config.d_model)
         for side in ("encoder", "decoder"):
-            tensors[f"{THEIR_PREFIX}{side}.embed_positions.weight"] = table.to(source.dtype, copy=True)
+            tensors[f"{THEIR_PREFIX}{side}.embed_positions.weight"] = table.to(
+                source.dtype, copy=True
+            )
     return tensors
 
 
