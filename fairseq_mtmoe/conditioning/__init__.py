@@ -1,7 +1,8 @@
 """Conditional parts, which adapt a network to each sentence's task (CA-MTL, §2.1); pure torch, for any backbone.
 
-FiLM is `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z. γ and β of all tasks, (K, F), are
-computed once per pass, or once per text in incremental decoding (`Tasks.keeping`). Each token takes its task's row.
+FiLM is `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z. γ and β of all
+tasks, (K, F), are computed once per pass, or once per text in incremental decoding
+(`Tasks.keeping`). Each token takes its task's row.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -189,9 +190,10 @@ def block_width(positions: int, size: int) -> int:
 class ConditionalAttentionBias(nn.Module):
     """M(z) of conditional attention, `softmax(M(z) + QKᵀ/√d)·V` (§2.1.1).
 
-    `M(z) = ⊕_n FiLM(A_n; z)`, the same for all heads. Pairs of tokens in the same block of neighbours get
-    `(1 + γ_j(z))·A_ij + β_j(z)`, all others 0. A has a row for each of `positions` and a column for each of a block's
-    `width` tokens, as γ and β. Beyond `positions` the pattern repeats, and blocks do not cross its end.
+    `M(z) = ⊕_n FiLM(A_n; z)`, the same for all heads. Pairs of tokens in the same block of
+    neighbours get `(1 + γ_j(z))·A_ij + β_j(z)`, all others 0. A has a row for each of `positions`
+    and a column for each of a block's `width` tokens, as γ and β. Beyond `positions` the pattern
+    repeats, and blocks do not cross its end.
     """
 
     def __init__(self, dim: int, positions: int, width: int) -> None:
@@ -241,7 +243,8 @@ class ConditionalAttentionBias(nn.Module):
         return row_L, row_L % self.width, begin_L.unsqueeze(1) == begin_L
 
 
-# Modules with conditional parameters alone. A conditional norm is not listed: only its FiLM is conditional.
+# Modules with conditional parameters alone. A conditional norm is not listed: only its FiLM is
+# conditional.
 _OF_CONDITIONS = (
     TaskEmbeddings,
     FiLM,

@@ -18,13 +18,13 @@ class ConditionalOptions(TaskOptions):
 
     conditional: str = option(
         NONE,
-        "parts that adapt to each sentence's task, as in CA-MTL: a comma-separated list of attention, norm, "
-        "alignment and bottleneck, or none",
+        "parts that adapt to each sentence's task, as in CA-MTL: a comma-separated list of "
+        "attention, norm, alignment and bottleneck, or none",
     )
     conditional_positions: int = option(
         128,
-        "number of positions for which conditional attention learns a bias, in (model width / positions) blocks; "
-        "longer sentences repeat the pattern",
+        "number of positions for which conditional attention learns a bias, in (model width / "
+        "positions) blocks; longer sentences repeat the pattern",
         at_least(1),
     )
 
@@ -35,8 +35,9 @@ class EncoderConditionalOptions(ConditionalOptions):
 
     conditional_form: str = option(
         "base",
-        "place of the encoder's bottlenecks and conditional norms: base (one bottleneck, in the last block, and the "
-        "last norm of each upper block) or large (a chain of bottlenecks beside all blocks, and all upper norms)",
+        "place of the encoder's bottlenecks and conditional norms: base (one bottleneck, in the "
+        "last block, and the last norm of each upper block) or large (a chain of bottlenecks "
+        "beside all blocks, and all upper norms)",
         one_of(FORMS),
     )
 
@@ -55,8 +56,8 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
     check_rules(cfg, ConditionalOptions)
     if parts and not names_of_tasks(cfg):
         raise UserError(
-            f"`--conditional {names}` must be used with a task that gives each sentence a task id, such as `--task "
-            "glue` or `--task translation_heated`, but this task gives none."
+            f"`--conditional {names}` must be used with a task that gives each sentence a task "
+            "id, such as `--task glue` or `--task translation_heated`, but this task gives none."
         )
     return parts
 

@@ -1,12 +1,14 @@
 """PEMT's additions to any backbone: prompts, the gates' input, and two stages.
 
-Implements PEMT, §3.1 and §3.2. The target's prompt is correlated with the sources' prompts (equations 3 and 4), gates
-read a summary (equation 2), and the task sparsity loss (equation 5) is measured at each block's output.
+Implements PEMT, §3.1 and §3.2. The target's prompt is correlated with the sources' prompts
+(equations 3 and 4), gates read a summary (equation 2), and the task sparsity loss (equation 5) is
+measured at each block's output.
 
-If gates read mean states, the encoder's gates read the states of their own layer. The decoder's gates read the
-encoder's output, because means of decoder states would reveal later words.
+If gates read mean states, the encoder's gates read the states of their own layer. The decoder's
+gates read the encoder's output, because means of decoder states would reveal later words.
 
-Letters, besides those of expert_layer.md: `K` sources, `N` vectors of the longest source prompt, `P` of the target's.
+Letters, besides those of expert_layer.md: `K` sources, `N` vectors of the longest source prompt,
+`P` of the target's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -237,8 +239,8 @@ def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
 class PemtModel(TrainingModel, nn.Module):
     """Mixin for a backbone's model; its encoder is a `PromptMixin`.
 
-    `build_model` calls `load_sources`, builds the backbone with an `adapter_plan` in each block, and calls `begin`.
-    Prompts and sources are initialized when the backbone gets its weights.
+    `build_model` calls `load_sources`, builds the backbone with an `adapter_plan` in each block,
+    and calls `begin`. Prompts and sources are initialized when the backbone gets its weights.
     """
 
     encoder: Any
@@ -313,8 +315,8 @@ class PemtModel(TrainingModel, nn.Module):
         """
         if any(MOE in name for name in state_dict):
             raise UserError(
-                "`--finetune-from-model` must be a dense model for PEMT, whose adapters stand beside dense layers, but "
-                "has experts."
+                "`--finetune-from-model` must be a dense model for PEMT, whose adapters stand "
+                "beside dense layers, but has experts."
             )
         self._has_weights = True
         if any(is_added(name) for name in state_dict):
@@ -328,7 +330,8 @@ class PemtModel(TrainingModel, nn.Module):
 
     @torch.no_grad()
     def _begin_additions(self, state: Mapping[str, Tensor]) -> None:
-        # Take the fingerprint of the state: the model's own parameters may be rounded to half precision
+        # Take the fingerprint of the state: the model's own parameters may be rounded to half
+        # precision
         weights = [(name, state.get(name, value)) for name, value in backbone(self)]
         rows = rows_of_languages(weights, self._language_symbols)
         digest = sources.fingerprint(weights, rows)
@@ -360,7 +363,8 @@ class PemtModel(TrainingModel, nn.Module):
                     own = own[: len(value)]
                 if own is None or not torch.equal(own.cpu(), value.to(own.dtype)):
                     raise UserError(
-                        f"`--pemt-sources` must name {rule}, but `{path}` differs from its source {index + 1}."
+                        f"`--pemt-sources` must name {rule}, but `{path}` differs from its source "
+                        f"{index + 1}."
                     )
         kept = [
             len(state[name])
@@ -375,13 +379,14 @@ class PemtModel(TrainingModel, nn.Module):
         """Raise a `UserError` if the model has no weights; see `TrainingModel`."""
         if self._lacks_sources:
             raise UserError(
-                "`--pemt-sources` must name existing files, or the run must resume a checkpoint that contains the "
-                "sources, but the checkpoint was not loaded."
+                "`--pemt-sources` must name existing files, or the run must resume a checkpoint "
+                "that contains the sources, but the checkpoint was not loaded."
             )
         if not self._has_weights:
             raise UserError(
-                f"A model of `--pemt-stage {self._stage}` must start from trained weights (`--init-model` for a T5, "
-                "`--init-encoder` for a BERT, `--finetune-from-model` for a checkpoint), but has none."
+                f"A model of `--pemt-stage {self._stage}` must start from trained weights "
+                "(`--init-model` for a T5, `--init-encoder` for a BERT, `--finetune-from-model` "
+                "for a checkpoint), but has none."
             )
 
     def want_sparsity(self, wanted: bool) -> None:

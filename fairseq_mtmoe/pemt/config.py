@@ -33,18 +33,19 @@ class PemtOptions:
 
     pemt_stage: str = option(
         TARGET,
-        "source: train a task's adapters and prompt, and write them to SAVE_DIR/TASK.pt; target: train a task that "
-        "borrows from --pemt-sources",
+        "source: train a task's adapters and prompt, and write them to SAVE_DIR/TASK.pt; target: "
+        "train a task that borrows from --pemt-sources",
         one_of(STAGES),
     )
     pemt_sources: str = option(
         "",
-        "comma-separated source files that the target borrows from (default: none; the target trains its own "
-        "adapters alone, without a prompt)",
+        "comma-separated source files that the target borrows from (default: none; the target "
+        "trains its own adapters alone, without a prompt)",
     )
     adapter: str = option(
         LORA,
-        "type of the sources' adapters: lora (on the feed-forward layer's second matrix) or bottleneck",
+        "type of the sources' adapters: lora (on the feed-forward layer's second matrix) or "
+        "bottleneck",
         one_of(ADAPTERS),
     )
     adapter_rank: int = option(64, "rank of the sources' adapters", at_least(1))
@@ -63,15 +64,16 @@ class PemtOptions:
     )
     prompt_init: str = option(
         DESCRIPTION,
-        "initial values of the prompt: description (the embeddings of the task's description) or random (normal, with "
-        "the embeddings' mean and standard deviation)",
+        "initial values of the prompt: description (the embeddings of the task's description) or "
+        "random (normal, with the embeddings' mean and standard deviation)",
         one_of(INITS),
     )
     gate_input: Optional[str] = option(
         None,
-        "input of the gates: correlation (mean of the target's correlated prompt), activations (mean of the prompt's "
-        "hidden states in each text, as in the authors' code) or hidden (mean of all hidden states of each text); "
-        "default: correlation, or hidden with --no-prompt",
+        "input of the gates: correlation (mean of the target's correlated prompt), activations "
+        "(mean of the prompt's hidden states in each text, as in the authors' code) or hidden "
+        "(mean of all hidden states of each text); default: correlation, or hidden with "
+        "--no-prompt",
         one_of(GATE_INPUTS),
     )
     # The model's task and sources in JSON; the model fills it in.

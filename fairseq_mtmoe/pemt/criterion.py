@@ -1,7 +1,7 @@
 """`--criterion pemt`: negative log-likelihood plus the task sparsity loss of gates (PEMT, equations 5 and 6).
 
-With `--task glue` the first part is the loss of `--criterion multitask`. There is no sparsity loss in a model without
-gates, such as in stage 1, nor in validation. The logged `loss` excludes it.
+With `--task glue` the first part is the loss of `--criterion multitask`. There is no sparsity loss
+in a model without gates, such as in stage 1, nor in validation. The logged `loss` excludes it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
 """Merge gates and sources of a trained target into its weights.
 
-A merged model borrows at no cost. Gates that read only the prompt give every sentence the same weights (equation 2).
-With fixed weights, LoRA adapters are added to the matrix beside them, K bottlenecks become one of rank K·r, and the
-prompt gets its correlation with the sources. The target's own adapters stay, because they follow the feed-forward layer
-with a non-linearity.
+A merged model borrows at no cost. Gates that read only the prompt give every sentence the same
+weights (equation 2). With fixed weights, LoRA adapters are added to the matrix beside them, K
+bottlenecks become one of rank K·r, and the prompt gets its correlation with the sources. The
+target's own adapters stay, because they follow the feed-forward layer with a non-linearity.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Merger:
         metadata = Metadata.from_text(options["pemt"]) if options.get("pemt") else None
         if metadata is None or not metadata.sources:
             raise UserError(
-                "The checkpoint must hold a model that borrows from sources (--pemt-stage target), but does not."
+                "The checkpoint must hold a model that borrows from sources (--pemt-stage "
+                "target), but does not."
             )
         cfg = SimpleNamespace(**options)
         check_options(cfg)

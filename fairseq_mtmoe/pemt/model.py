@@ -1,10 +1,12 @@
 """PEMT on T5, BERT, RoBERTa and translators.
 
-Implements "PEMT: Multi-Task Correlation Guided Mixture-of-Experts Enables Parameter-Efficient Transfer Learning", §3.
+Implements "PEMT: Multi-Task Correlation Guided Mixture-of-Experts Enables Parameter-Efficient
+Transfer Learning", §3.
 
-The paper puts the prompt before the tokens of T5, whose positions are relative. Here BERT has the prompt after the
-tokens, and a translator before the words. In both, prompt vectors have no positions, so that tokens keep their
-pretrained ones. In a translator a source task is a language pair.
+The paper puts the prompt before the tokens of T5, whose positions are relative. Here BERT has the
+prompt after the tokens, and a translator before the words. In both, prompt vectors have no
+positions, so that tokens keep their pretrained ones. In a translator a source task is a language
+pair.
 """
 
 from __future__ import annotations

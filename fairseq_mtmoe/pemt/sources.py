@@ -76,7 +76,8 @@ class Metadata:
             return typed.structured(cls, json.loads(text), "pemt")
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"`pemt` in a checkpoint's options must hold the model's task and sources, but is {text[:80]!r}."
+                "`pemt` in a checkpoint's options must hold the model's task and sources, but is "
+                f"{text[:80]!r}."
             ) from error
 
 
@@ -111,8 +112,8 @@ _ABOUT = typed.mapping(
 class Source:
     """The adapters and prompt that one task trained.
 
-    `tensors` are in float32: the adapters by their names in the model, without the bank's first dimension, and the
-    prompt (N, H), if the source has one.
+    `tensors` are in float32: the adapters by their names in the model, without the bank's first
+    dimension, and the prompt (N, H), if the source has one.
     """
 
     task: _Name
@@ -184,8 +185,9 @@ def expect_same(path: str, found: Made, wanted: Made) -> None:
     """
     if wanted.backbone and found.backbone != wanted.backbone:
         raise UserError(
-            f"`{path}` must be a source that was trained on the weights from which this run starts, but its backbone "
-            f"is another: its fingerprint is {found.backbone[:12]}…, this run's is {wanted.backbone[:12]}…."
+            f"`{path}` must be a source that was trained on the weights from which this run "
+            f"starts, but its backbone is another: its fingerprint is {found.backbone[:12]}…, "
+            f"this run's is {wanted.backbone[:12]}…."
         )
     for name, option in (
         ("adapter", "--adapter"),
@@ -195,12 +197,14 @@ def expect_same(path: str, found: Made, wanted: Made) -> None:
         own, other = getattr(found, name), getattr(wanted, name)
         if own != other:
             raise UserError(
-                f"`{path}` must be a source with `{option}` {other}, as in this run, but was trained with {own}."
+                f"`{path}` must be a source with `{option}` {other}, as in this run, but was "
+                f"trained with {own}."
             )
     if found.has_prompt != wanted.has_prompt:
         without = path if not found.has_prompt else "this run"
         raise UserError(
-            f"`{path}` must have a prompt if this run has one, but {without} has none (`--no-prompt`)."
+            f"`{path}` must have a prompt if this run has one, but {without} has none "
+            "(`--no-prompt`)."
         )
 
 
@@ -265,8 +269,8 @@ class LoadedSources:
 def load_sources(cfg: Any, task: Any) -> LoadedSources:
     """Load the sources of a new model.
 
-    A checkpoint's model already contains its sources. If only a checkpoint names the sources, set `cfg.pemt_sources`.
-    Raises `UserError` if an option, a file or the task is wrong.
+    A checkpoint's model already contains its sources. If only a checkpoint names the sources, set
+    `cfg.pemt_sources`. Raises `UserError` if an option, a file or the task is wrong.
     """
     begins_with = {} if cfg.pemt else training_task(task).options_to_go_on_with()
     _expect_same_stage(cfg, task, begins_with)
@@ -277,7 +281,8 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
     described = training_task(task).described()
     if described is None:
         raise UserError(
-            "`--task` must be one that describes its tasks, such as `--task text_to_text`, but is another."
+            "`--task` must be one that describes its tasks, such as `--task text_to_text`, but "
+            "is another."
         )
     sources = {} if kept else {path: load(path) for path in source_paths(cfg)}
     made = Made.by(cfg)
@@ -293,8 +298,8 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
         other = paths.setdefault(source.task, path)
         if other != path:  # figures and the run log name sources by their task
             raise UserError(
-                f"`--pemt-sources` must name files of different tasks, but `{other}` and `{path}` are both of "
-                f"{source.task}."
+                f"`--pemt-sources` must name files of different tasks, but `{other}` and `{path}` "
+                f"are both of {source.task}."
             )
     if made.has_prompt and not described.tokens:
         raise_invalid(f"the description of `{described.name}`", "a sentence", described.text)
@@ -307,7 +312,8 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
         logger.info(f"{described.name} borrows from {shown}")
     if described.name in [source.task for source in named]:
         logger.warning(
-            f"{described.name} is both the target and one of its sources: a source was trained on its data"
+            f"{described.name} is both the target and one of its sources: a source was trained on "
+            "its data"
         )
     metadata = Metadata(described.name, described.text, tuple(described.tokens), named)
     return LoadedSources(metadata, sources, described.language_symbols)
@@ -326,9 +332,9 @@ def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> N
         f"borrow from it with `--pemt-sources {file_of(os.path.dirname(path), trained)}`, and "
     )
     raise UserError(
-        f"`{path}` must be of a run of `--pemt-stage {cfg.pemt_stage}` or of a model without adapters, but is of "
-        f"`--pemt-stage {other}`; {borrowing if other == SOURCE else ''}start from the weights from which {trained} "
-        "started, with another `--save-dir`."
+        f"`{path}` must be of a run of `--pemt-stage {cfg.pemt_stage}` or of a model without "
+        f"adapters, but is of `--pemt-stage {other}`; {borrowing if other == SOURCE else ''}start "
+        f"from the weights from which {trained} started, with another `--save-dir`."
     )
 
 
@@ -343,8 +349,9 @@ def _kept_sources(cfg: Any, begins_with: Mapping[str, Any]) -> tuple[SourceMetad
     sources = Metadata.from_text(begins_with["pemt"]).sources if begins_with.get("pemt") else ()
     if sources and len(paths) not in (0, len(sources)):
         raise UserError(
-            f"`--pemt-sources` must name the {len(sources)} sources that the checkpoint borrows from, or be left out "
-            f"to keep them, but names {len(paths)}, and not all of these files exist."
+            f"`--pemt-sources` must name the {len(sources)} sources that the checkpoint borrows "
+            f"from, or be left out to keep them, but names {len(paths)}, and not all of these "
+            "files exist."
         )
     if sources and not paths:
         cfg.pemt_sources = begins_with["pemt_sources"]

@@ -1,6 +1,7 @@
 """A feed-forward layer with adapters: source adapters beside it, with a gate if there are many, and a target adapter.
 
-PEMT, §3.1 and §3.2. They are one module of the block, `mixture`, with `adapters`, `gate` and `target_adapter`.
+PEMT, §3.1 and §3.2. They are one module of the block, `mixture`, with `adapters`, `gate` and
+`target_adapter`.
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ from fairseq_mtmoe.moe.gates import EVALUATIONS
 from fairseq_mtmoe.moe.layer import COMBINES
 
 EXPERT_GATES = (
-    "gate of the expert layers: base, task, switch or fixed (one expert per task), or a repeating pattern such as "
-    "base,task"
+    "gate of the expert layers: base, task, switch or fixed (one expert per task), or a "
+    "repeating pattern such as base,task"
 )
 
 
@@ -30,33 +30,35 @@ class ExpertOptions(TaskOptions):
     )
     expert_combine: str = option(
         "preserving",
-        "scale of an expert's output: 'paper' uses the gate value; 'preserving' starts at 1 and learns a blend with "
-        "the gate value, so that sparsifying a dense model does not change its output",
+        "scale of an expert's output: 'paper' uses the gate value; 'preserving' starts at 1 and "
+        "learns a blend with the gate value, so that sparsifying a dense model does not change "
+        "its output",
         one_of(COMBINES),
     )
     dense_updates: int = option(
         0,
-        "train dense for this many updates, then copy the feed-forward layer and its optimizer state into every "
-        "expert (0: sparse from the start)",
+        "train dense for this many updates, then copy the feed-forward layer and its optimizer "
+        "state into every expert (0: sparse from the start)",
         at_least(0),
     )
     gate_lr_factor: Optional[float] = option(
         None,
-        "learning rate of gate weights and of the blend of --expert-combine preserving, as a multiple of --lr; "
-        "0 freezes them (default: 30 in mt_tag and mt_switch, 1 in other models)",
+        "learning rate of gate weights and of the blend of --expert-combine preserving, as a "
+        "multiple of --lr; 0 freezes them (default: 30 in mt_tag and mt_switch, 1 in other "
+        "models)",
         at_least(0),
     )
     expert_dropout: Optional[float] = option(
         None,
-        "dropout of the experts' inner activations, because each expert sees few tokens (Switch Transformer's expert "
-        "dropout; default: as in dense feed-forward layers)",
+        "dropout of the experts' inner activations, because each expert sees few tokens (Switch "
+        "Transformer's expert dropout; default: as in dense feed-forward layers)",
         between(0, 1),
     )
     base_evaluation: str = option(
         "prices",
-        "how BASE layers route in evaluation: 'prices' by score minus the running dual price of training; 'greedy', "
-        "as published, by score; 'balanced' assigns equally many tokens to each expert in validation batches, as in "
-        "training, and translates and predicts by prices",
+        "how BASE layers route in evaluation: 'prices' by score minus the running dual price of "
+        "training; 'greedy', as published, by score; 'balanced' assigns equally many tokens to "
+        "each expert in validation batches, as in training, and translates and predicts by prices",
         one_of(EVALUATIONS),
     )
     price_memory: float = option(
@@ -72,21 +74,21 @@ class RunOptions:
 
     no_token_shuffle: bool = option(
         False,
-        "route each process's own tokens, instead of shuffling tokens over all processes first as BASE does in "
-        "training",
+        "route each process's own tokens, instead of shuffling tokens over all processes first "
+        "as BASE does in training",
     )
     log_expert_comm: bool = option(
         False, "log the time and the bytes of each expert layer's all-to-all"
     )
     max_nonfinite: int = option(
         10,
-        "skip updates whose loss or gradients are not finite, and stop after this number in a row; 0: stop at the "
-        "first, and log the layers whose outputs are not finite",
+        "skip updates whose loss or gradients are not finite, and stop after this number in a "
+        "row; 0: stop at the first, and log the layers whose outputs are not finite",
         at_least(0),
     )
     distributed_timeout: int = option(
         600,
-        "seconds to wait for a process that does not start or answer before the run ends; must exceed the duration "
-        "of the slowest save",
+        "seconds to wait for a process that does not start or answer before the run ends; must "
+        "exceed the duration of the slowest save",
         at_least(1),
     )

@@ -21,8 +21,9 @@ SPARSITY = "task_sparsity"  # key of the loss in a model's additional outputs
 class SlotBlock(nn.Module, ABC):
     """The interface of a block, of any backbone, to its slot.
 
-    Modules in a slot are the block's attributes, by their names in checkpoints: `fc1` and `fc2`, the feed-forward
-    layer that the block was built with; `moe`, which replaces them; or `mixture` beside them.
+    Modules in a slot are the block's attributes, by their names in checkpoints: `fc1` and `fc2`,
+    the feed-forward layer that the block was built with; `moe`, which replaces them; or `mixture`
+    beside them.
     """
 
     slot: Slot
@@ -73,12 +74,15 @@ class GateInput:
     Created for each pass, or once per text in incremental decoding, so that gates run once.
 
     Attributes:
-        summary: the input of all gates, (d,) or (B, d), or a function of a feed-forward layer's input, (L, B, H).
+        summary: the input of all gates, (d,) or (B, d), or a function of a feed-forward layer's
+            input, (L, B, H).
         wants_similarities: whether blocks store the activations for the task sparsity loss.
-        sentences: the sentence of each column of the stream: hypotheses (R,) or tokens (1, T, H); None: column b is b.
+        sentences: the sentence of each column of the stream: hypotheses (R,) or tokens (1, T, H);
+            None: column b is b.
         weights: source weights by block, in order, (K,) or (B, K), float32.
         narrow: adapters' inner activations by block, stored until similarities are measured.
-        similarities: `layer_similarity` by block, a scalar: how similar sources' outputs are to the block's output.
+        similarities: `layer_similarity` by block, a scalar: how similar sources' outputs are to the
+            block's output.
     """
 
     summary: Tensor | Callable[[Tensor], Tensor]

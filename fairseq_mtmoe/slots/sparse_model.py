@@ -64,8 +64,8 @@ class SparseModel(TrainingModel, nn.Module):
         if not saved and not elsewhere:
             if not self.is_dense:
                 raise UserError(
-                    "`--dense-updates` must be above 0 for a dense checkpoint to become sparse in training, but is 0 "
-                    "instead; `mtmoe upcycle` makes it a sparse checkpoint."
+                    "`--dense-updates` must be above 0 for a dense checkpoint to become sparse "
+                    "in training, but is 0 instead; `mtmoe upcycle` makes it a sparse checkpoint."
                 )
             return
         if elsewhere or len(saved) < len(slots):
@@ -96,8 +96,9 @@ OF_SENTENCES = ("pooler", "heads", "prompt", "relative_positions")
 def model_size(model: nn.Module) -> dict[str, int]:
     """Return the number of `parameters` of all ranks, and of `multiplications` per token.
 
-    In a translator these are of one source and one target token. A token passes every matrix once, but only one expert
-    of a layer and its own task's gate. Products between tokens (attention) and computations per sentence are left out.
+    In a translator these are of one source and one target token. A token passes every matrix once,
+    but only one expert of a layer and its own task's gate. Products between tokens (attention) and
+    computations per sentence are left out.
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     for layer in expert_layers(model).values():

@@ -1,7 +1,8 @@
 """Sparse translation models, with experts in alternate blocks.
 
-Implements "Tricks for Training Sparse Translation Models", §2.3 and §3. The feed-forward layer of every alternate block
-of encoder and decoder is an expert layer. A model may train dense before it is sparsified.
+Implements "Tricks for Training Sparse Translation Models", §2.3 and §3. The feed-forward layer of
+every alternate block of encoder and decoder is an expert layer. A model may train dense before it
+is sparsified.
 """
 
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ class BaseMoEModel(SparseModel, Transformer):
 class BaseDenseModel(Transformer):
     """The dense twin of `BaseMoEModel`: fairseq's transformer in the same named sizes.
 
-    It takes task ids, so that ensembles can mix it with sparse models. It ignores them unless parts are conditional.
+    It takes task ids, so that ensembles can mix it with sparse models. It ignores them unless parts
+    are conditional.
     """
 
     task_names: list[str]  # indexed by task id; empty without conditional parts

@@ -1,12 +1,14 @@
 """fairseq's label-smoothed cross-entropy, faster, with an optional load-balancing loss for Switch gates.
 
-For models that share fairseq's transformer output, the loss is computed straight from the decoder's features (see
-`projected_loss.py`), for others as in fairseq. The values are equal up to rounding.
+For models that share fairseq's transformer output, the loss is computed straight from the decoder's
+features (see `projected_loss.py`), for others as in fairseq. The values are equal up to rounding.
 
-The load-balancing loss is equation 4 of Fedus, Zoph and Shazeer, "Switch Transformers", 2021. Its weight is 0 by
+The load-balancing loss is equation 4 of Fedus, Zoph and Shazeer, "Switch Transformers", 2021. Its
+weight is 0 by
 default: BASE layers are balanced by assignment, and MT-TaG found that the loss hurts.
 
-`sentence_entropies` is a translator's uncertainty (CA-MTL, equation 4): the mean entropy of a target's tokens.
+`sentence_entropies` is a translator's uncertainty (CA-MTL, equation 4): the mean entropy of a
+target's tokens.
 """
 
 import math
@@ -80,7 +82,8 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         )
 
     def _from_features(self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]) -> Any:
-        # Without NO_LAYER, the last block would compute attention weights that this loss does not read.
+        # Without NO_LAYER, the last block would compute attention weights that this loss does not
+        # read.
         features, extra = model(**sample["net_input"], features_only=True, alignment_layer=NO_LAYER)
         target = model.get_targets(sample, (features, extra))[:, self.ignore_prefix_size :].reshape(
             -1
@@ -108,8 +111,8 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         log_weighted(logging_outputs, "balance_loss")
 
 
-# fairseq's trainer restores the optimizer only if the checkpoint names the same criterion class. The loss is the same,
-# so a run may change between the two criterions.
+# fairseq's trainer restores the optimizer only if the checkpoint names the same criterion class.
+# The loss is the same, so a run may change between the two criterions.
 MoELabelSmoothedCrossEntropyCriterion.__name__ = LabelSmoothedCrossEntropyCriterion.__name__
 
 

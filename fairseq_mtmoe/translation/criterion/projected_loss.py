@@ -1,15 +1,15 @@
 """Label-smoothed cross-entropy straight from the decoder's features, without holding all logits at once.
 
-The loss and the gradients of a block of tokens are computed while its logits are in memory. fairseq passes over the
-(tokens, vocabulary) tensors about ten times.
+The loss and the gradients of a block of tokens are computed while its logits are in memory. fairseq
+passes over the (tokens, vocabulary) tensors about ten times.
 
 With `V` words and `e = smoothing / (V - 1)`, the loss of a token with target `y` is fairseq's
 
     (1 - smoothing - e) · (-log p_y) + e · Σ_v (-log p_v),
 
-and its gradient for logit v is `p_v - e - [v = y] · (1 - smoothing - e)`. In the gradients of features and weight the
-constant `e` is a matrix of rank one, so it costs no pass over the logits. Letters: T tokens, H width of the features,
-V words.
+and its gradient for logit v is `p_v - e - [v = y] · (1 - smoothing - e)`. In the gradients of
+features and weight the constant `e` is a matrix of rank one, so it costs no pass over the logits.
+Letters: T tokens, H width of the features, V words.
 """
 
 from functools import cache
@@ -21,8 +21,8 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_mtmoe.moe.device_kind import device_kind
 
-# Logits at a time: enough rows for matrix products at full speed, few enough to need little memory. A GPU has larger
-# blocks, because each block passes over the weight's gradient.
+# Logits at a time: enough rows for matrix products at full speed, few enough to need little memory.
+# A GPU has larger blocks, because each block passes over the weight's gradient.
 BLOCK_LOGITS, GPU_BLOCK_LOGITS = 2**25, 2**27
 BLOCK_ROWS, GPU_BLOCK_ROWS = 512, 1024
 
@@ -83,7 +83,8 @@ class _ProjectedLoss(torch.autograd.Function):
             )
             log_p_T1 = log_p_TV.gather(1, target_T1)
             nll -= log_p_T1.sum()
-            # Σ_v log p_v = Σ_v logit_v - V · log Z, and the logits' sum is the features times the words' sum.
+            # Σ_v log p_v = Σ_v logit_v - V · log Z, and the logits' sum is the features times the
+            # words' sum.
             log_z_T = (logits_TV.gather(1, target_T1) - log_p_T1).squeeze(1)
             total_log_p += (part_TH.float() @ word_sum_H - num_words * log_z_T).sum()
             if count_correct:

@@ -1,11 +1,11 @@
 """fairseq's transformer blocks, split into `attend` and `feed_forward`.
 
-Parameters have fairseq's names and a dense block computes what fairseq's computes, so that dense checkpoints fit.
-fairseq's code for ONNX export is left out.
+Parameters have fairseq's names and a dense block computes what fairseq's computes, so that dense
+checkpoints fit. fairseq's code for ONNX export is left out.
 
-Blocks can adapt to each sentence's task as in CA-MTL, §2.1: self-attention in all blocks, norms in the upper half, and
-a bottleneck that adds to the last block's output. Attention to the source has no bias, because target and source
-positions are not neighbours.
+Blocks can adapt to each sentence's task as in CA-MTL, §2.1: self-attention in all blocks, norms in
+the upper half, and a bottleneck that adds to the last block's output. Attention to the source has
+no bias, because target and source positions are not neighbours.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -134,10 +134,12 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         Args:
             x: the residual stream, (L, B, H).
             context: with the target's padding.
-            encoder_out, encoder_padding_mask: the encoder's output (S, B, H), and True at its padding, (B, S).
+            encoder_out, encoder_padding_mask: the encoder's output (S, B, H), and True at its
+                padding, (B, S).
             incremental_state: fairseq's state of a search.
             self_attn_mask: added to the scores of self-attention, (L, L).
-            need_attn, need_head_weights: return attention weights, (B, L, S), or each head's, (A, B, L, S).
+            need_attn, need_head_weights: return attention weights, (B, L, S), or each head's, (A,
+                B, L, S).
         """
         h = self.attend(
             x, context, encoder_out, encoder_padding_mask, incremental_state, self_attn_mask

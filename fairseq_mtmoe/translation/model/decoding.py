@@ -1,13 +1,14 @@
 """Incremental decoding, in which a beam's hypotheses share keys and values.
 
-fairseq keeps a copy of all keys and values per hypothesis, and copies them whenever a search reorders its beams. Here
-the encoder's output, and its keys and values, exist once per sentence. Keys and values of target words stay at the
-index of the hypothesis that wrote them. A reorder changes only a small table of the words that each hypothesis can see.
-A sentence's hypotheses are queries of one sequence, so that one product computes all of them.
+fairseq keeps a copy of all keys and values per hypothesis, and copies them whenever a search
+reorders its beams. Here the encoder's output, and its keys and values, exist once per sentence.
+Keys and values of target words stay at the index of the hypothesis that wrote them. A reorder
+changes only a small table of the words that each hypothesis can see. A sentence's hypotheses are
+queries of one sequence, so that one product computes all of them.
 
-Letters, besides those of expert_layer.md: `S` sentences, `B` hypotheses per sentence (the beam), `R` = S·B rows.
-`A` attention heads, `D` the width of a head, `L` words so far, `P` positions for words (at least L). `J` words of the
-source, `K` = L·B positions of a sentence.
+Letters, besides those of expert_layer.md: `S` sentences, `B` hypotheses per sentence (the beam),
+`R` = S·B rows. `A` attention heads, `D` the width of a head, `L` words so far, `P` positions for
+words (at least L). `J` words of the source, `K` = L·B positions of a sentence.
 """
 
 from collections.abc import Callable
@@ -288,8 +289,9 @@ class BeamAttention(MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend as fairseq does.
 
-        In incremental decoding `query` is one word per row (1, R, H), `key` is (J, S, H), and `attn_mask` (S, L) is
-        added to the scores of all words so far, the same for a sentence's hypotheses.
+        In incremental decoding `query` is one word per row (1, R, H), `key` is (J, S, H), and
+        `attn_mask` (S, L) is added to the scores of all words so far, the same for a sentence's
+        hypotheses.
         """
         if incremental_state is None:
             result: tuple[Tensor, Tensor | None] = super().forward(

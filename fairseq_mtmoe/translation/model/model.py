@@ -169,7 +169,8 @@ class Transformer(TrainingModel, TransformerModelBase):
         return output
 
 
-# ---- named sizes: a sparse architecture and its dense twin share a function, and have the same active size ----
+# ---- named sizes: a sparse architecture and its dense twin share a function, and have the same
+# active size ----
 
 
 def tiny(args: Any) -> None:

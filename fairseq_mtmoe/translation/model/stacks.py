@@ -1,8 +1,8 @@
 """fairseq's encoder and decoder with slots in their blocks.
 
-The loops over blocks are rewritten here, so that blocks get the batch's context as an argument. Stacks with
-`Conditions` adapt to each sentence's task, with an alignment before the first block. The encoder holds the tasks'
-embeddings, and passes them to the decoder with its output.
+The loops over blocks are rewritten here, so that blocks get the batch's context as an argument.
+Stacks with `Conditions` adapt to each sentence's task, with an alignment before the first block.
+The encoder holds the tasks' embeddings, and passes them to the decoder with its output.
 """
 
 from dataclasses import replace
@@ -65,7 +65,8 @@ class FairseqStack(Stack):
     def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
         """Fill the next block's slot, add conditional parts, and wrap it as fairseq does.
 
-        Conditional blocks use torch's activation checkpointing, because fairseq's loses gradients of task embeddings.
+        Conditional blocks use torch's activation checkpointing, because fairseq's loses gradients
+        of task embeddings.
         """
         if self.conditions is not None:
             block.become_conditional(

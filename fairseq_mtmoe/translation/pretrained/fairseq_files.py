@@ -1,7 +1,8 @@
 """Read a folder with fairseq's own files of mBART-50 or M2M-100 as a `base_dense`.
 
-`model.pt` has the weights and the options of their training. Beside it are `dict.txt`, a SentencePiece model (the
-folder's only `.model`), and `langs.txt` if the options do not list the languages.
+`model.pt` has the weights and the options of their training. Beside it are `dict.txt`, a
+SentencePiece model (the folder's only `.model`), and `langs.txt` if the options do not list the
+languages.
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,8 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
     weights = {name: value for name, value in named.items() if not COUNTERS.fullmatch(name)}
     if ENCODER_EMBEDDINGS not in weights or DECODER_EMBEDDINGS not in weights or not given:
         raise UserError(
-            f"`{folder / MODEL}` must hold one of fairseq's translators with its options, but does not."
+            f"`{folder / MODEL}` must hold one of fairseq's translators with its options, but "
+            "does not."
         )
     check_types(folder / MODEL, weights)
     weights.setdefault(OUTPUT, weights[DECODER_EMBEDDINGS])  # older versions save tied weights once

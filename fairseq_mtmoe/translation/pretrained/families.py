@@ -1,6 +1,7 @@
 """Convert between Hugging Face's `config.json` and fairseq's options.
 
-Three classes compute four families: `m2m_100` M2M-100 and NLLB-200, `mbart` mBART-50, `marian` OPUS-MT.
+Three classes compute four families: `m2m_100` M2M-100 and NLLB-200, `mbart` mBART-50, `marian`
+OPUS-MT.
 """
 
 from collections.abc import Mapping
@@ -44,7 +45,8 @@ FIELDS = {
 }  # fmt: skip
 
 
-# fairseq's options in which families differ: normalize_before, learned_pos, layernorm_embedding, sinusoids
+# fairseq's options in which families differ: normalize_before, learned_pos, layernorm_embedding,
+# sinusoids
 SWITCHES = {
     MBART: (True, True, True, FAIRSEQ),
     M2M_100: (True, False, False, FAIRSEQ),
@@ -162,10 +164,10 @@ def config_of_options(
     )
     if kind is None:
         raise UserError(
-            f"`{path}` must have a form that `transformers` supports, m2m_100 (norms before sub-layers, sinusoidal "
-            "positions), mbart (norms before sub-layers and after embeddings, learned positions) or marian (norms "
-            "after sub-layers, sinusoidal positions), but has "
-            f"{', '.join(f'{name} = {value}' for name, value in own.items())}."
+            f"`{path}` must have a form that `transformers` supports, m2m_100 (norms before "
+            "sub-layers, sinusoidal positions), mbart (norms before sub-layers and after "
+            "embeddings, learned positions) or marian (norms after sub-layers, sinusoidal "
+            f"positions), but has {', '.join(f'{name} = {value}' for name, value in own.items())}."
         )
     activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     begins_with_pad = kind == MARIAN and bool(options.get("decoder_begins_with_pad"))
@@ -188,7 +190,8 @@ def config_of_options(
             and not (name.startswith("max_") and kind != MBART)
         ):
             raise UserError(
-                f"`{path}` must have {name} = {value} for `transformers` to compute it as {kind}, but has {found}."
+                f"`{path}` must have {name} = {value} for `transformers` to compute it as {kind}, "
+                f"but has {found}."
             )
     if not options.get("share_all_embeddings") and not options.get(
         "share_decoder_input_output_embed"

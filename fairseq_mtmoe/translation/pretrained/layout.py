@@ -25,7 +25,8 @@ NAME_OF_LANGUAGE = re.compile(r"[^-,\s/{}]+")
 class Layout:
     """A vocabulary, its languages, and Hugging Face's row of each of its ids.
 
-    A row is None if Hugging Face has none. `source_rows` and `target_rows` are empty if all ids are the same.
+    A row is None if Hugging Face has none. `source_rows` and `target_rows` are empty if all ids are
+    the same.
     """
 
     vocabulary: Vocabulary
@@ -60,8 +61,8 @@ def language_name(path: object, lang: Any) -> str:
     """
     if not isinstance(lang, str) or not NAME_OF_LANGUAGE.fullmatch(lang) or not lang.isprintable():
         raise UserError(
-            f"`{path}` must name languages without spaces, hyphens, commas, slashes and braces, which pairs such as "
-            f"en-de need, but has {lang!a}: rename it in the folder."
+            f"`{path}` must name languages without spaces, hyphens, commas, slashes and braces, "
+            f"which pairs such as en-de need, but has {lang!a}: rename it in the folder."
         )
     return lang
 
@@ -76,7 +77,8 @@ def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:
     if beyond or missing > MOST_MADE_UP:
         found = f"has {beyond[0]}" if beyond else f"has {len(names):,} tokens"
         raise UserError(
-            f"`{folder}` must have a tokenizer that fits the {size:,} rows of the embedding matrix, but {found}."
+            f"`{folder}` must have a tokenizer that fits the {size:,} rows of the embedding "
+            f"matrix, but {found}."
         )
     gaps = (index for index in range(size) if index not in names)
     made_up = {index: MADE_UP.format(number) for number, index in enumerate(gaps)}

@@ -1,6 +1,7 @@
 """Read a translator in Hugging Face's folder as a `base_dense`.
 
-Weights keep their dtype and are memory-mapped, so that they are read only when the checkpoint is written.
+Weights keep their dtype and are memory-mapped, so that they are read only when the checkpoint is
+written.
 """
 
 from collections.abc import Mapping
@@ -166,7 +167,8 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorCon
         found = next((kind for kind, right in kinds.items() if _is_near(table, right)), "")
         if not found:
             raise UserError(
-                f"`{name}` in `{folder}` must hold sinusoids of Marian's or fairseq's, but holds others."
+                f"`{name}` in `{folder}` must hold sinusoids of Marian's or fairseq's, but holds "
+                "others."
             )
     return found
 
@@ -186,8 +188,8 @@ def check_types(path: Path, weights: Mapping[str, Any]) -> None:
                 else "is not"
             )
             raise UserError(
-                f"`{name}` in `{path}` must be a tensor in float32, float16 or bfloat16, but {found}; for a quantised "
-                "model use the folder from before quantisation."
+                f"`{name}` in `{path}` must be a tensor in float32, float16 or bfloat16, but "
+                f"{found}; for a quantised model use the folder from before quantisation."
             )
 
 
@@ -234,7 +236,8 @@ def _tied(folder: Path, weights: Mapping[str, Tensor], names: tuple[str, ...]) -
     for name, value in found[1:]:
         if value.data_ptr() != found[0][1].data_ptr() and not torch.equal(value, found[0][1]):
             raise UserError(
-                f"`{name}` in `{folder}` must be equal to `{found[0][0]}`, to which it is tied, but is not."
+                f"`{name}` in `{folder}` must be equal to `{found[0][0]}`, to which it is tied, "
+                "but is not."
             )
     return found[0][1]
 

@@ -1,7 +1,8 @@
 """Write tokenizers of translators to Hugging Face's folders.
 
-If a tokenizer class of `transformers` knows the model's languages, the folder gets its files. Otherwise it gets
-Marian's tokenizer, which works with any SentencePiece model and any codes (`>>de<<` before the text).
+If a tokenizer class of `transformers` knows the model's languages, the folder gets its files.
+Otherwise it gets Marian's tokenizer, which works with any SentencePiece model and any codes
+(`>>de<<` before the text).
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,8 @@ def tokenizer_for(
 ) -> Tokenizer:  # fmt: skip
     """Return the tokenizer of a model.
 
-    family: its class in `transformers`. sides: with SentencePiece models. symbols: all source and target symbols.
+    family: its class in `transformers`. sides: with SentencePiece models. symbols: all source and
+        target symbols.
     settings: the task's state. never: symbols without a row in Hugging Face's matrix.
     """
     if family != MARIAN and tuple(settings["langtoks"]["main"]) == ("src", "tgt"):
@@ -173,8 +175,9 @@ def _marian(
     """
     if settings["encoder_langtok_last"] and settings["langtoks"]["main"][0] is not None:
         raise UserError(
-            "A model must have language tokens before its sources for Marian's tokenizer, but has them after "
-            "(`--encoder-langtok-last`); no other tokenizer of `transformers` supports its languages."
+            "A model must have language tokens before its sources for Marian's tokenizer, but "
+            "has them after (`--encoder-langtok-last`); no other tokenizer of `transformers` "
+            "supports its languages."
         )
     codes = {
         token_of(lang, settings["lang_tok_style"]): f">>{lang}<<" for lang in settings["langs"]
@@ -187,8 +190,8 @@ def _marian(
     if names[0].index(PAD) != names[1].index(PAD):
         counts = " and ".join(str(len(each)) for each in names)
         raise UserError(
-            f"A model with two vocabularies must have the same number of symbols in both, because <pad> has one id in "
-            f"`transformers`, but has {counts}."
+            "A model with two vocabularies must have the same number of symbols in both, because "
+            f"<pad> has one id in `transformers`, but has {counts}."
         )
     is_joined = names[0] == names[1]
     listed = [name for name in names[0] if name.startswith(">>") and name.endswith("<<")]

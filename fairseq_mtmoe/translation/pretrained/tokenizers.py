@@ -1,8 +1,8 @@
 """Read tokenizers of pretrained translators in Hugging Face's folders.
 
-mBART-50 and NLLB-200 have a SentencePiece model, whose piece ids are one higher in the embedding matrix, followed by
-language codes. M2M-100 has a `vocab.json` beside the SentencePiece model. OPUS-MT has two SentencePiece models and one
-or two `vocab.json`.
+mBART-50 and NLLB-200 have a SentencePiece model, whose piece ids are one higher in the embedding
+matrix, followed by language codes. M2M-100 has a `vocab.json` beside the SentencePiece model.
+OPUS-MT has two SentencePiece models and one or two `vocab.json`.
 """
 
 import itertools
@@ -125,7 +125,8 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
         raise
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
-            f"`{folder}` must have a tokenizer as `transformers` writes it, but its files have other values."
+            f"`{folder}` must have a tokenizer as `transformers` writes it, but its files have "
+            "other values."
         ) from error
 
 
@@ -152,8 +153,8 @@ def _of_pieces(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     _expect_no_words(folder, tokens, [*files.added_rows(), *listed])
     if not langs:
         raise UserError(
-            f"`{folder}` must name its languages as `{LISTS[0]}` in `{SPECIAL_TOKENS}` or `{SETTINGS}`, or in "
-            f"`{TOKENIZER}`, but does not."
+            f"`{folder}` must name its languages as `{LISTS[0]}` in `{SPECIAL_TOKENS}` or "
+            f"`{SETTINGS}`, or in `{TOKENIZER}`, but does not."
         )
     vocabulary = Vocabulary.joined(symbols[NUM_SPECIAL:], model.model)
     is_legacy = files.settings.get("legacy_behaviour") is True and not is_m2m
@@ -164,8 +165,9 @@ def _expect_mbart50(folder: Path, settings: Mapping[str, Any], values: Mapping[s
     found = settings.get("tokenizer_class") or values.get("tokenizer_class")
     if not str(found).startswith("MBart50Tokenizer"):
         raise UserError(
-            f"`{folder}` must hold an mBART-50, whose tokenizer is an `MBart50Tokenizer`, but names {found!r}: "
-            "mBART-25 (cc25) is not supported, because its language codes end the sentence."
+            f"`{folder}` must hold an mBART-50, whose tokenizer is an `MBart50Tokenizer`, but "
+            f"names {found!r}: mBART-25 (cc25) is not supported, because its language codes end "
+            "the sentence."
         )
 
 
@@ -211,16 +213,16 @@ def _model_of(tokenizer: Mapping[str, Any]) -> bytes:
         return serialized(first + pieces, character_table(tokenizer["normalizer"]), special, kind)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"`{TOKENIZER}` must have a SentencePiece model if there is no `{PIECES}` beside it, but has none: copy "
-            f"the `{PIECES}` of the model from which this one was trained."
+            f"`{TOKENIZER}` must have a SentencePiece model if there is no `{PIECES}` beside it, "
+            f"but has none: copy the `{PIECES}` of the model from which this one was trained."
         ) from error
 
 
 def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> dict[int, str]:
     """Return the names of the embedding matrix' rows: pieces, then added tokens.
 
-    Tokens that are `listed` without ids have the free rows after the pieces, as the classes number their codes before
-    any token that a user adds.
+    Tokens that are `listed` without ids have the free rows after the pieces, as the classes number
+    their codes before any token that a user adds.
     """
     if (folder / VOCAB).exists():
         names = _numbered(folder / VOCAB)
@@ -241,8 +243,8 @@ def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> di
     for name, index in sorted(tokens.items(), key=lambda token: token[1]):
         if name not in rows and names.setdefault(index, name) != name:
             raise UserError(
-                f"`{folder}` must have one token for each row of its matrix, but has `{names[index]}` and `{name}` for "
-                f"row {index}."
+                f"`{folder}` must have one token for each row of its matrix, but has "
+                f"`{names[index]}` and `{name}` for row {index}."
             )
         rows.setdefault(name, index)
     free = (row for row in itertools.count(end) if row not in names)
@@ -253,8 +255,8 @@ def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> di
             names[next(free)] = name
     if max(names) + 1 != len(names) and not (folder / VOCAB).exists():
         raise UserError(
-            f"`{folder}` must have a token for each row of its matrix up to the last code, but has none for row "
-            f"{next(free)}: `{PIECES}` or `{TOKENIZER}` is another model's."
+            f"`{folder}` must have a token for each row of its matrix up to the last code, but "
+            f"has none for row {next(free)}: `{PIECES}` or `{TOKENIZER}` is another model's."
         )
     return names
 
@@ -264,8 +266,9 @@ def _expect_no_words(folder: Path, tokens: Collection[str], added: Iterable[str]
     for name in added:
         if name not in tokens and MADE_UP_NAME.fullmatch(name) is None:
             raise UserError(
-                f"`{folder}` must have no tokens beside pieces and language codes such as eng_Latn, but has {name!a}, "
-                "at which `transformers` cuts text before SentencePiece does."
+                f"`{folder}` must have no tokens beside pieces and language codes such as "
+                f"eng_Latn, but has {name!a}, at which `transformers` cuts text before "
+                "SentencePiece does."
             )
 
 
@@ -327,7 +330,8 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
         for token, index in ((PAD, config.pad_token_id), (EOS, config.eos_token_id)):
             if token not in side or side.index(token) != index:
                 raise UserError(
-                    f"`{folder}` must have {token} as token {index}, as in `config.json`, but has not."
+                    f"`{folder}` must have {token} as token {index}, as in `config.json`, but has "
+                    "not."
                 )
         if UNK not in side:
             raise UserError(f"`{folder}` must have {UNK} in its vocabulary, but has not.")

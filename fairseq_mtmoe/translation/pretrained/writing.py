@@ -88,13 +88,14 @@ def exported_translator(
     vocabulary = Vocabulary.of_state(settings)
     if vocabulary is None:
         raise UserError(
-            f"`{path}` must contain its vocabulary, but has none; files of `mtmoe import-hf` and checkpoints of runs "
-            "on a data directory of `mtmoe prepare` contain it."
+            f"`{path}` must contain its vocabulary, but has none; files of `mtmoe import-hf` and "
+            "checkpoints of runs on a data directory of `mtmoe prepare` contain it."
         )
     if settings.get("lang_tok_replacing_bos_eos"):
         raise UserError(
-            f"`{path}` must have language tokens beside the sentences' end tokens, as tokenizers of `transformers` do, "
-            "but has them in place of end tokens (`--lang-tok-replacing-bos-eos`)."
+            f"`{path}` must have language tokens beside the sentences' end tokens, as tokenizers "
+            "of `transformers` do, but has them in place of end tokens "
+            "(`--lang-tok-replacing-bos-eos`)."
         )
     state = {
         name: value for name, value in content["model"].items() if not COUNTERS.fullmatch(name)
