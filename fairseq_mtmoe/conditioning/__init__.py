@@ -1,4 +1,6 @@
-"""Conditional parts, which adapt a network to each sentence's task (CA-MTL, §2.1); pure torch, for any backbone.
+"""Conditional parts, which adapt a network to each sentence's task.
+
+They are those of CA-MTL, §2.1, in pure torch, for any backbone.
 
 FiLM is `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z. γ and β of all
 tasks, (K, F), are computed once per pass, or once per text in incremental decoding
@@ -15,7 +17,11 @@ from torch.nn import functional as F
 
 STD = 0.02  # of initial weights, as in the authors' code
 NARROWING = 3  # a bottleneck's input width divided by its inner width
-ATTENTION, NORM, ALIGNMENT, BOTTLENECK = PARTS = ("attention", "norm", "alignment", "bottleneck")
+ATTENTION = "attention"
+NORM = "norm"
+ALIGNMENT = "alignment"
+BOTTLENECK = "bottleneck"
+PARTS = (ATTENTION, NORM, ALIGNMENT, BOTTLENECK)
 
 
 class FiLM(nn.Module):
@@ -55,9 +61,8 @@ class Tasks:
 
     raw_KD: Tensor  # the table itself, which alignment reads
     shared_KD: Tensor  # the transformed table, which all other modules read
-    kept: dict[nn.Module, tuple[Tensor, Tensor]] | None = field(
-        default=None, compare=False
-    )  # see `keeping`
+    # See `keeping`
+    kept: dict[nn.Module, tuple[Tensor, Tensor]] | None = field(default=None, compare=False)
 
     def keeping(self) -> Self:
         """Return a copy that caches each module's result over many passes of a text."""
@@ -75,9 +80,9 @@ class Tasks:
 
 
 class TaskEmbeddings(nn.Module):
-    """The embedding table (K, D) and its linear transform, which alignment does not read.
+    """The embedding table (K, D) and its linear transform.
 
-    The table starts at zero, where FiLM is the identity.
+    Alignment does not read the transform. The table starts at zero, where FiLM is the identity.
     """
 
     def __init__(self, num_tasks: int, dim: int, transforms: bool = True) -> None:
@@ -87,9 +92,8 @@ class TaskEmbeddings(nn.Module):
 
     def forward(self) -> Tasks:
         """Return the embeddings of all tasks for a pass."""
-        return Tasks(
-            self.weight, self.weight if self.transform is None else self.transform(self.weight)
-        )
+        shared_KD = self.weight if self.transform is None else self.transform(self.weight)
+        return Tasks(self.weight, shared_KD)
 
 
 class ConditionalLayerNorm(nn.LayerNorm):
@@ -106,10 +110,13 @@ class ConditionalLayerNorm(nn.LayerNorm):
     def from_norm(cls, norm: Any, dim: int) -> Self:
         """Return a module with the parameters of torch's or fairseq's norm, to replace it."""
         conditional = cls(norm.normalized_shape[0], dim, norm.eps).to(norm.weight)
-        conditional.weight, conditional.bias = norm.weight, norm.bias
+        conditional.weight = norm.weight
+        conditional.bias = norm.bias
         return conditional
 
-    def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, x: Tensor, tasks: Tasks, task_ids: LongTensor
+    ) -> Tensor:
         """Return `x` (…, B, H) normalized for the tasks (B,) of its sentences or tokens."""
         normed = F.layer_norm(x, self.normalized_shape, eps=self.eps)
         return modulated(normed, *tasks.once(self, self._of_tasks), task_ids)
@@ -203,10 +210,15 @@ class ConditionalAttentionBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(positions, width))
 
     def of_tasks(self, tasks: Tasks, length: int) -> Tensor:
-        """Return M(z) of every task for sentences of `length` tokens, (K, L, L): query, key."""
-        gamma_KW, beta_KW = (part.unsqueeze(1) for part in self.film.parameters_of(tasks.shared_KD))
+        """Return M(z) of every task for sentences of `length` tokens.
+
+        Its shape is (K, L, L): task, query, key.
+        """
+        gamma_KW, beta_KW = self.film.parameters_of(tasks.shared_KD)
+        gamma_K1W = gamma_KW.unsqueeze(1)
+        beta_K1W = beta_KW.unsqueeze(1)
         row_L, column_L, in_block_LL = self._pattern(length)
-        values_KLW = (1 + gamma_KW) * self.weight.index_select(0, row_L) + beta_KW
+        values_KLW = (1 + gamma_K1W) * self.weight.index_select(0, row_L) + beta_K1W
         return values_KLW.index_select(2, column_L) * in_block_LL
 
     def row_of_tasks(self, tasks: Tasks, position: int) -> Tensor:
@@ -215,10 +227,13 @@ class ConditionalAttentionBias(nn.Module):
         For incremental decoding.
         """
         row = position % len(self.weight)
-        num_before, num_in_block = position - row % self.width, row % self.width + 1
-        gamma_and_beta = tasks.once(self, lambda tasks: self.film.parameters_of(tasks.shared_KD))
-        gamma_KW, beta_KW = (part[:, :num_in_block] for part in gamma_and_beta)
-        return F.pad((1 + gamma_KW) * self.weight[row, :num_in_block] + beta_KW, (num_before, 0))
+        num_before = position - row % self.width
+        num_in_block = row % self.width + 1
+        gamma_KW, beta_KW = tasks.once(self, lambda tasks: self.film.parameters_of(tasks.shared_KD))
+        scale_KW = 1 + gamma_KW[:, :num_in_block]
+        shift_KW = beta_KW[:, :num_in_block]
+        bias_KW = scale_KW * self.weight[row, :num_in_block] + shift_KW
+        return F.pad(bias_KW, (num_before, 0))
 
     def forward(
         self, tasks: Tasks, task_ids: LongTensor, length: int, position_BL: Tensor | None = None
@@ -243,8 +258,7 @@ class ConditionalAttentionBias(nn.Module):
         return row_L, row_L % self.width, begin_L.unsqueeze(1) == begin_L
 
 
-# Modules with conditional parameters alone. A conditional norm is not listed: only its FiLM is
-# conditional.
+# Modules whose parameters are all conditional; a conditional norm is not among them
 _OF_CONDITIONS = (
     TaskEmbeddings,
     FiLM,
@@ -263,14 +277,17 @@ def conditional_names(model: nn.Module) -> Iterator[str]:
 
 
 def with_new_conditions(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a state with the conditional parameters of `model`, if it has none itself."""
-    state_of_model, new = model.state_dict(), set(conditional_names(model))
+    """Return a state with the conditional parameters of `model`.
+
+    A state that has some itself gets none.
+    """
     tables = {
         f"{path}.weight"
         for path, module in model.named_modules()
         if isinstance(module, TaskEmbeddings)
     }
-    return {
-        **({} if tables & state.keys() else {name: state_of_model[name] for name in new}),
-        **state,
-    }
+    if tables & state.keys():
+        return dict(state)
+    state_of_model = model.state_dict()
+    names = set(conditional_names(model))
+    return {**{name: state_of_model[name] for name in names}, **state}

@@ -36,14 +36,7 @@ from fairseq_mtmoe.pemt.config import (
     is_added,
     is_trainable,
 )
-from fairseq_mtmoe.pemt.sources import (
-    LoadedSources,
-    Made,
-    Metadata,
-    Source,
-    backbone,
-    rows_of_languages,
-)
+from fairseq_mtmoe.pemt.sources import LoadedSources, Made, Metadata, Source
 from fairseq_mtmoe.slots import (
     SPARSITY,
     AdapterPlan,
@@ -53,10 +46,9 @@ from fairseq_mtmoe.slots import (
     task_sparsity_loss,
 )
 
-ENCODER, DECODER = (
-    "mixture",
-    "decoder_mixture",
-)  # keys of the stacks' gate inputs in an encoder's output
+# Keys of the stacks' gate inputs in an encoder's output
+ENCODER = "mixture"
+DECODER = "decoder_mixture"
 ATTENTION_DROPOUT = 0.1  # dropout of the correlation's weights, as in the authors' code
 TARGET_SHARE = 16  # model width / width of a target adapter, as in the authors' code
 
@@ -104,7 +96,8 @@ class CorrelatedPrompt(Prompt):
         Scores are not scaled. They are computed in float32, because T5's embeddings are large.
         """
         with torch.autocast(self.weight.device.type, enabled=False):
-            queries_PH, sources_LH = self.weight.float(), self.sources.float().flatten(0, 1)
+            queries_PH = self.weight.float()
+            sources_LH = self.sources.float().flatten(0, 1)
             scores_PKN = (queries_PH @ sources_LH.t()).unflatten(1, self.has_source.shape)
             weights_PKN = scores_PKN.masked_fill(~self.has_source, float("-inf")).softmax(2)
             weights_PKN = F.dropout(weights_PKN, ATTENTION_DROPOUT, self.training)
@@ -113,9 +106,8 @@ class CorrelatedPrompt(Prompt):
     @torch.no_grad()
     def take_sources_(self, prompts: Sequence[Tensor]) -> None:
         """Copy the sources' prompts, (N_k, H) each."""
-        for kept_NH, has_source_N, prompt in zip(
-            self.sources, self.has_source, prompts, strict=True
-        ):
+        rows = zip(self.sources, self.has_source, prompts, strict=True)
+        for kept_NH, has_source_N, prompt in rows:
             kept_NH[has_source_N] = prompt.to(kept_NH)
 
 
@@ -151,9 +143,8 @@ class PromptMixin(nn.Module):
         reads_BL = ~padding_mask_BL
         if self.gate_input == ACTIVATIONS:
             assert prompt_PH is not None
-            positions_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(
-                reads_BL
-            )
+            positions_L = torch.arange(reads_BL.shape[1], device=reads_BL.device)
+            positions_BL = positions_L.expand_as(reads_BL)
             reads_BL = (first <= positions_BL) & (positions_BL < first + len(prompt_PH))
         return GateInput(partial(mean_states, reads_BL=reads_BL), wants_similarities)
 
@@ -175,11 +166,8 @@ class SearchedMixin(PromptMixin):
         if mixture is None:
             return output
         summary = mixture.summary(states) if callable(mixture.summary) else mixture.summary
-        return {
-            **output,
-            ENCODER: [mixture],
-            DECODER: [GateInput(summary, mixture.wants_similarities)],
-        }
+        decoder_mixture = GateInput(summary, mixture.wants_similarities)
+        return {**output, ENCODER: [mixture], DECODER: [decoder_mixture]}
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """Return the output of these sentences, in this order, with gate inputs."""
@@ -188,11 +176,10 @@ class SearchedMixin(PromptMixin):
             return output
         (mixture,) = encoder_out[DECODER]
         if mixture.summary.dim() > 1:
-            weights = {
-                block: weights.index_select(0, sentences)
-                for block, weights in mixture.weights.items()
-            }
-            mixture = GateInput(mixture.summary.index_select(0, sentences), weights=weights)
+            summary = mixture.summary.index_select(0, sentences)
+            stored = mixture.weights.items()
+            weights = {block: value.index_select(0, sentences) for block, value in stored}
+            mixture = GateInput(summary, weights=weights)
         return {**output, DECODER: [mixture]}
 
 
@@ -202,7 +189,8 @@ class GuidedMixin:
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
         """Return the backbone's context with the gates' input."""
         context: BatchContext = super().context_of(words, encoder_out)  # type: ignore[misc]
-        (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out.get(DECODER, [None])
+        (beam,) = encoder_out.get("beam", [1])
+        (mixture,) = encoder_out.get(DECODER, [None])
         if mixture is not None and beam > 1 and mixture.summary.dim() > 1:
             numbers = torch.arange(len(mixture.summary), device=mixture.summary.device)
             mixture = replace(mixture, sentences=numbers.repeat_interleave(beam))
@@ -213,27 +201,21 @@ class GuidedMixin:
         extra: dict[str, Any] = super().extra(context, encoder_out)  # type: ignore[misc]
         if context.mixture is None or not context.mixture.wants_similarities:
             return extra
-        return {**extra, SPARSITY: task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}
+        passes = [*encoder_out[ENCODER], context.mixture]
+        return {**extra, SPARSITY: task_sparsity_loss(passes)}
 
 
 def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
     """Return the adapters' plan for a model of this `width` with `PemtOptions`."""
+    kind = cfg.adapter
+    alpha = cfg.adapter_alpha
     if cfg.pemt_stage == SOURCE:
-        return AdapterPlan(cfg.adapter, cfg.adapter_rank, 1, cfg.adapter_alpha)
+        return AdapterPlan(kind, cfg.adapter_rank, 1, alpha)
     target_size = cfg.target_adapter_size or max(1, width // TARGET_SHARE)
     if metadata.merged_rank:
-        return AdapterPlan(
-            cfg.adapter, metadata.merged_rank, 1, cfg.adapter_alpha, None, target_size
-        )
+        return AdapterPlan(kind, metadata.merged_rank, 1, alpha, None, target_size)
     count = len(metadata.sources)
-    return AdapterPlan(
-        cfg.adapter,
-        cfg.adapter_rank,
-        count,
-        cfg.adapter_alpha,
-        width if count else None,
-        target_size,
-    )
+    return AdapterPlan(kind, cfg.adapter_rank, count, alpha, width if count else None, target_size)
 
 
 class PemtModel(TrainingModel, nn.Module):
@@ -253,14 +235,14 @@ class PemtModel(TrainingModel, nn.Module):
         cfg: with `PemtOptions`.
         begun: the result of `load_sources`.
         """
-        self.metadata, self._sources = begun.metadata, dict(begun.sources)
+        self.metadata = begun.metadata
+        self._sources = dict(begun.sources)
         self._language_symbols = begun.language_symbols
-        self._stage, self._prompt_init, self._source_option = (
-            cfg.pemt_stage,
-            cfg.prompt_init,
-            cfg.pemt_sources,
-        )
-        self._made, self._has_weights = Made.by(cfg), False
+        self._stage = cfg.pemt_stage
+        self._prompt_init = cfg.prompt_init
+        self._source_option = cfg.pemt_sources
+        self._made = Made.by(cfg)
+        self._has_weights = False
         lengths = [source.length for source in self.metadata.sources]
         self._lacks_sources = bool(lengths) and not self._sources
         if self._made.has_prompt:
@@ -295,12 +277,10 @@ class PemtModel(TrainingModel, nn.Module):
     @property
     def constants(self) -> set[str]:
         """Return the names of backbone, sources and fingerprint; see `TrainingModel`."""
-        parameters = self.named_parameters(
-            remove_duplicate=False
-        )  # a state has every name of a shared parameter
-        return set(self.state_dict()) - {
-            name for name, parameter in parameters if parameter.requires_grad
-        }
+        # A state has every name of a shared parameter
+        parameters = self.named_parameters(remove_duplicate=False)
+        trained = {name for name, parameter in parameters if parameter.requires_grad}
+        return set(self.state_dict()) - trained
 
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self,
@@ -330,17 +310,15 @@ class PemtModel(TrainingModel, nn.Module):
 
     @torch.no_grad()
     def _begin_additions(self, state: Mapping[str, Tensor]) -> None:
-        # Take the fingerprint of the state: the model's own parameters may be rounded to half
-        # precision
-        weights = [(name, state.get(name, value)) for name, value in backbone(self)]
-        rows = rows_of_languages(weights, self._language_symbols)
+        # The fingerprint is the state's: the model's own parameters may be in half precision
+        weights = [(name, state.get(name, value)) for name, value in sources.backbone(self)]
+        rows = sources.rows_of_languages(weights, self._language_symbols)
         digest = sources.fingerprint(weights, rows)
         self.backbone_fingerprint.copy_(torch.tensor(list(bytes.fromhex(digest))))
         for path, source in self._sources.items():
+            width = self.prompt_embeddings().shape[1]
             sources.expect_same(path, source.made, self.made)
-            sources.expect_tensors(
-                path, source, self._adapters(0), self.prompt_embeddings().shape[1]
-            )
+            sources.expect_tensors(path, source, self._adapters(0), width)
         prompt = self.encoder.prompt
         if prompt is not None:
             prompt.begin_as_(self.metadata.tokens, self.prompt_embeddings(), self._prompt_init)
@@ -348,9 +326,8 @@ class PemtModel(TrainingModel, nn.Module):
             for name, kept in self._adapters(index).items():
                 kept.copy_(source.tensors[name])
         if isinstance(prompt, CorrelatedPrompt) and self._sources:
-            prompt.take_sources_(
-                [source.tensors[sources.PROMPT] for source in self._sources.values()]
-            )
+            prompts = [source.tensors[sources.PROMPT] for source in self._sources.values()]
+            prompt.take_sources_(prompts)
 
     def _expect_own_sources(self, state: Mapping[str, Tensor]) -> None:
         """Raise a `UserError` if a checkpoint's sources are not this run's, in order."""
@@ -358,21 +335,18 @@ class PemtModel(TrainingModel, nn.Module):
         for index, (path, source) in enumerate(self._sources.items()):
             for name, value in source.tensors.items():
                 saved = state.get(SOURCE_PROMPTS if name == sources.PROMPT else name)
-                own = None if saved is None or index >= len(saved) else saved[index]
-                if own is not None and name == sources.PROMPT:
-                    own = own[: len(value)]
-                if own is None or not torch.equal(own.cpu(), value.to(own.dtype)):
+                kept = None if saved is None or index >= len(saved) else saved[index]
+                if kept is not None and name == sources.PROMPT:
+                    kept = kept[: len(value)]
+                if kept is None or not torch.equal(kept.cpu(), value.to(kept.dtype)):
                     raise UserError(
                         f"`--pemt-sources` must name {rule}, but `{path}` differs from its source "
                         f"{index + 1}."
                     )
-        kept = [
-            len(state[name])
-            for name in (self._adapters(0) if self._sources else ())
-            if name in state
-        ]
-        if kept and kept[0] > len(self._sources):
-            rule = rule.replace("the", f"the {kept[0]}", 1)
+        names = self._adapters(0) if self._sources else ()
+        counts = [len(state[name]) for name in names if name in state]
+        if counts and counts[0] > len(self._sources):
+            rule = rule.replace("the", f"the {counts[0]}", 1)
             raise UserError(f"`--pemt-sources` must name {rule}, but names {len(self._sources)}.")
 
     def expect_weights(self) -> None:
@@ -417,10 +391,9 @@ class PemtModel(TrainingModel, nn.Module):
         tensors = self._adapters(0)
         if self.encoder.prompt is not None:
             tensors[sources.PROMPT] = self.encoder.prompt.weight
-        kept = {
-            name: value.detach().to("cpu", torch.float32, copy=True)
-            for name, value in tensors.items()
-        }
+        kept = {}
+        for name, value in tensors.items():
+            kept[name] = value.detach().to("cpu", torch.float32, copy=True)
         path = sources.file_of(folder, self.metadata.task)
         Source(self.metadata.task, self.metadata.description, self.made, kept).save(path)
         return path

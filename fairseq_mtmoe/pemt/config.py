@@ -21,10 +21,17 @@ from fairseq_mtmoe.core.typed import Rule, at_least, one_of
 from fairseq_mtmoe.moe.adapters import ADAPTERS, BOTTLENECK, LORA
 from fairseq_mtmoe.slots.options import RunOptions
 
-SOURCE, TARGET = STAGES = ("source", "target")
-DESCRIPTION, RANDOM = INITS = ("description", "random")
+SOURCE = "source"
+TARGET = "target"
+STAGES = (SOURCE, TARGET)
+DESCRIPTION = "description"
+RANDOM = "random"
+INITS = (DESCRIPTION, RANDOM)
 ALPHA = 64.0  # the authors' code
-CORRELATION, ACTIVATIONS, HIDDEN = GATE_INPUTS = ("correlation", "activations", "hidden")
+CORRELATION = "correlation"
+ACTIVATIONS = "activations"
+HIDDEN = "hidden"
+GATE_INPUTS = (CORRELATION, ACTIVATIONS, HIDDEN)
 
 
 @dataclass
@@ -105,31 +112,23 @@ def source_paths(cfg: Any) -> List[str]:
 def check_options(cfg: Any) -> None:
     """Raise a `UserError` for the first of the `PemtOptions` that is wrong."""
     check_rules(cfg, PemtOptions)
-    paths, is_source = source_paths(cfg), cfg.pemt_stage == SOURCE
-    size, has_scale = cfg.target_adapter_size, cfg.adapter != BOTTLENECK
+    paths = source_paths(cfg)
+    is_source = cfg.pemt_stage == SOURCE
+    has_other_alpha = cfg.adapter == BOTTLENECK and cfg.adapter_alpha != ALPHA
+    gates_need_prompt = cfg.no_prompt and cfg.gate_input not in (None, HIDDEN)
+    has_target_size = cfg.target_adapter_size is not None
+    has_other_init = cfg.prompt_init != DESCRIPTION and not has_prompt(cfg)
     for is_wrong, name, rule in (
-        (
-            not has_scale and cfg.adapter_alpha != ALPHA,
-            "adapter_alpha",
-            f"left out with --adapter {BOTTLENECK}",
-        ),
-        (
-            cfg.no_prompt and cfg.gate_input not in (None, HIDDEN),
-            "gate_input",
-            f"{HIDDEN} with --no-prompt",
-        ),
+        (has_other_alpha, "adapter_alpha", f"left out with --adapter {BOTTLENECK}"),
+        (gates_need_prompt, "gate_input", f"{HIDDEN} with --no-prompt"),
         (is_source and paths, "pemt_sources", f"left out with --pemt-stage {SOURCE}"),
         (cfg.gate_input is not None and not paths, "gate_input", "left out without --pemt-sources"),
         (
-            size is not None and is_source,
+            has_target_size and is_source,
             "target_adapter_size",
             f"left out with --pemt-stage {SOURCE}",
         ),
-        (
-            cfg.prompt_init != DESCRIPTION and not has_prompt(cfg),
-            "prompt_init",
-            f"{DESCRIPTION} without a prompt",
-        ),
+        (has_other_init, "prompt_init", f"{DESCRIPTION} without a prompt"),
     ):
         if is_wrong:
             raise_invalid(flag(name), rule, getattr(cfg, name))
@@ -158,7 +157,8 @@ FINGERPRINT = "backbone_fingerprint"
 _TRAINABLE = {
     SOURCE: re.compile(r"heads\..*|encoder\.prompt\.weight|.*\.mixture\.adapters\..*"),
     TARGET: re.compile(
-        r"heads\..*|encoder\.prompt\.weight|.*\.mixture\.(gate|target_adapter)\..*|.*layer_?norm\w*\.(weight|bias)"
+        r"heads\..*|encoder\.prompt\.weight|.*\.mixture\.(gate|target_adapter)\..*"
+        r"|.*layer_?norm\w*\.(weight|bias)"
     ),
 }
 

@@ -1,7 +1,8 @@
-"""`--criterion pemt`: negative log-likelihood plus the task sparsity loss of gates (PEMT, equations 5 and 6).
+"""`--criterion pemt`: negative log-likelihood plus the gates' task sparsity loss.
 
-With `--task glue` the first part is the loss of `--criterion multitask`. There is no sparsity loss
-in a model without gates, such as in stage 1, nor in validation. The logged `loss` excludes it.
+These are equations 5 and 6 of PEMT. With `--task glue` the first part is the loss of
+`--criterion multitask`. There is no sparsity loss in a model without gates, such as in stage 1, nor
+in validation. The logged `loss` excludes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,13 +72,14 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
         A `UserError` refuses options that are for text output alone.
         """
         if not hasattr(task, "task_types"):
-            fairseqs = (
+            return cls(
+                task,
                 cfg.sentence_avg,
                 cfg.label_smoothing,
                 cfg.ignore_prefix_size,
                 cfg.report_accuracy,
+                sparsity_weight=cfg.sparsity_weight,
             )
-            return cls(task, *fairseqs, sparsity_weight=cfg.sparsity_weight)
         for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
             if value := getattr(cfg, name):
                 raise_invalid(flag(name), "left out with a task that generates no text", value)

@@ -52,7 +52,10 @@ class Merger:
         cfg = SimpleNamespace(**options)
         check_options(cfg)
         if gate_input(cfg) != CORRELATION:
-            rule = f"{CORRELATION} in a model to merge, because other gates weigh each text differently"
+            rule = (
+                f"{CORRELATION} in a model to merge, because other gates weigh each text "
+                "differently"
+            )
             raise_invalid("--gate-input", rule, gate_input(cfg))
         return cls(metadata, Made.by(cfg))
 
@@ -78,20 +81,17 @@ class Merger:
         result = dict(state)
         for path, weights_K in self.weights(state).items():
             prefix = f"{path}.mixture.adapters."
-            bank, like = self._bank(state, prefix), state[f"{prefix}up"]
-            for name in (
-                *(f"{prefix}{name}" for name in bank.state_dict()),
-                f"{path}.mixture.gate.weight",
-            ):
-                del result[name]
+            bank = self._bank(state, prefix)
+            like = state[f"{prefix}up"]
+            for name in bank.state_dict():
+                del result[f"{prefix}{name}"]
+            del result[f"{path}.mixture.gate.weight"]
             if isinstance(bank, LoraBank):
                 fc2 = state[f"{path}.fc2.weight"]
                 result[f"{path}.fc2.weight"] = (fc2.float() + bank.merged(weights_K)).to(fc2)
             elif isinstance(bank, BottleneckBank):
-                result |= {
-                    f"{prefix}{name}": x.to(like)
-                    for name, x in bank.merged(weights_K).state_dict().items()
-                }
+                for name, value in bank.merged(weights_K).state_dict().items():
+                    result[f"{prefix}{name}"] = value.to(like)
         del result[f"{PROMPT}sources"]
         result[f"{PROMPT}weight"] = self._prompt(state).to(state[f"{PROMPT}weight"])
         return result
@@ -99,15 +99,16 @@ class Merger:
     def _prompt(self, state: State) -> Tensor:
         """Return the correlated prompt, (P, H)."""
         width = state[f"{PROMPT}weight"].shape[1]
-        prompt = CorrelatedPrompt(
-            len(self.metadata.tokens), width, [source.length for source in self.metadata.sources]
-        )
+        lengths = [source.length for source in self.metadata.sources]
+        prompt = CorrelatedPrompt(len(self.metadata.tokens), width, lengths)
         mixed: Tensor = _filled(prompt, state, PROMPT)()
         return mixed
 
     def _bank(self, state: State, prefix: str) -> AdapterBank:
-        input_size, output_size = (state[f"{prefix}{name}"].shape[2] for name in ("down", "up"))
-        kind, rank = self.made.adapter, self.made.rank
+        input_size = state[f"{prefix}down"].shape[2]
+        output_size = state[f"{prefix}up"].shape[2]
+        kind = self.made.adapter
+        rank = self.made.rank
         scale = {"scale": self.made.alpha / rank} if kind == LORA else {}
         bank = ADAPTERS[kind](len(self.metadata.sources), input_size, output_size, rank, **scale)
         return _filled(bank, state, prefix)

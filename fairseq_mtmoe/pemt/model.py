@@ -12,7 +12,7 @@ pair.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fairseq.models import register_model
@@ -52,7 +52,8 @@ class PemtT5Encoder(SearchedMixin, T5Encoder):
 
         Positions count from its first vector.
         """
-        x, padding_mask = self.embed_tokens(src_tokens.t()), src_tokens.eq(self.config.pad_token_id)
+        x = self.embed_tokens(src_tokens.t())
+        padding_mask = src_tokens.eq(self.config.pad_token_id)
         prompt_PH = self.prompt_of_pass()
         if prompt_PH is not None:
             x = torch.cat([prompt_PH.to(x.dtype).unsqueeze(1).expand(-1, x.shape[1], -1), x])
@@ -79,7 +80,8 @@ class PemtT5Decoder(GuidedMixin, T5Decoder):
 class PemtT5Model(PemtModel, t5.T5Model):
     """A T5 that learns a source task or borrows from source tasks."""
 
-    encoder_class, decoder_class = PemtT5Encoder, PemtT5Decoder
+    encoder_class: ClassVar[type[T5Encoder]] = PemtT5Encoder
+    decoder_class: ClassVar[type[T5Decoder]] = PemtT5Decoder
 
     @classmethod
     def build_model(cls, cfg: PemtT5Config, task: Any) -> PemtT5Model:
@@ -111,25 +113,24 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
         x, context, batch = super().enter(tokens, token_type_ids, padding_mask, task_ids)
         prompt_PH = self.prompt_of_pass()
         if prompt_PH is not None:
-            embedded_BLH, prompts_BPH = batch.pad(x), self._embedded(prompt_PH, len(tokens))
+            embedded_BLH = batch.pad(x)
+            prompts_BPH = self._embedded(prompt_PH, len(tokens))
             padding_mask = F.pad(padding_mask, (0, len(prompt_PH)))
             batch = unpadded(padding_mask, task_ids)
-            x, context = batch.unpad(torch.cat([embedded_BLH, prompts_BPH], 1)), batch.context()
+            x = batch.unpad(torch.cat([embedded_BLH, prompts_BPH], 1))
+            context = batch.context()
         mixture = self.gate_input_of(prompt_PH, padding_mask, first=tokens.shape[1])
-        return (
-            x,
-            replace(context, mixture=None if mixture is None else _of_stream(mixture, batch)),
-            batch,
-        )
+        if mixture is not None:
+            mixture = _of_stream(mixture, batch)
+        return x, replace(context, mixture=mixture), batch
 
     def _embedded(self, prompt_PH: Tensor, num_sentences: int) -> Tensor:
         """Return each sentence's prompt (B, P, H).
 
         It is embedded as tokens of the first type without positions.
         """
-        x_PH = self.layernorm_embedding(
-            prompt_PH.to(self.embed_segments.weight) + self.embed_segments.weight[0]
-        )
+        segments = self.embed_segments.weight
+        x_PH = self.layernorm_embedding(prompt_PH.to(segments) + segments[0])
         embedded: Tensor = self.dropout_module(x_PH.expand(num_sentences, -1, -1))
         return embedded
 
@@ -138,12 +139,11 @@ def _of_stream(mixture: GateInput, batch: UnpaddedBatch) -> GateInput:
     """Return a gate input that fits the batch's stream, which may be packed."""
     if not batch.packed:
         return mixture
-    summary, sentences = mixture.summary, batch.sentences()
+    mixture = replace(mixture, sentences=batch.sentences())
+    summary = mixture.summary
     if callable(summary):
-        return replace(
-            mixture, sentences=sentences, summary=lambda x: summary(batch.pad(x).transpose(0, 1))
-        )
-    return replace(mixture, sentences=sentences)
+        return replace(mixture, summary=lambda x: summary(batch.pad(x).transpose(0, 1)))
+    return mixture
 
 
 @register_model("pemt_bert", dataclass=PemtBertConfig)
@@ -167,18 +167,16 @@ class PemtBertModel(PemtModel, bert.EncoderModel):
             )
         plan = adapter_plan(cfg, begun.metadata, config.hidden_size)
         plans = dict.fromkeys(range(config.num_hidden_layers), plan)
-        model = cls(
-            PemtBertEncoder(config, plans, cfg.checkpoint_activations), heads_from_text(cfg.heads)
-        )
+        encoder = PemtBertEncoder(config, plans, cfg.checkpoint_activations)
+        model = cls(encoder, heads_from_text(cfg.heads))
         model.begin(cfg, begun)
         pretrained = bert.pretrained_state(task)
         if pretrained:
             heads = {
                 name: value for name, value in model.state_dict().items() if name.startswith(HEADS)
             }
-            model.load_state_dict(
-                {**heads, **{f"encoder.{name}": value for name, value in pretrained.items()}}
-            )
+            weights = {f"encoder.{name}": value for name, value in pretrained.items()}
+            model.load_state_dict({**heads, **weights})
         return model
 
     def extra(self, encoded: Encoded) -> dict[str, Tensor]:
@@ -198,12 +196,12 @@ class PromptedEncoder(SearchedMixin, Encoder):
     ) -> tuple[Tensor, BatchContext, Tensor]:
         """Embed as `Encoder`, with the prompt before the words, which has no positions."""
         x, context, embedded = super().embed(src_tokens, task_ids)
-        padding_mask, prompt_PH = src_tokens.eq(self.padding_idx), self.prompt_of_pass()
+        padding_mask = src_tokens.eq(self.padding_idx)
+        prompt_PH = self.prompt_of_pass()
         if prompt_PH is not None:
             vectors = prompt_PH.to(x.dtype).unsqueeze(1).expand(-1, x.shape[1], -1)
-            vectors = (
-                vectors if self.layernorm_embedding is None else self.layernorm_embedding(vectors)
-            )
+            if self.layernorm_embedding is not None:
+                vectors = self.layernorm_embedding(vectors)
             x = torch.cat([self.dropout_module(vectors), x])
             padding_mask = F.pad(padding_mask, (len(prompt_PH), 0))
         context = replace(
@@ -226,7 +224,8 @@ class PemtTranslationModel(PemtModel, Transformer):
     Its weights come from `--finetune-from-model`.
     """
 
-    encoder_class, decoder_class = PromptedEncoder, GuidedDecoder
+    encoder_class: ClassVar[type[Encoder]] = PromptedEncoder
+    decoder_class: ClassVar[type[Decoder]] = GuidedDecoder
     task_names: list[str]  # indexed by task id; empty without conditional parts
 
     @classmethod

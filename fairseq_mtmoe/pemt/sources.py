@@ -37,10 +37,12 @@ _Name = Annotated[str, typed.Rule("a task's name", lambda name: bool(_NAME.fullm
 _Count = Annotated[int, typed.between(0, MOST_VECTORS)]
 _Token = Annotated[int, typed.Rule("a token", lambda token: token >= 0)]
 _Tokens = Annotated[
-    tuple[_Token, ...], typed.Rule("tokens of a sentence", lambda given: len(given) <= MOST_VECTORS)
+    tuple[_Token, ...],
+    typed.Rule("tokens of a sentence", lambda tokens: len(tokens) <= MOST_VECTORS),
 ]
 _Alpha = Annotated[
-    float, typed.Rule("a number of at least 0", lambda alpha: 0 <= alpha < float("inf"))
+    float,
+    typed.Rule("a number of at least 0", lambda alpha: 0 <= alpha < float("inf")),
 ]
 
 
@@ -61,9 +63,8 @@ class Metadata:
     description: str  # the sentence that initializes the prompt
     tokens: _Tokens  # the sentence in the model's dictionary
     sources: tuple[SourceMetadata, ...]  # in the order of the gates' weights
-    merged_rank: _Count = (
-        0  # rank of the bottleneck that `merging.py` made of the sources; 0 without one
-    )
+    # Rank of the bottleneck that `merging.py` made of the sources; 0 without one
+    merged_rank: _Count = 0
 
     def to_text(self) -> str:
         """Return the metadata in JSON."""
@@ -143,7 +144,8 @@ def load(path: str | Path) -> Source:
     content = file_io.load(
         str(path), mapped=True, remedy="write it again with a run of `--pemt-stage source`"
     )
-    about, tensors = content.get(KIND), content.get("model")
+    about = content.get(KIND)
+    tensors = content.get("model")
     if not isinstance(about, dict) or not isinstance(tensors, dict):
         raise UserError(f"{rule}, but is {_what_it_is(path, content)}.")
     fault = typed.fault(about, _ABOUT)
@@ -168,9 +170,8 @@ def _what_it_is(path: str | Path, content: Mapping[str, Any]) -> str:
     if options.get("pemt_stage") != SOURCE or not options.get("pemt"):
         return "another file"
     task = Metadata.from_text(options["pemt"]).task
-    return (
-        f"the whole checkpoint of {task}: its source file is `{file_of(Path(path).parent, task)}`"
-    )
+    source_file = file_of(Path(path).parent, task)
+    return f"the whole checkpoint of {task}: its source file is `{source_file}`"
 
 
 def file_of(folder: str | Path, task: str) -> Path:
@@ -178,15 +179,15 @@ def file_of(folder: str | Path, task: str) -> Path:
     return Path(folder) / f"{task}.pt"
 
 
-def expect_same(path: str, found: Made, wanted: Made) -> None:
+def expect_same(path: str, made: Made, wanted: Made) -> None:
     """Raise a `UserError` if a source does not fit a model.
 
     The model's backbone may be unknown.
     """
-    if wanted.backbone and found.backbone != wanted.backbone:
+    if wanted.backbone and made.backbone != wanted.backbone:
         raise UserError(
             f"`{path}` must be a source that was trained on the weights from which this run "
-            f"starts, but its backbone is another: its fingerprint is {found.backbone[:12]}…, "
+            f"starts, but its backbone is another: its fingerprint is {made.backbone[:12]}…, "
             f"this run's is {wanted.backbone[:12]}…."
         )
     for name, option in (
@@ -194,14 +195,15 @@ def expect_same(path: str, found: Made, wanted: Made) -> None:
         ("rank", "--adapter-rank"),
         ("alpha", "--adapter-alpha"),
     ):
-        own, other = getattr(found, name), getattr(wanted, name)
-        if own != other:
+        value = getattr(made, name)
+        other = getattr(wanted, name)
+        if value != other:
             raise UserError(
                 f"`{path}` must be a source with `{option}` {other}, as in this run, but was "
-                f"trained with {own}."
+                f"trained with {value}."
             )
-    if found.has_prompt != wanted.has_prompt:
-        without = path if not found.has_prompt else "this run"
+    if made.has_prompt != wanted.has_prompt:
+        without = "this run" if made.has_prompt else path
         raise UserError(
             f"`{path}` must have a prompt if this run has one, but {without} has none "
             "(`--no-prompt`)."
@@ -214,10 +216,10 @@ def expect_tensors(path: str, source: Source, adapters: Mapping[str, Tensor], wi
     adapters: those of one source in the model.
     width: of the model's prompts.
     """
-    prompt = torch.empty(max(1, source.metadata.length), width, device="meta")
-    check_tensors(
-        path, {**adapters, **({PROMPT: prompt} if PROMPT in source.tensors else {})}, source.tensors
-    )
+    wanted = dict(adapters)
+    if PROMPT in source.tensors:
+        wanted[PROMPT] = torch.empty(max(1, source.metadata.length), width, device="meta")
+    check_tensors(path, wanted, source.tensors)
 
 
 def fingerprint(
@@ -229,8 +231,9 @@ def fingerprint(
     """
     digest = hashlib.sha256()
     for name, value in sorted(parameters, key=lambda entry: entry[0]):
-        covered = value[: len(value) - left_out[name]] if left_out and name in left_out else value
-        numbers = covered.detach().to("cpu", torch.float32).contiguous()
+        if left_out and name in left_out:
+            value = value[: len(value) - left_out[name]]
+        numbers = value.detach().to("cpu", torch.float32).contiguous()
         digest.update(f"{name} {tuple(numbers.shape)}\n".encode())
         digest.update(numbers.numpy().data)
     return digest.hexdigest()
@@ -252,9 +255,8 @@ def rows_of_languages(parameters: Iterable[tuple[str, Tensor]], symbols: int) ->
     `mtmoe add-task` may increase these numbers.
     """
     counts = {name: symbols for name, _ in parameters if name.endswith(VOCABULARY) and symbols}
-    return counts | {
-        name: len(value) for name, value in parameters if name.endswith(TASK_EMBEDDINGS)
-    }
+    tasks = {name: len(value) for name, value in parameters if name.endswith(TASK_EMBEDDINGS)}
+    return counts | tasks
 
 
 @dataclass(frozen=True)
@@ -306,9 +308,8 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
     named = kept or tuple(source.metadata for source in sources.values())
     if named:
         where = list(sources) or ["in its checkpoint"] * len(named)
-        shown = ", ".join(
-            f"{source.task} ({path})" for source, path in zip(named, where, strict=True)
-        )
+        pairs = zip(named, where, strict=True)
+        shown = ", ".join(f"{source.task} ({path})" for source, path in pairs)
         logger.info(f"{described.name} borrows from {shown}")
     if described.name in [source.task for source in named]:
         logger.warning(
@@ -327,13 +328,15 @@ def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> N
     other = begins_with.get("pemt_stage", cfg.pemt_stage)
     if other == cfg.pemt_stage or not begins_with.get("pemt"):
         return
-    path, trained = task.checkpoint_to_go_on_from(), Metadata.from_text(begins_with["pemt"]).task
-    borrowing = (
-        f"borrow from it with `--pemt-sources {file_of(os.path.dirname(path), trained)}`, and "
-    )
+    path = task.checkpoint_to_go_on_from()
+    trained = Metadata.from_text(begins_with["pemt"]).task
+    borrowing = ""
+    if other == SOURCE:
+        source_file = file_of(os.path.dirname(path), trained)
+        borrowing = f"borrow from it with `--pemt-sources {source_file}`, and "
     raise UserError(
         f"`{path}` must be of a run of `--pemt-stage {cfg.pemt_stage}` or of a model without "
-        f"adapters, but is of `--pemt-stage {other}`; {borrowing if other == SOURCE else ''}start "
+        f"adapters, but is of `--pemt-stage {other}`; {borrowing}start "
         f"from the weights from which {trained} started, with another `--save-dir`."
     )
 

@@ -14,7 +14,19 @@ from fairseq_mtmoe.slots.slot import (
 )
 
 __all__ = [
-    "SPARSITY", "AdapterPlan", "BatchContext", "ExpertPlan", "ExpertSlot", "GateInput", "Slot", "SlotBlock",
-    "SlotPlan", "adapted", "adapter_blocks", "dense", "expert_layers", "expert_slots",
+    "SPARSITY",
+    "AdapterPlan",
+    "BatchContext",
+    "ExpertPlan",
+    "ExpertSlot",
+    "GateInput",
+    "Slot",
+    "SlotBlock",
+    "SlotPlan",
+    "adapted",
+    "adapter_blocks",
+    "dense",
+    "expert_layers",
+    "expert_slots",
     "task_sparsity_loss",
-]  # fmt: skip
+]

@@ -1,7 +1,7 @@
-"""A feed-forward layer with adapters: source adapters beside it, with a gate if there are many, and a target adapter.
+"""A feed-forward layer with source adapters beside it and a target adapter.
 
-PEMT, §3.1 and §3.2. They are one module of the block, `mixture`, with `adapters`, `gate` and
-`target_adapter`.
+PEMT, §3.1 and §3.2. Several source adapters have a gate. All are one module of the block,
+`mixture`, with `adapters`, `gate` and `target_adapter`.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ class AdapterPlan:
     rank: int
     num_adapters: int = 1  # K; 0: only a target adapter
     alpha: float = 64.0  # LoRA outputs are scaled by alpha/rank
-    summary_size: int | None = (
-        None  # width d of the gate's input; None: no gate, all adapters have weight 1
-    )
+    # Width d of the gate's input; None: no gate, all adapters have weight 1
+    summary_size: int | None = None
     target_size: int | None = None  # inner width of the target adapter; None: no target adapter
 
     def fill(self, block: SlotBlock) -> None:
         """Add the adapters to a block, with its feed-forward layer's device and dtype."""
-        weight, K = block.fc2.weight, self.num_adapters
+        weight = block.fc2.weight
+        K = self.num_adapters
         adapters = self._adapters(block) if K else None
         gate = MixtureGate(K, self.summary_size) if K and self.summary_size is not None else None
         target = None if self.target_size is None else TargetAdapter(len(weight), self.target_size)
@@ -46,16 +46,17 @@ def adapted(
     block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext
 ) -> Tensor:
     """Compute a feed-forward layer with adapters; see `Slot`."""
-    mixture, through = block.mixture, context.mixture
+    mixture = block.mixture
+    through = context.mixture
     inner = block.inner(branch_input)
     branch: Tensor = block.fc2(inner)
     if mixture.adapters is not None:
         read = inner if mixture.adapters.reads_inner else branch_input
-        narrow, weights = mixture.adapters.narrow(read), None
+        narrow = mixture.adapters.narrow(read)
+        weights = None
         if mixture.gate is not None:
-            assert through is not None and mixture.seen is not None, (
-                "a gate reads the pass's summary"
-            )
+            assert through is not None, "a gate reads the pass's summary"
+            assert mixture.seen is not None
             is_new = block not in through.weights  # False for later words in incremental decoding
             weights = through.weights_of(block, mixture.gate, branch_input)
             if is_new:

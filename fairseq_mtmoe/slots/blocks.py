@@ -41,25 +41,28 @@ class Block(SlotBlock):
     def begin_dense(self) -> None:
         """Become a dense block without conditional parts; called when it is built."""
         self.slot = dense
-        self.attention_bias: ConditionalAttentionBias | None = (
-            None  # added to the scores of self-attention
-        )
-        self.bottleneck: ConditionalBottleneck | None = None  # added to the block's output
+        # Added to the scores of self-attention
+        self.attention_bias: ConditionalAttentionBias | None = None
+        # Added to the block's output
+        self.bottleneck: ConditionalBottleneck | None = None
 
     def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
-        """Compute the block's second half: `h` (L, B, H) plus the slot's branch, plus the bottleneck's, if any."""
-        branch_input = (
-            self.normalize(self.final_layer_norm, h, context) if self.normalize_before else h
-        )
+        """Compute the block's second half.
+
+        It is `h` (L, B, H) plus the slot's branch, plus the bottleneck's, if any.
+        """
+        branch_input = h
+        if self.normalize_before:
+            branch_input = self.normalize(self.final_layer_norm, h, context)
         h = self.join(self.slot(self, h, branch_input, context), h)
-        h = h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
+        if not self.normalize_before:
+            h = self.normalize(self.final_layer_norm, h, context)
         if context.mixture is not None and self in context.mixture.narrow:
             context.mixture.measure(self, h, context.padding_mask)
-        return (
-            h
-            if self.bottleneck is None
-            else h + self.bottleneck(h, context.tasks, context.task_ids)
-        )
+        if self.bottleneck is None:
+            return h
+        adapted: Tensor = h + self.bottleneck(h, context.tasks, context.task_ids)
+        return adapted
 
     def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
         """Apply one of the block's norms, conditional or not, to `x` (L, B, H)."""
@@ -81,9 +84,8 @@ class Stack(nn.Module):
 
     slot_plans: SlotPlans  # set before the first slot is filled
     filled_slots = 0  # number of blocks that `fill_slot` has handled
-    task_embeddings: (
-        TaskEmbeddings | None
-    )  # of a conditional encoder; T5's stacks set neither of these two
+    # A conditional encoder has them; T5's stacks set neither of these two
+    task_embeddings: TaskEmbeddings | None
     alignment: ConditionalAlignment | None  # before the first block
 
     def fill_slot(self, block: AnyBlock) -> AnyBlock:
@@ -132,9 +134,8 @@ class Conditions:
         """Build the bias of a block's self-attention scores, or return None."""
         if ATTENTION not in self.parts:
             return None
-        return ConditionalAttentionBias(
-            self.dim, self.positions, block_width(self.positions, width)
-        )
+        width_of_block = block_width(self.positions, width)
+        return ConditionalAttentionBias(self.dim, self.positions, width_of_block)
 
     def condition_norms(self, block: nn.Module, names: Iterable[str]) -> None:
         """Replace those of the named norms that a block has by conditional ones."""

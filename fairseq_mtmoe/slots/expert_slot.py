@@ -27,9 +27,8 @@ class ExpertPlan:
     combine: str
     num_tasks: int
     starts_dense: bool
-    settings: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # the gate's arguments beside its sizes
+    # The gate's arguments beside its sizes
+    settings: Mapping[str, Any] = field(default_factory=dict)
     shuffles_tokens: bool = True  # shuffle tokens over ranks before BASE assigns them
     timeout: float | None = None  # of the all-to-all, in seconds
     dropout: float | None = None  # of the experts' inner activations; None: as in the dense layer
@@ -51,7 +50,10 @@ class ExpertSlot:
     def __call__(
         self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext
     ) -> Tensor:
-        """Compute the branch; the gate reads the residual stream, experts the branch input."""
+        """Compute the branch.
+
+        The gate reads the residual stream, experts read the branch input.
+        """
         if self.moe is None:
             return block.dense_branch(branch_input)
         mask_LB = None if context.padding_mask is None else context.padding_mask.t()
@@ -62,7 +64,9 @@ class ExpertSlot:
 
     def sparsify(self, block: SlotBlock, copy_dense: bool = True) -> None:
         """Replace the feed-forward layer by experts: its copies, or randomly initialized."""
-        fc1, plan, dropout = block.fc1, self.plan, block.activation_dropout_module.p
+        fc1 = block.fc1
+        plan = self.plan
+        dropout = block.activation_dropout_module.p
         placement = place_experts(plan.num_experts, plan.timeout)
         bank = ExpertBank(
             plan.num_experts,
@@ -80,9 +84,8 @@ class ExpertSlot:
             gate.shuffle = TokenShuffle(placement)
         for key, name in DENSE_TO_EXPERTS.items() if copy_dense else ():
             bank.get_parameter(name).data.copy_(block.get_parameter(key).data)
-        moe = MoELayer(gate, bank, plan.combine).to(
-            device=fc1.weight.device, dtype=fc1.weight.dtype
-        )
+        moe = MoELayer(gate, bank, plan.combine)
+        moe = moe.to(device=fc1.weight.device, dtype=fc1.weight.dtype)
         moe.requires_grad_(fc1.weight.requires_grad).train(block.training)
         del block.fc1, block.fc2
         block.moe = self.moe = moe
@@ -109,7 +112,10 @@ def _copies(count: int, value: Tensor) -> Tensor:
 
 
 def expert_slots(model: nn.Module) -> dict[str, ExpertSlot]:
-    """Return the expert slots, dense or sparse, by their blocks' dotted paths: `encoder.layers.1`, …"""
+    """Return the expert slots, dense or sparse, by their blocks' dotted paths.
+
+    A path is `encoder.layers.1`, for example.
+    """
     blocks = model.named_modules()
     return {
         path: block.slot

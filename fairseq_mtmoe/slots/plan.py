@@ -28,9 +28,8 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
             "sentence a task id, such as `--task translation_heated`, but this task gives none."
         )
     if any(issubclass(kinds[gate], FixedGate) for gate in gates) and cfg.num_experts < len(tasks):
-        rule = (
-            f"at least {len(tasks)} with fixed gates, one for each of the tasks {', '.join(tasks)}"
-        )
+        names = ", ".join(tasks)
+        rule = f"at least {len(tasks)} with fixed gates, one for each of the tasks {names}"
         raise_invalid("--num-experts", rule, cfg.num_experts)
 
 

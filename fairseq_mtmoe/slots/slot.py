@@ -1,4 +1,4 @@
-"""The slot of a block's feed-forward layer, its contents, and the context of a forward pass."""
+"""The slot of a feed-forward layer, its contents, and the context of a pass."""
 
 from __future__ import annotations
 
@@ -96,9 +96,8 @@ class GateInput:
         """Return and store a block's source weights; `branch_input` is (L, B, H)."""
         if callable(self.summary):
             self.weights[block] = gate(self.summary(branch_input))
-        elif (
-            torch.is_grad_enabled() or block not in self.weights
-        ):  # a recomputed block's first pass had no gradient
+        # A recomputed block's first pass had no gradient
+        elif torch.is_grad_enabled() or block not in self.weights:
             self.weights[block] = gate(self.summary)
         return self.weights[block]
 
@@ -111,11 +110,9 @@ class GateInput:
 
     def expand_to_beam(self, weights: Tensor) -> Tensor:
         """Return weights (K,) or (B, K) for the columns of the stream."""
-        return (
-            weights
-            if self.sentences is None or weights.dim() == 1
-            else weights.index_select(0, self.sentences)
-        )
+        if self.sentences is None or weights.dim() == 1:
+            return weights
+        return weights.index_select(0, self.sentences)
 
 
 @dataclass(frozen=True)
@@ -125,13 +122,11 @@ class BatchContext:
     fairseq's activation checkpointing loses the gradients of tensors in it.
     """
 
-    task_ids: LongTensor | None = (
-        None  # each sentence's task, (B,); None if the model does not take them
-    )
+    # Each sentence's task, (B,); None if the model does not take them
+    task_ids: LongTensor | None = None
     padding_mask: Tensor | None = None  # True at padding, (B, L)
-    token_counts: TokenCounts = field(
-        default_factory=TokenCounts
-    )  # of other ranks, filled in by the first layer that needs them
+    # The counts of all ranks, filled in by the first layer that needs them
+    token_counts: TokenCounts = field(default_factory=TokenCounts)
     tasks: Tasks | None = None  # the embeddings of all tasks in this pass, for conditional modules
     mixture: GateInput | None = None  # for gates of adapters
     prompt_length: int = 0  # number of positions of the prompt before the words

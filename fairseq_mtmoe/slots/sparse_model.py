@@ -1,4 +1,7 @@
-"""Base of models with expert slots: sparsifying, loading dense and sparse checkpoints; and a model's size."""
+"""Base of models with expert slots, and a model's size.
+
+The base sparsifies, and loads dense and sparse checkpoints.
+"""
 
 from typing import Any, ClassVar
 
@@ -94,18 +97,17 @@ OF_SENTENCES = ("pooler", "heads", "prompt", "relative_positions")
 
 
 def model_size(model: nn.Module) -> dict[str, int]:
-    """Return the number of `parameters` of all ranks, and of `multiplications` per token.
+    """Return a model's size.
 
-    In a translator these are of one source and one target token. A token passes every matrix once,
-    but only one expert of a layer and its own task's gate. Products between tokens (attention) and
+    It has the number of `parameters` of all ranks, and of `multiplications` per token. In a
+    translator these are of one source and one target token. A token passes every matrix once, but
+    only one expert of a layer and its own task's gate. Products between tokens (attention) and
     computations per sentence are left out.
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     for layer in expert_layers(model).values():
-        placement, size = (
-            layer.experts.placement,
-            sum(parameter.numel() for parameter in layer.experts.parameters()),
-        )
+        placement = layer.experts.placement
+        size = sum(parameter.numel() for parameter in layer.experts.parameters())
         parameters += size // placement.count * (placement.num_experts - placement.count)
     return {"parameters": parameters, "multiplications": _per_token(model)}
 
@@ -113,19 +115,15 @@ def model_size(model: nn.Module) -> dict[str, int]:
 def _per_token(module: nn.Module) -> int:
     if isinstance(module, NOT_OF_TOKENS):
         return 0
-    size = sum(
-        parameter.numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 1
-    )
+    parameters = list(module.parameters(recurse=False))
+    size = sum(parameter.numel() for parameter in parameters if parameter.dim() > 1)
     if isinstance(module, ExpertBank):
-        size = sum(
-            parameter[0].numel()
-            for parameter in module.parameters(recurse=False)
-            if parameter.dim() > 2
-        )
+        size = sum(parameter[0].numel() for parameter in parameters if parameter.dim() > 2)
     elif isinstance(module, AdapterBank):
         size = module.down.numel() + module.up.numel()
     elif isinstance(module, TaskGate):
         size //= module.num_tasks
-    return size + sum(
-        _per_token(child) for name, child in module.named_children() if name not in OF_SENTENCES
-    )
+    for name, child in module.named_children():
+        if name not in OF_SENTENCES:
+            size += _per_token(child)
+    return size

@@ -1,11 +1,11 @@
-"""fairseq's label-smoothed cross-entropy, faster, with an optional load-balancing loss for Switch gates.
+"""fairseq's label-smoothed cross-entropy, faster, and a load-balancing loss.
 
 For models that share fairseq's transformer output, the loss is computed straight from the decoder's
 features (see `projected_loss.py`), for others as in fairseq. The values are equal up to rounding.
 
-The load-balancing loss is equation 4 of Fedus, Zoph and Shazeer, "Switch Transformers", 2021. Its
-weight is 0 by
-default: BASE layers are balanced by assignment, and MT-TaG found that the loss hurts.
+The load-balancing loss is optional, for Switch gates: equation 4 of Fedus, Zoph and Shazeer,
+"Switch Transformers", 2021. Its weight is 0 by default: BASE layers are balanced by assignment, and
+MT-TaG found that the loss hurts.
 
 `sentence_entropies` is a translator's uncertainty (CA-MTL, equation 4): the mean entropy of a
 target's tokens.
@@ -55,9 +55,14 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """fairseq's loss + weight · balance loss · sample size (the trainer's divisor)."""
 
     def __init__(
-        self, task: Any, sentence_avg: bool, label_smoothing: float, ignore_prefix_size: int = 0,
-        report_accuracy: bool = False, load_balancing_weight: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        ignore_prefix_size: int = 0,
+        report_accuracy: bool = False,
+        load_balancing_weight: float = 0.0,
+    ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         self.load_balancing_weight = load_balancing_weight
 
@@ -82,15 +87,14 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         )
 
     def _from_features(self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]) -> Any:
-        # Without NO_LAYER, the last block would compute attention weights that this loss does not
-        # read.
+        # Without NO_LAYER, the last block would compute attention weights, which are not read here.
         features, extra = model(**sample["net_input"], features_only=True, alignment_layer=NO_LAYER)
-        target = model.get_targets(sample, (features, extra))[:, self.ignore_prefix_size :].reshape(
-            -1
-        )
+        target = model.get_targets(sample, (features, extra))
+        target = target[:, self.ignore_prefix_size :].reshape(-1)
         features_TH = features[:, self.ignore_prefix_size :].reshape(-1, features.size(-1))
         kept_T = target.ne(self.padding_idx).nonzero().squeeze(1)
-        features_TH, target_T = features_TH.index_select(0, kept_T), target.index_select(0, kept_T)
+        features_TH = features_TH.index_select(0, kept_T)
+        target_T = target.index_select(0, kept_T)
         sums = projected_loss(features_TH, weight_VH, target_T, self.eps, self.report_accuracy)
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
         logged = {
@@ -139,23 +143,27 @@ def projection(model: Any) -> Optional[Tensor]:
         type(model.decoder).output_layer,
     )
     fairseq_methods = (
-        TransformerModelBase.get_normalized_probs, BaseFairseqModel.get_targets, TransformerDecoderBase.output_layer
-    )  # fmt: skip
-    projected = getattr(model.decoder, "output_projection", None)
-    if methods != fairseq_methods or not all(
-        takes(model, name) for name in ("features_only", "alignment_layer")
-    ):
+        TransformerModelBase.get_normalized_probs,
+        BaseFairseqModel.get_targets,
+        TransformerDecoderBase.output_layer,
+    )
+    if methods != fairseq_methods:
         return None
+    if not takes(model, "features_only") or not takes(model, "alignment_layer"):
+        return None
+    projected = getattr(model.decoder, "output_projection", None)
     if type(projected) is not nn.Linear or projected.bias is not None:
         return None
     return None if model.decoder.adaptive_softmax is not None else projected.weight
 
 
 def _unwrapped(model: Any) -> Any:
-    """Return the model without DDP wrappers, except one that looks for unused parameters."""
-    while isinstance(
-        model, (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)
-    ):
+    """Return the model without DDP wrappers.
+
+    A wrapper that looks for unused parameters stays.
+    """
+    wrappers = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)
+    while isinstance(model, wrappers):
         if getattr(model, "find_unused_parameters", False):
             return model
         model = model.module
@@ -170,10 +178,8 @@ def sentence_entropies(model: Any, sample: dict[str, Any], padding: int) -> tupl
     if weight_VH is None:
         output = model(**sample["net_input"])
         log_p_TV = model.get_normalized_probs(output, log_probs=True, sample=sample).flatten(0, 1)
-        num_words, entropy_T = (
-            log_p_TV.shape[1],
-            entr(log_p_TV.index_select(0, kept_T).float().exp()).sum(1),
-        )
+        num_words = log_p_TV.shape[1]
+        entropy_T = entr(log_p_TV.index_select(0, kept_T).float().exp()).sum(1)
     else:
         features, _ = model(**sample["net_input"], features_only=True, alignment_layer=NO_LAYER)
         num_words = len(weight_VH)

@@ -1,7 +1,8 @@
-"""Label-smoothed cross-entropy straight from the decoder's features, without holding all logits at once.
+"""Label-smoothed cross-entropy straight from the decoder's features.
 
-The loss and the gradients of a block of tokens are computed while its logits are in memory. fairseq
-passes over the (tokens, vocabulary) tensors about ten times.
+It never holds all logits at once. The loss and the gradients of a block of tokens are computed
+while its logits are in memory. fairseq passes over the (tokens, vocabulary) tensors about ten
+times.
 
 With `V` words and `e = smoothing / (V - 1)`, the loss of a token with target `y` is fairseq's
 
@@ -13,7 +14,7 @@ Letters: T tokens, H width of the features, V words.
 """
 
 from functools import cache
-from typing import Any, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -23,8 +24,10 @@ from fairseq_mtmoe.moe.device_kind import device_kind
 
 # Logits at a time: enough rows for matrix products at full speed, few enough to need little memory.
 # A GPU has larger blocks, because each block passes over the weight's gradient.
-BLOCK_LOGITS, GPU_BLOCK_LOGITS = 2**25, 2**27
-BLOCK_ROWS, GPU_BLOCK_ROWS = 512, 1024
+BLOCK_LOGITS = 2**25
+GPU_BLOCK_LOGITS = 2**27
+BLOCK_ROWS = 512
+GPU_BLOCK_ROWS = 1024
 
 
 class ProjectedLoss(NamedTuple):
@@ -52,39 +55,45 @@ def projected_loss(
 
 
 class _ProjectedLoss(torch.autograd.Function):
-    """Computes the gradients together with the loss; the backward pass only scales them."""
+    """Computes the gradients together with the loss.
+
+    The backward pass only scales them.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, features_TH: Tensor, weight_VH: Tensor, target_T: Tensor,
-        smoothing: float, count_correct: bool, wants_gradients: bool,
-    ) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        ctx: Any,
+        features_TH: Tensor,
+        weight_VH: Tensor,
+        target_T: Tensor,
+        smoothing: float,
+        count_correct: bool,
+        wants_gradients: bool,
+    ) -> Tuple[Tensor, Tensor, Tensor]:
         num_words = len(weight_VH)
         share = smoothing / (num_words - 1)  # `e` above
         word_sum_H = weight_VH.sum(0, dtype=torch.float32)
-        nll, total_log_p = (features_TH.new_zeros((), dtype=torch.float32) for _ in range(2))
+        nll = features_TH.new_zeros((), dtype=torch.float32)
+        total_log_p = features_TH.new_zeros((), dtype=torch.float32)
         correct = features_TH.new_zeros((), dtype=torch.long)
-        wants_features, wants_weight = (
-            wants_gradients and needed for needed in ctx.needs_input_grad[:2]
-        )
+        wants_features = wants_gradients and ctx.needs_input_grad[0]
+        wants_weight = wants_gradients and ctx.needs_input_grad[1]
         features_grad_TH = torch.empty_like(features_TH) if wants_features else None
         weight_grad_VH: Optional[Tensor] = None
-        if (
-            wants_weight
-        ):  # float32 also in half precision: a sum over many blocks would lose small terms
+        # float32 also in half precision: a sum over many blocks would lose small terms
+        if wants_weight:
             weight_grad_VH = (-share * features_TH.sum(0, dtype=torch.float32)).repeat(num_words, 1)
-        memory_TV = features_TH.new_empty(
-            rows_at_once(features_TH, num_words), num_words, dtype=torch.float32
-        )
+        num_rows = rows_at_once(features_TH, num_words)
+        memory_TV = features_TH.new_empty(num_rows, num_words, dtype=torch.float32)
         for block, logits_TV in _logits(features_TH, weight_VH):
-            part_TH, target_T1 = features_TH[block], target_T[block].unsqueeze(1)
-            log_p_TV = torch.log_softmax(
-                logits_TV, 1, dtype=torch.float32, out=memory_TV[: len(part_TH)]
-            )
+            part_TH = features_TH[block]
+            target_T1 = target_T[block].unsqueeze(1)
+            part_memory_TV = memory_TV[: len(part_TH)]
+            log_p_TV = torch.log_softmax(logits_TV, 1, dtype=torch.float32, out=part_memory_TV)
             log_p_T1 = log_p_TV.gather(1, target_T1)
             nll -= log_p_T1.sum()
-            # Σ_v log p_v = Σ_v logit_v - V · log Z, and the logits' sum is the features times the
-            # words' sum.
+            # Σ_v log p_v = Σ_v logit_v - V · log Z.
+            # The sum of the logits is the features times the sum of the words.
             log_z_T = (logits_TV.gather(1, target_T1) - log_p_T1).squeeze(1)
             total_log_p += (part_TH.float() @ word_sum_H - num_words * log_z_T).sum()
             if count_correct:
@@ -99,9 +108,9 @@ class _ProjectedLoss(torch.autograd.Function):
                 torch.addmm(constant_H, p_TV, weight_VH, out=features_grad_TH[block])
             if weight_grad_VH is not None:
                 add_product_(weight_grad_VH, p_TV.t(), part_TH)
-        ctx.save_for_backward(
-            features_grad_TH, None if weight_grad_VH is None else weight_grad_VH.to(weight_VH.dtype)
-        )
+        if weight_grad_VH is not None:
+            weight_grad_VH = weight_grad_VH.to(weight_VH.dtype)
+        ctx.save_for_backward(features_grad_TH, weight_grad_VH)
         loss = (1 - smoothing - share) * nll - share * total_log_p
         ctx.mark_non_differentiable(nll, correct)
         return loss, nll, correct
@@ -109,9 +118,9 @@ class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, loss_grad: Tensor, *_: Any) -> Tuple[Optional[Tensor], ...]:
-        scaled = (
-            None if grad is None else grad * loss_grad.to(grad.dtype) for grad in ctx.saved_tensors
-        )
+        scaled: List[Optional[Tensor]] = []
+        for grad in ctx.saved_tensors:
+            scaled.append(None if grad is None else grad * loss_grad.to(grad.dtype))
         return (*scaled, None, None, None, None)
 
 
@@ -122,7 +131,8 @@ def projected_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
     shifted_TV, weights_TV = features_TH.new_empty(2, *shape, dtype=torch.float32)
     entropies = [features_TH.new_empty(0, dtype=torch.float32)]
     for _, logits in _logits(features_TH, weight_VH):
-        shifted, weights = shifted_TV[: len(logits)], weights_TV[: len(logits)]
+        shifted = shifted_TV[: len(logits)]
+        weights = weights_TV[: len(logits)]
         torch.sub(logits, logits.amax(1, keepdim=True), out=shifted)
         total_T = torch.exp(shifted, out=weights).sum(1)
         # With p = weights / total, log p = shifted - log total.
@@ -136,10 +146,9 @@ def _logits(features_TH: Tensor, weight_VH: Tensor) -> Iterator[Tuple[slice, Ten
     logits_TV = features_TH.new_empty(rows, len(weight_VH))
     for start in range(0, len(features_TH), rows):
         part_TH = features_TH[start : start + rows]
-        yield (
-            slice(start, start + rows),
-            torch.mm(part_TH, weight_VH.t(), out=logits_TV[: len(part_TH)]),
-        )
+        part_logits_TV = logits_TV[: len(part_TH)]
+        torch.mm(part_TH, weight_VH.t(), out=part_logits_TV)
+        yield slice(start, start + rows), part_logits_TV
 
 
 def rows_at_once(features_TH: Tensor, num_words: int) -> int:
@@ -150,7 +159,10 @@ def rows_at_once(features_TH: Tensor, num_words: int) -> int:
 
 
 def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add `left @ right` to `total`, of their dtype or float32, in one pass if possible."""
+    """Add `left @ right` to `total`, in one pass if possible.
+
+    `total` has their dtype or float32.
+    """
     if total.dtype == left.dtype:
         total.addmm_(left, right)
     elif adds_in_float32(left.dtype, left.device):
@@ -161,9 +173,9 @@ def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 @cache
 def adds_in_float32(dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether `addmm` adds half-precision products to float32 there; tried once.
+    """Return whether `addmm` adds half-precision products to float32 on a device.
 
-    Newer versions of torch can do so on GPUs.
+    It is tried once. Newer versions of torch can do so on GPUs.
     """
     ones = torch.ones(16, 16, dtype=dtype, device=device)
     total = ones.float()

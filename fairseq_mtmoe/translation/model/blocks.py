@@ -35,11 +35,13 @@ class FairseqBlock(Block):
             """Return an attribute of fairseq's blocks, which are not typed."""
 
     def begin_as(self, fairseq_name: str, cfg: TransformerConfig) -> None:
-        """Become a dense block, whose dropouts `--retain-dropout-modules` finds under fairseq's name."""
+        """Become a dense block.
+
+        `--retain-dropout-modules` finds its dropouts under fairseq's name of the block.
+        """
         self.begin_dense()
-        if (
-            cfg.activation_fn == "swish"
-        ):  # for which fairseq returns a module class instead of a function
+        # For "swish" fairseq returns a module class instead of a function
+        if cfg.activation_fn == "swish":
             self.activation_fn = F.silu
         for dropout in (self.dropout_module, self.activation_dropout_module):
             dropout.module_name = fairseq_name
@@ -91,9 +93,9 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
     def attend(self, x: Tensor, context: BatchContext) -> Tensor:
         """Compute the block's first half, self-attention."""
         bias = self.bias_of(x, context)
-        query = (
-            self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
-        )
+        query = x
+        if self.normalize_before:
+            query = self.normalize(self.self_attn_layer_norm, x, context)
         attended, _ = self.self_attn(
             query,
             query,
@@ -103,7 +105,9 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
             attn_mask=bias,
         )
         h = self.join(attended, x)
-        return h if self.normalize_before else self.normalize(self.self_attn_layer_norm, h, context)
+        if self.normalize_before:
+            return h
+        return self.normalize(self.self_attn_layer_norm, h, context)
 
 
 class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
@@ -138,8 +142,8 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
                 padding, (B, S).
             incremental_state: fairseq's state of a search.
             self_attn_mask: added to the scores of self-attention, (L, L).
-            need_attn, need_head_weights: return attention weights, (B, L, S), or each head's, (A,
-                B, L, S).
+            need_attn, need_head_weights: return attention weights, (B, L, S), or each head's,
+                (A, B, L, S).
         """
         h = self.attend(
             x, context, encoder_out, encoder_padding_mask, incremental_state, self_attn_mask
@@ -178,17 +182,16 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         )
         if bias is not None:
             self_attn_mask = bias if self_attn_mask is None else self_attn_mask + bias
-        query = keys = (
-            self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
-        )
+        query = keys = x
+        if self.normalize_before:
+            query = keys = self.normalize(self.self_attn_layer_norm, x, context)
         padding_mask = context.padding_mask
         if self.cross_self_attention and not self._remembers_source(incremental_state):
             assert encoder_out is not None
             keys = torch.cat((encoder_out, query))
             if self_attn_mask is not None:
-                self_attn_mask = torch.cat(
-                    (query.new_zeros(len(query), len(encoder_out)), self_attn_mask), dim=1
-                )
+                source_mask = query.new_zeros(len(query), len(encoder_out))
+                self_attn_mask = torch.cat((source_mask, self_attn_mask), dim=1)
             if padding_mask is not None:
                 if encoder_padding_mask is None:
                     encoder_padding_mask = padding_mask.new_zeros(
@@ -196,11 +199,18 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
                     )
                 padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
         attended, _ = self.self_attn(
-            query, keys, keys, key_padding_mask=padding_mask, incremental_state=incremental_state,
-            need_weights=False, attn_mask=self_attn_mask,
-        )  # fmt: skip
+            query,
+            keys,
+            keys,
+            key_padding_mask=padding_mask,
+            incremental_state=incremental_state,
+            need_weights=False,
+            attn_mask=self_attn_mask,
+        )
         h = self.join(attended, x)
-        return h if self.normalize_before else self.normalize(self.self_attn_layer_norm, h, context)
+        if self.normalize_before:
+            return h
+        return self.normalize(self.self_attn_layer_norm, h, context)
 
     def attend_to_source(
         self,
@@ -216,18 +226,23 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
 
         Return the new residual stream (L, B, H) and attention weights.
         """
-        query = (
-            self.normalize(self.encoder_attn_layer_norm, h, context) if self.normalize_before else h
-        )
+        query = h
+        if self.normalize_before:
+            query = self.normalize(self.encoder_attn_layer_norm, h, context)
         read, attention = self.encoder_attn(
-            query=query, key=encoder_out, value=encoder_out, key_padding_mask=encoder_padding_mask,
-            incremental_state=incremental_state, static_kv=True, need_weights=need_attn,
+            query=query,
+            key=encoder_out,
+            value=encoder_out,
+            key_padding_mask=encoder_padding_mask,
+            incremental_state=incremental_state,
+            static_kv=True,
+            need_weights=need_attn,
             need_head_weights=need_head_weights,
-        )  # fmt: skip
+        )
         h = self.join(read, h)
-        return h if self.normalize_before else self.normalize(
-            self.encoder_attn_layer_norm, h, context
-        ), attention
+        if not self.normalize_before:
+            h = self.normalize(self.encoder_attn_layer_norm, h, context)
+        return h, attention
 
     def _bias_of_word(
         self, context: BatchContext, incremental_state: dict[str, Any]
@@ -242,9 +257,9 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
 
     def _remembers_source(self, incremental_state: dict[str, Any] | None) -> bool:
         """Return whether self-attention already stores keys of the source."""
-        return incremental_state is not None and "prev_key" in self.self_attn._get_input_buffer(
-            incremental_state
-        )
+        if incremental_state is None:
+            return False
+        return "prev_key" in self.self_attn._get_input_buffer(incremental_state)
 
     def build_self_attention(
         self,
@@ -275,7 +290,8 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         self, embed_dim: int, cfg: TransformerConfig, xformers: Any, **kind: Any
     ) -> BeamAttention:
         noise = {"q_noise": self.quant_noise, "qn_block_size": self.quant_noise_block_size}
-        heads, dropout = cfg.decoder.attention_heads, cfg.attention_dropout
+        heads = cfg.decoder.attention_heads
+        dropout = cfg.attention_dropout
         return BeamAttention(
             embed_dim, heads, dropout=dropout, xformers_att_config=xformers, **noise, **kind
         )

@@ -29,9 +29,8 @@ KeysAndValues = tuple[Tensor, Tensor]
 Caches = dict[Any, KeysAndValues]  # by the block's attention
 
 
-_orders: Any = (
-    WeakTensorKeyDictionary()
-)  # order of rows -> arguments and result of `_compute_order`
+# Order of rows -> arguments and result of `_compute_order`
+_orders: Any = WeakTensorKeyDictionary()
 
 
 def group_size(num_sentences: int, order_R: Tensor) -> int:
@@ -43,15 +42,15 @@ def group_size(num_sentences: int, order_R: Tensor) -> int:
     if size < 2 or len(order_R) != size * num_sentences:
         return 1
     sentences = torch.arange(num_sentences, device=order_R.device)
-    return (
-        size if torch.equal(order_R.view(-1, size), sentences.unsqueeze(1).expand(-1, size)) else 1
-    )
+    repeated = sentences.unsqueeze(1).expand(-1, size)
+    return size if torch.equal(order_R.view(-1, size), repeated) else 1
 
 
 def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> tuple[Tensor, bool]:
-    """Return the order of sentences (S,) in an order of rows, `beam` per sentence, and whether all keep their places.
+    """Return the order of sentences (S,), and whether all keep their places.
 
-    Results are cached, so that the host synchronises once per tensor.
+    `order_R` is an order of rows, `beam` per sentence. Results are cached, so that the host
+    synchronises once per tensor.
     """
     if order_R.is_inference():  # without a version, so that changes would go unnoticed
         return _compute_order(order_R, beam, num_sentences)
@@ -98,17 +97,16 @@ class BeamState:
     """A decoder's cache for S sentences with B hypotheses each (`beam`)."""
 
     def __init__(self, num_sentences: int, beam: int) -> None:
-        self.num_sentences, self.beam = num_sentences, beam
+        self.num_sentences = num_sentences
+        self.beam = beam
         self.length = 0  # L, including the current word
-        self.visible_RK: Tensor | None = (
-            None  # whether a row descends from the hypothesis at a position, (R, L·B)
-        )
+        # Whether a row descends from the hypothesis at a position, (R, L·B)
+        self.visible_RK: Tensor | None = None
         self._own_mask: Tensor | None = None
         self.own: Caches = {}  # each block's keys and values of the target, (S, A, P, B, D)
         self.source: Caches = {}  # each block's keys and values of the source, (S, A, J, D)
-        self.source_mask: Tensor | None = (
-            None  # 0, or -inf at padding, (S, 1, 1, J); set by the first block
-        )
+        # 0, or -inf at padding, (S, 1, 1, J); set by the first block
+        self.source_mask: Tensor | None = None
 
     @classmethod
     def of(cls, incremental_state: dict[str, Any], num_rows: int, beam: int) -> Self:
@@ -128,9 +126,10 @@ class BeamState:
         """
         own_BB = torch.eye(self.beam, dtype=torch.bool, device=real_R.device)
         own_RB = own_BB.repeat(self.num_sentences, 1) & real_R.unsqueeze(1)
-        self.visible_RK = (
-            own_RB if self.visible_RK is None else torch.cat([self.visible_RK, own_RB], dim=1)
-        )
+        if self.visible_RK is None:
+            self.visible_RK = own_RB
+        else:
+            self.visible_RK = torch.cat([self.visible_RK, own_RB], dim=1)
         self._own_mask = None
         self.length += 1
 
@@ -144,8 +143,10 @@ class BeamState:
             cache = self.own[block] = self._more_room(block, key_RH)
         for kept, new in zip(cache, (key_RH, value_RH), strict=True):
             kept[:, :, self.length - 1] = split_heads(new, self.num_sentences, block.num_heads)
-        key, value = (kept[:, :, : self.length].flatten(2, 3) for kept in cache)
-        return key, value
+        keys, values = cache
+        keys = keys[:, :, : self.length].flatten(2, 3)
+        values = values[:, :, : self.length].flatten(2, 3)
+        return keys, values
 
     def _more_room(self, block: Any, like: Tensor) -> KeysAndValues:
         """Return larger caches: for the first words, or for twice the current number."""
@@ -172,10 +173,10 @@ class BeamState:
             assert encoded is not None
             if padding_mask is not None and self.source_mask is None:
                 self.source_mask = additive(~padding_mask.bool(), encoded)[:, None, None]
-            made = (linear(encoded).transpose(0, 1) for linear in (block.k_proj, block.v_proj))
-            key, value = (
-                split_heads(x, self.num_sentences, block.num_heads).contiguous() for x in made
-            )
+            key = block.k_proj(encoded).transpose(0, 1)
+            key = split_heads(key, self.num_sentences, block.num_heads).contiguous()
+            value = block.v_proj(encoded).transpose(0, 1)
+            value = split_heads(value, self.num_sentences, block.num_heads).contiguous()
             self.source[block] = key, value
         return self.source[block]
 
@@ -213,7 +214,8 @@ class BeamState:
         self.own = _changed(self.own, widened)
         visible_SLB = self.visible_RK.new_zeros([*self.visible_RK.shape, beam])
         visible_SLB[:, :, 0] = self.visible_RK
-        self.visible_RK, self._own_mask = visible_SLB.flatten(1).repeat_interleave(beam, 0), None
+        self.visible_RK = visible_SLB.flatten(1).repeat_interleave(beam, 0)
+        self._own_mask = None
         self.beam = beam
 
     def _select(self, sentences_S: Tensor) -> None:
@@ -231,7 +233,8 @@ class BeamState:
 
         if self.beam == 1 and self.visible_RK is not None:
             self.visible_RK = self.visible_RK.index_select(0, sentences_S)
-        self.own, self.source = _changed(self.own, selected), _changed(self.source, selected)
+        self.own = _changed(self.own, selected)
+        self.source = _changed(self.source, selected)
         if self.source_mask is not None:
             self.source_mask = self.source_mask.index_select(0, sentences_S)
         self.num_sentences = len(sentences_S)
@@ -245,11 +248,9 @@ class BeamState:
             return None
         indices_S = torch.arange(len(sentences_S))
         moved = (sentences_S != indices_S).nonzero().squeeze(1)
-        return (
-            moved
-            if len(indices_S) <= self.num_sentences and 2 * len(moved) <= len(indices_S)
-            else None
-        )
+        if len(indices_S) > self.num_sentences or 2 * len(moved) > len(indices_S):
+            return None
+        return moved
 
 
 def _changed(caches: Caches, change: Callable[[Tensor], Tensor]) -> Caches:
@@ -271,9 +272,8 @@ class BeamAttention(MultiheadAttention):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.dropout_module.module_name = (
-            MultiheadAttention.__name__
-        )  # its name in `--retain-dropout-modules`
+        # Its name in `--retain-dropout-modules`
+        self.dropout_module.module_name = MultiheadAttention.__name__
 
     def forward(
         self,
@@ -310,13 +310,11 @@ class BeamAttention(MultiheadAttention):
         state: BeamState = incremental_state[STATE]
         if self.self_attention:
             keys, values = state.append(self, self.k_proj(query), self.v_proj(query))
-            own = state.own_mask(query)
-            biased = (
-                None
-                if attn_mask is None
-                else attn_mask.repeat_interleave(state.beam, 1)[:, None, None]
-            )
-            mask: Tensor | None = own if biased is None else own + biased.type_as(own)
+            own_mask = state.own_mask(query)
+            mask: Tensor | None = own_mask
+            if attn_mask is not None:
+                bias = attn_mask.repeat_interleave(state.beam, 1)[:, None, None]
+                mask = own_mask + bias.type_as(own_mask)
         else:
             keys, values = state.read_source(self, key, key_padding_mask)
             mask = state.source_mask

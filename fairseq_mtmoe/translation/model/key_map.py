@@ -3,7 +3,9 @@
 import re
 
 THEIR_PREFIX = "model."
-SHARED, THEIR_OUTPUT, THEIR_BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
+SHARED = "model.shared.weight"
+THEIR_OUTPUT = "lm_head.weight"
+THEIR_BIAS = "final_logits_bias"
 # Marian's and M2M-100's position embeddings in old files, which are computed, not learned
 SINUSOIDS = re.compile(r"model\.(encoder|decoder)\.embed_positions\.weights?")
 # Buffers of fairseq's models

@@ -107,9 +107,9 @@ class Transformer(TrainingModel, TransformerModelBase):
     def build_with_slots(
         cls, cfg: Any, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None
     ) -> Self:
-        """Build with fairseq's `build_model` from flat options (UserError: blocks to keep).
+        """Build with fairseq's `build_model` from flat options.
 
-        Both stacks have the same slot plans.
+        Both stacks have the same slot plans. Raises `UserError`: blocks to keep are wrong.
         """
         for name in ("encoder_layers_to_keep", "decoder_layers_to_keep"):
             kept = getattr(cfg, name, None)
@@ -122,7 +122,9 @@ class Transformer(TrainingModel, TransformerModelBase):
             if kept and not re.fullmatch(r"\d+(,\d+)*", kept):
                 raise_invalid(flag(name), "numbers of blocks from 0, such as 0,2,4", kept)
         options = nested_options(cfg)
-        options.slot_plans, options.conditions, options.form = slot_plans, conditions, form_of(cfg)
+        options.slot_plans = slot_plans
+        options.conditions = conditions
+        options.form = form_of(cfg)
         model: Self = TransformerModelBase.build_model.__func__(cls, options, task)
         del options.slot_plans, options.conditions, options.form
         return model
@@ -157,20 +159,23 @@ class Transformer(TrainingModel, TransformerModelBase):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute as fairseq does; `task_ids` has one id per sentence, (B,)."""
         both = {"src_lengths": src_lengths, "return_all_hiddens": return_all_hiddens}
-        counts = TokenCounts(
-            prev_output_tokens.numel()
-        )  # ranks exchange the counts of both stacks together
+        # Ranks exchange the counts of both stacks together
+        counts = TokenCounts(prev_output_tokens.numel())
         encoder_out = self.encoder(src_tokens, task_ids=task_ids, token_counts=counts, **both)
         encoder_out["token_counts"] = [counts.of_next()]
         output: tuple[Tensor, dict[str, Any]] = self.decoder(
-            prev_output_tokens, encoder_out, **both,
-            features_only=features_only, alignment_layer=alignment_layer, alignment_heads=alignment_heads,
-        )  # fmt: skip
+            prev_output_tokens,
+            encoder_out,
+            **both,
+            features_only=features_only,
+            alignment_layer=alignment_layer,
+            alignment_heads=alignment_heads,
+        )
         return output
 
 
-# ---- named sizes: a sparse architecture and its dense twin share a function, and have the same
-# active size ----
+# ---- named sizes ----
+# A sparse architecture and its dense twin share a function, and have the same active size.
 
 
 def tiny(args: Any) -> None:

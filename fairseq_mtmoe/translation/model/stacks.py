@@ -42,24 +42,32 @@ class FairseqStack(Stack):
         def __getattr__(self, name: str) -> Any:
             """Return an attribute of fairseq's stacks, which are not typed."""
 
-    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans,
-                 conditions: Conditions | None = None, **options: Any) -> None:  # fmt: skip
-        self.slot_plans, self.conditions, sizes = slot_plans, conditions, getattr(cfg, self.side)
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Any,
+        embed_tokens: nn.Module,
+        slot_plans: SlotPlans,
+        conditions: Conditions | None = None,
+        **options: Any,
+    ) -> None:
+        self.slot_plans = slot_plans
+        self.conditions = conditions
+        sizes = getattr(cfg, self.side)
         super().__init__(cfg, dictionary, embed_tokens, **options)
-        if cfg.form.sinusoids == MARIAN and isinstance(
-            self.embed_positions, SinusoidalPositionalEmbedding
-        ):
+        is_sinusoidal = isinstance(self.embed_positions, SinusoidalPositionalEmbedding)
+        if cfg.form.sinusoids == MARIAN and is_sinusoidal:
             self.embed_positions = MarianPositions(sizes.embed_dim, self.padding_idx)
         self.shares_beams = not cfg.cross_self_attention
         assert self.filled_slots == sizes.layers, (
             f"`build_{self.side}_layer` returns the result of `fill_next`"
         )
-        self.dropout_module.module_name = (
-            f"Transformer{self.side.title()}"  # its name in `--retain-dropout-modules`
-        )
-        self.task_embeddings = (
-            conditions.embeddings() if conditions and self.side == "encoder" else None
-        )
+        # Its name in `--retain-dropout-modules`
+        self.dropout_module.module_name = f"Transformer{self.side.title()}"
+        if conditions and self.side == "encoder":
+            self.task_embeddings = conditions.embeddings()
+        else:
+            self.task_embeddings = None
         self.alignment = None if conditions is None else conditions.alignment(sizes.embed_dim)
 
     def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
@@ -69,17 +77,15 @@ class FairseqStack(Stack):
         of task embeddings.
         """
         if self.conditions is not None:
-            block.become_conditional(
-                self.conditions, self.filled_slots, getattr(cfg, self.side).layers
-            )
+            count = getattr(cfg, self.side).layers
+            block.become_conditional(self.conditions, self.filled_slots, count)
         wrapped: Any = self.fill_slot(block)
         if cfg.checkpoint_activations and self.conditions is not None:
             wrapped.forward = partial(checkpoint, wrapped.forward, use_reentrant=False)
         elif cfg.checkpoint_activations:
             wrapped = checkpoint_wrapper(wrapped, offload_to_cpu=cfg.offload_activations)
-        return fsdp_wrap(
-            wrapped, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
-        )
+        min_params = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
+        return fsdp_wrap(wrapped, min_num_params=min_params)
 
     def upgrade_state_dict_named(
         self, state_dict: dict[str, Tensor], name: str
@@ -89,7 +95,8 @@ class FairseqStack(Stack):
         It is missing in averages of `--store-ema`.
         """
         state_dict.setdefault(f"{name}.version", self.version)
-        upgraded: dict[str, Tensor] = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
+        upgraded: dict[str, Tensor]
+        upgraded = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
         return upgraded
 
 
@@ -105,9 +112,8 @@ class MarianPositions(SinusoidalPositionalEmbedding):
     def _table(self, longest: int) -> Tensor:
         """Return the vectors (N, H) by fairseq's position, which starts after padding."""
         first = self.padding_idx + 1
-        frequencies = 10000.0 ** -(
-            torch.arange(0, self.embedding_dim, 2, dtype=torch.double) / self.embedding_dim
-        )
+        even = torch.arange(0, self.embedding_dim, 2, dtype=torch.double)
+        frequencies = 10000.0 ** -(even / self.embedding_dim)
         angles = torch.arange(-first, longest, dtype=torch.double).unsqueeze(1) * frequencies
         table = torch.cat([angles.sin(), angles.cos()], 1)[:, : self.embedding_dim]
         table[:first] = 0
@@ -160,9 +166,9 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         output = self.encoded(x, context)
         return {
             **output,
-            "encoder_embedding": [embedded],
-            "encoder_states": states,
-        }  # (B, S, H); (L, B, H) each
+            "encoder_embedding": [embedded],  # (B, S, H)
+            "encoder_states": states,  # (L, B, H) each
+        }
 
     def embed(
         self, src_tokens: Tensor, task_ids: LongTensor | None
@@ -193,10 +199,11 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
             "src_lengths": [lengths.reshape(-1, 1)],
             "task_ids": [] if context.task_ids is None else [context.task_ids],
         }
-        encoded |= {} if context.tasks is None else {"tasks": [context.tasks]}
-        return encoded | (
-            {"prompt_length": [context.prompt_length]} if context.prompt_length else {}
-        )
+        if context.tasks is not None:
+            encoded["tasks"] = [context.tasks]
+        if context.prompt_length:
+            encoded["prompt_length"] = [context.prompt_length]
+        return encoded
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """Return the output of these sentences, in this order, without `beam`."""
@@ -221,9 +228,8 @@ class Decoder(FairseqStack, TransformerDecoderBase):
     def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
         super().__init__(cfg, *args, **options)
         self.begins_with_pad = cfg.form.decoder_begins_with_pad
-        if (
-            self.begins_with_pad
-        ):  # a tied output layer would train the row, which CTranslate2 expects to be 0
+        # A tied output layer would train the row of <pad>, which CTranslate2 expects to be 0
+        if self.begins_with_pad:
             self.embed_tokens.weight.register_hook(self._without_padding)
         if cfg.form.output_bias:
             projection = self.output_projection
@@ -256,28 +262,31 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             state = BeamState.of(incremental_state, len(prev_output_tokens), beam)
             state.read_word(prev_output_tokens[:, -1].ne(self.padding_idx))
         elif beam > 1:  # in an ensemble with a model that keeps no state
-            encoded, source_mask = (
-                encoded.repeat_interleave(beam, 1),
-                source_mask.repeat_interleave(beam, 0),
-            )
+            encoded = encoded.repeat_interleave(beam, 1)
+            source_mask = source_mask.repeat_interleave(beam, 0)
         words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
         context = self.context_of(words, _of_search(source, incremental_state))
         x = self.aligned(self._embedded(prev_output_tokens, incremental_state), context)
         looks_back = incremental_state is None and not full_context_alignment
-        attention, states = None, [x]
+        attention = None
+        states = [x]
         chosen = self.num_layers - 1 if alignment_layer is None else alignment_layer
         for index, block in enumerate(self.layers):
             x, weights, _ = block(
-                x, context, encoded, source_mask, incremental_state,
+                x,
+                context,
+                encoded,
+                source_mask,
+                incremental_state,
                 self_attn_mask=self.buffered_future_mask(x) if looks_back else None,
-                need_attn=index == chosen, need_head_weights=index == chosen,
-            )  # fmt: skip
+                need_attn=index == chosen,
+                need_head_weights=index == chosen,
+            )
             states.append(x)
             if weights is not None and index == chosen:
                 over_heads = weights.float().to(x)[:alignment_heads].mean(dim=0)
-                attention = over_heads[
-                    :, :, source.get("prompt_length", [0])[0] :
-                ]  # without the prompt
+                (prompt_length,) = source.get("prompt_length", [0])
+                attention = over_heads[:, :, prompt_length:]
         x = (x if self.layer_norm is None else self.layer_norm(x)).transpose(0, 1)
         x = x if self.project_out_dim is None else self.project_out_dim(x)
         return x, {"attn": [attention], "inner_states": states, **self.extra(context, source)}
@@ -298,9 +307,8 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         return {}
 
     def _without_padding(self, gradient_VH: Tensor) -> Tensor:
-        return gradient_VH.index_fill(
-            0, torch.tensor([self.padding_idx], device=gradient_VH.device), 0
-        )
+        row = torch.tensor([self.padding_idx], device=gradient_VH.device)
+        return gradient_VH.index_fill(0, row, 0)
 
     def _embedded(
         self, prev_output_tokens: Tensor, incremental_state: dict[str, Any] | None

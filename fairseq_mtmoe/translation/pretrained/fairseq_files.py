@@ -29,10 +29,12 @@ from fairseq_mtmoe.translation.pretrained.reading import (
     check_types,
     versions,
     wanted_tensors,
-)  # fmt: skip
+)
 from fairseq_mtmoe.translation.pretrained.tokenizers import piece_model
 
-MODEL, DICTIONARY, LANGS = "model.pt", "dict.txt", "langs.txt"
+MODEL = "model.pt"
+DICTIONARY = "dict.txt"
+LANGS = "langs.txt"
 
 
 def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
@@ -41,21 +43,25 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
     Raises `UserError`: a file is missing, damaged or not supported.
     """
     state = file_io.load(str(folder / MODEL), mapped=True, remedy="download it again")
-    given = {
+    trained_options = {
         **plain(state.get("args")),
         **plain((state.get("cfg") or {}).get("task")),
         **(model_options(state) or {}),
     }
     named: Mapping[str, Tensor] = hugging_face.named_values(folder / MODEL, state.get("model"))
     weights = {name: value for name, value in named.items() if not COUNTERS.fullmatch(name)}
-    if ENCODER_EMBEDDINGS not in weights or DECODER_EMBEDDINGS not in weights or not given:
+    if (
+        ENCODER_EMBEDDINGS not in weights
+        or DECODER_EMBEDDINGS not in weights
+        or not trained_options
+    ):
         raise UserError(
             f"`{folder / MODEL}` must hold one of fairseq's translators with its options, but "
             "does not."
         )
     check_types(folder / MODEL, weights)
     weights.setdefault(OUTPUT, weights[DECODER_EMBEDDINGS])  # older versions save tied weights once
-    layout = _layout(folder, given)
+    layout = _layout(folder, trained_options)
     rows = weights[ENCODER_EMBEDDINGS].shape[:1].numel()
     symbols = with_codes(layout.vocabulary, layout.settings).source.size
     if symbols != rows:
@@ -63,41 +69,40 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
             f"`{folder / MODEL}` must have a row for each symbol of `{DICTIONARY}` and each of the "
             f"{len(layout.langs)} languages, {symbols:,} in all, but has {rows:,}."
         )
-    options = {**given, **all_options(given)}
+    options = {**trained_options, **all_options(trained_options)}
     config = config_of_options(folder / MODEL, options, rows, rows)
-    own = config.options(has_output_bias=False)
-    hugging_face.check_tensors(
-        folder / MODEL, wanted_tensors(own, rows, rows), weights, types=TYPES
-    )
+    our_options = config.options(has_output_bias=False)
+    wanted = wanted_tensors(our_options, rows, rows)
+    hugging_face.check_tensors(folder / MODEL, wanted, weights, types=TYPES)
     hugging_face.check_finite(folder / MODEL, weights)
     left_out = tuple(name for name in named if name not in weights and not name.endswith("version"))
-    return hugging_face.Imported(
-        PretrainedTranslator(config, layout, own, {**weights, **versions()}), left_out
-    )
+    translator = PretrainedTranslator(config, layout, our_options, {**weights, **versions()})
+    return hugging_face.Imported(translator, left_out)
 
 
-def _layout(folder: Path, given: Mapping[str, Any]) -> Layout:
-    dictionary = Dictionary.load(
-        str(regular_file(folder / DICTIONARY, "the dictionary of a fairseq model"))
-    )
+def _layout(folder: Path, options: Mapping[str, Any]) -> Layout:
+    dictionary_path = regular_file(folder / DICTIONARY, "the dictionary of a fairseq model")
+    dictionary = Dictionary.load(str(dictionary_path))
     models = sorted(folder.glob("*.model"))
     if len(models) != 1:
-        found = ", ".join(path.name for path in models) or "none"
+        names = ", ".join(path.name for path in models) or "none"
         raise UserError(
-            f"`{folder}` must have one SentencePiece model (`*.model`), but has {found}."
+            f"`{folder}` must have one SentencePiece model (`*.model`), but has {names}."
         )
-    langs = given.get("langs")
-    langs, path = langs.split(",") if isinstance(langs, str) else langs, folder / MODEL
+    path = folder / MODEL
+    langs = options.get("langs")
+    if isinstance(langs, str):
+        langs = langs.split(",")
     if not langs:
         path = regular_file(
             folder / LANGS, "the ordered list of the model's languages, one per line"
         )
         langs = [line.strip() for line in text_lines(path) if line.strip()]
     vocabulary = Vocabulary.joined(dictionary.symbols[NUM_SPECIAL:], piece_model(models[0]))
-    named = given.get("langtoks")  # overrides --encoder-langtok and --decoder-langtok
+    named = options.get("langtoks")  # overrides --encoder-langtok and --decoder-langtok
     main = named.get("main") if isinstance(named, Mapping) else None
-    langtoks = tuple(
-        main or (given.get("encoder_langtok"), "tgt" if given.get("decoder_langtok") else None)
-    )
+    pair = (options.get("encoder_langtok"), "tgt" if options.get("decoder_langtok") else None)
+    langtoks = tuple(main or pair)
     langs = [language_name(path, lang) for lang in langs]
-    return Layout(vocabulary, tuple(langs), given.get("lang_tok_style") or PLAIN, langtoks)
+    style = options.get("lang_tok_style") or PLAIN
+    return Layout(vocabulary, tuple(langs), style, langtoks)

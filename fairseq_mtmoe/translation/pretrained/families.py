@@ -23,35 +23,56 @@ from fairseq_mtmoe.core.transformer_options import FAIRSEQ
 from fairseq_mtmoe.core.transformer_options import MARIAN as MARIAN_SINUSOIDS
 from fairseq_mtmoe.core.typed import one_of
 
-MBART, M2M_100, MARIAN = FAMILIES = ("mbart", "m2m_100", "marian")
-ARCHITECTURES = {MBART: "MBartForConditionalGeneration", M2M_100: "M2M100ForConditionalGeneration",
-                 MARIAN: "MarianMTModel"}  # fmt: skip
-BOS_ID, PAD_ID, EOS_ID = range(3)  # in fairseq, mBART and M2M-100
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "relu": "relu",
-    "swish": "swish",
-    "silu": "swish",
-}  # Hugging Face's name -> fairseq's
+MBART = "mbart"
+M2M_100 = "m2m_100"
+MARIAN = "marian"
+FAMILIES = (MBART, M2M_100, MARIAN)
+ARCHITECTURES = {
+    MBART: "MBartForConditionalGeneration",
+    M2M_100: "M2M100ForConditionalGeneration",
+    MARIAN: "MarianMTModel",
+}
+# Ids in fairseq, mBART and M2M-100
+BOS_ID = 0
+PAD_ID = 1
+EOS_ID = 2
+# Hugging Face's name -> fairseq's
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "swish": "swish", "silu": "swish"}
 
 # fairseq's option -> field of `config.json`
 FIELDS = {
-    **{f"{side}_{ours}": f"{side}_{theirs}" for side in ("encoder", "decoder") for ours, theirs in (
-        ("layers", "layers"), ("ffn_embed_dim", "ffn_dim"), ("attention_heads", "attention_heads"),
-    )},
-    **{f"{side}_embed_dim": "d_model" for side in ("encoder", "decoder")},
-    **{f"max_{side}_positions": "max_position_embeddings" for side in ("source", "target")},
-    **{name: name for name in ("dropout", "attention_dropout", "activation_dropout")},
-}  # fmt: skip
+    "encoder_layers": "encoder_layers",
+    "encoder_ffn_embed_dim": "encoder_ffn_dim",
+    "encoder_attention_heads": "encoder_attention_heads",
+    "decoder_layers": "decoder_layers",
+    "decoder_ffn_embed_dim": "decoder_ffn_dim",
+    "decoder_attention_heads": "decoder_attention_heads",
+    "encoder_embed_dim": "d_model",
+    "decoder_embed_dim": "d_model",
+    "max_source_positions": "max_position_embeddings",
+    "max_target_positions": "max_position_embeddings",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "activation_dropout": "activation_dropout",
+}
 
 
-# fairseq's options in which families differ: normalize_before, learned_pos, layernorm_embedding,
-# sinusoids
+# normalize_before, learned_pos, layernorm_embedding and sinusoids in fairseq's options
 SWITCHES = {
     MBART: (True, True, True, FAIRSEQ),
     M2M_100: (True, False, False, FAIRSEQ),
     MARIAN: (False, False, False, MARIAN_SINUSOIDS),
 }
+
+# fairseq's options that no class of `transformers` computes
+NOT_SUPPORTED = (
+    "no_token_positional_embeddings",
+    "no_cross_attention",
+    "cross_self_attention",
+    "adaptive_input",
+    "no_decoder_final_norm",
+    "adaptive_softmax_cutoff",
+)
 
 
 @dataclass(frozen=True)
@@ -88,25 +109,19 @@ class TranslatorConfig:
                 raise_invalid(
                     f"{side}_attention_heads", f"a divisor of d_model, {self.d_model}", heads
                 )
-        own = {"pad_token_id": PAD_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": EOS_ID}
-        for name, value in own.items() if self.model_type != MARIAN else ():
+        start = self.decoder_start_token_id
+        if self.model_type == MARIAN:
+            if start not in (self.pad_token_id, self.eos_token_id):
+                raise_invalid("decoder_start_token_id", "pad_token_id or eos_token_id", start)
+            return
+        ids = {"pad_token_id": PAD_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": EOS_ID}
+        for name, value in ids.items():
             if getattr(self, name) != value:
-                raise_invalid(
-                    name, f"{value} with model_type {self.model_type}", getattr(self, name)
-                )
-        if self.model_type == MARIAN and self.decoder_start_token_id not in (
-            self.pad_token_id,
-            self.eos_token_id,
-        ):
-            raise_invalid(
-                "decoder_start_token_id",
-                "pad_token_id or eos_token_id",
-                self.decoder_start_token_id,
-            )
-        if self.model_type != MARIAN and not self.share_encoder_decoder_embeddings:
-            raise_invalid(
-                "share_encoder_decoder_embeddings", f"true with model_type {self.model_type}", False
-            )
+                rule = f"{value} with model_type {self.model_type}"
+                raise_invalid(name, rule, getattr(self, name))
+        if not self.share_encoder_decoder_embeddings:
+            rule = f"true with model_type {self.model_type}"
+            raise_invalid("share_encoder_decoder_embeddings", rule, False)
 
     def options(self, has_output_bias: bool) -> dict[str, Any]:
         """Return flat options for a `base_dense`."""
@@ -114,15 +129,21 @@ class TranslatorConfig:
         return {
             "_name": "base_dense",
             **{ours: getattr(self, theirs) for ours, theirs in FIELDS.items()},
-            **{f"{side}_normalize_before": before for side in ("encoder", "decoder")},
-            **{f"{side}_learned_pos": learned for side in ("encoder", "decoder")},
-            "decoder_input_dim": self.d_model, "decoder_output_dim": self.d_model,
-            "layernorm_embedding": norm, "activation_fn": ACTIVATIONS[self.activation_function],
+            "encoder_normalize_before": before,
+            "decoder_normalize_before": before,
+            "encoder_learned_pos": learned,
+            "decoder_learned_pos": learned,
+            "decoder_input_dim": self.d_model,
+            "decoder_output_dim": self.d_model,
+            "layernorm_embedding": norm,
+            "activation_fn": ACTIVATIONS[self.activation_function],
             "no_scale_embedding": not self.scale_embedding,
-            "share_all_embeddings": self.share_encoder_decoder_embeddings, "share_decoder_input_output_embed": True,
-            "output_bias": has_output_bias, "sinusoids": sinusoids,
+            "share_all_embeddings": self.share_encoder_decoder_embeddings,
+            "share_decoder_input_output_embed": True,
+            "output_bias": has_output_bias,
+            "sinusoids": sinusoids,
             "decoder_begins_with_pad": self.decoder_start_token_id == self.pad_token_id,
-        }  # fmt: skip
+        }
 
     def for_hugging_face(self) -> dict[str, Any]:
         """Return the values of a `config.json`."""
@@ -143,10 +164,14 @@ class TranslatorConfig:
             names = "normalize_before", "normalize_embedding", "add_final_layer_norm"
             values |= {**dict.fromkeys(names, True), "forced_eos_token_id": EOS_ID}
         return {
-            **values, "architectures": [ARCHITECTURES[self.model_type]], "is_encoder_decoder": True,
-            "tie_word_embeddings": True, "num_hidden_layers": self.encoder_layers,
-            "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0,
-        }  # fmt: skip
+            **values,
+            "architectures": [ARCHITECTURES[self.model_type]],
+            "is_encoder_decoder": True,
+            "tie_word_embeddings": True,
+            "num_hidden_layers": self.encoder_layers,
+            "encoder_layerdrop": 0.0,
+            "decoder_layerdrop": 0.0,
+        }
 
 
 def config_of_options(
@@ -158,49 +183,48 @@ def config_of_options(
     """
     options = {"sinusoids": FAIRSEQ, **options}
     names = "encoder_normalize_before", "encoder_learned_pos", "layernorm_embedding"
-    own = {name: bool(options.get(name)) for name in names}
-    kind = next(
-        (kind for kind, switches in SWITCHES.items() if switches[:3] == tuple(own.values())), None
-    )
+    form = {name: bool(options.get(name)) for name in names}
+    switches_of_form = tuple(form.values())
+    kinds = (kind for kind, switches in SWITCHES.items() if switches[:3] == switches_of_form)
+    kind = next(kinds, None)
     if kind is None:
         raise UserError(
             f"`{path}` must have a form that `transformers` supports, m2m_100 (norms before "
             "sub-layers, sinusoidal positions), mbart (norms before sub-layers and after "
             "embeddings, learned positions) or marian (norms after sub-layers, sinusoidal "
-            f"positions), but has {', '.join(f'{name} = {value}' for name, value in own.items())}."
+            f"positions), but has {', '.join(f'{name} = {value}' for name, value in form.items())}."
         )
     activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     begins_with_pad = kind == MARIAN and bool(options.get("decoder_begins_with_pad"))
     config = TranslatorConfig(
         **{theirs: options[ours] for ours, theirs in reversed(FIELDS.items())},
-        model_type=kind, vocab_size=num_source, decoder_vocab_size=num_target,
+        model_type=kind,
+        vocab_size=num_source,
+        decoder_vocab_size=num_target,
         activation_function=activations.get(options["activation_fn"], options["activation_fn"]),
         scale_embedding=not options.get("no_scale_embedding"),
         share_encoder_decoder_embeddings=bool(options.get("share_all_embeddings")),
-        pad_token_id=PAD_ID, eos_token_id=EOS_ID, decoder_start_token_id=PAD_ID if begins_with_pad else EOS_ID,
-    )  # fmt: skip
+        pad_token_id=PAD_ID,
+        eos_token_id=EOS_ID,
+        decoder_start_token_id=PAD_ID if begins_with_pad else EOS_ID,
+    )
     for name, value in config.options(bool(options.get("output_bias"))).items():
-        found = options.get(name)
+        option = options.get(name)
         is_free = name in ("_name", "share_decoder_input_output_embed", "output_bias")
         # Marian's folders hold a table of positions, which can have fairseq's sinusoids
         is_free |= name == "sinusoids" and kind != M2M_100
-        if (
-            not is_free
-            and (found or False) != value
-            and not (name.startswith("max_") and kind != MBART)
-        ):
+        is_free |= name.startswith("max_") and kind != MBART
+        if not is_free and (option or False) != value:
             raise UserError(
                 f"`{path}` must have {name} = {value} for `transformers` to compute it as {kind}, "
-                f"but has {found}."
+                f"but has {option}."
             )
-    if not options.get("share_all_embeddings") and not options.get(
-        "share_decoder_input_output_embed"
-    ):
+    ties = "share_all_embeddings", "share_decoder_input_output_embed"
+    if not any(options.get(name) for name in ties):
         raise UserError(
             f"`{path}` must have its output layer tied to the decoder's embeddings, but has not."
         )
-    for name in ("no_token_positional_embeddings", "no_cross_attention", "cross_self_attention", "adaptive_input",
-                 "no_decoder_final_norm", "adaptive_softmax_cutoff"):  # fmt: skip
+    for name in NOT_SUPPORTED:
         if options.get(name):
             raise UserError(
                 f"`{path}` must be without {name} for `transformers` to compute it, but has it."
@@ -210,38 +234,58 @@ def config_of_options(
 
 # Defaults of Hugging Face's classes for fields that a `config.json` omits
 _OF_MBART = {
-    "vocab_size": 50265, "activation_function": "gelu", "scale_embedding": False, "attention_dropout": 0.0,
-    "max_position_embeddings": 1024, "d_model": 1024, "dropout": 0.1, "activation_dropout": 0.0,
-    **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
-        ("layers", 12), ("ffn_dim", 4096), ("attention_heads", 16),
-    )},
+    "vocab_size": 50265,
+    "activation_function": "gelu",
+    "scale_embedding": False,
+    "attention_dropout": 0.0,
+    "max_position_embeddings": 1024,
+    "d_model": 1024,
+    "dropout": 0.1,
+    "activation_dropout": 0.0,
+    "encoder_layers": 12,
+    "encoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16,
+    "decoder_layers": 12,
+    "decoder_ffn_dim": 4096,
+    "decoder_attention_heads": 16,
     "share_encoder_decoder_embeddings": True,
-    "pad_token_id": PAD_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": EOS_ID,
-}  # fmt: skip
+    "pad_token_id": PAD_ID,
+    "eos_token_id": EOS_ID,
+    "decoder_start_token_id": EOS_ID,
+}
+_OF_M2M_100 = {
+    **_OF_MBART,
+    "vocab_size": 128112,
+    "activation_function": "relu",
+    "scale_embedding": True,
+    "attention_dropout": 0.1,
+}
+_OF_MARIAN = {
+    **_OF_MBART,
+    "vocab_size": 58101,
+    "pad_token_id": 58100,
+    "eos_token_id": 0,
+    "decoder_start_token_id": 58100,
+}
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     MBART: _OF_MBART,
-    M2M_100: {**_OF_MBART, "vocab_size": 128112, "activation_function": "relu", "scale_embedding": True,
-              "attention_dropout": 0.1},
-    MARIAN: {**_OF_MBART, "vocab_size": 58101, "pad_token_id": 58100, "eos_token_id": 0,
-             "decoder_start_token_id": 58100},
-}  # fmt: skip
+    M2M_100: _OF_M2M_100,
+    MARIAN: _OF_MARIAN,
+}
 
 
-def read_config(given: Mapping[str, Any]) -> TranslatorConfig:
+def read_config(values: Mapping[str, Any]) -> TranslatorConfig:
     """Return the config in a `config.json`.
 
     Raises `UserError`: it is another model's, impossible or not supported.
     """
-    if given.get("tie_word_embeddings") is False:
+    if values.get("tie_word_embeddings") is False:
+        rule = "true, because the output layer is the decoder's embeddings"
         with in_file(CONFIG):
-            raise_invalid(
-                "tie_word_embeddings",
-                "true, because the output layer is the decoder's embeddings",
-                False,
-            )
-    known = {name: value for name, value in given.items() if value is not None}
-    known = {**_DEFAULTS[given["model_type"]], **known}
-    known["decoder_vocab_size"] = known.get("decoder_vocab_size", known["vocab_size"])
-    if known["share_encoder_decoder_embeddings"]:
-        known["decoder_vocab_size"] = known["vocab_size"]
-    return config_of(TranslatorConfig, known)
+            raise_invalid("tie_word_embeddings", rule, False)
+    fields = {name: value for name, value in values.items() if value is not None}
+    fields = {**_DEFAULTS[values["model_type"]], **fields}
+    fields["decoder_vocab_size"] = fields.get("decoder_vocab_size", fields["vocab_size"])
+    if fields["share_encoder_decoder_embeddings"]:
+        fields["decoder_vocab_size"] = fields["vocab_size"]
+    return config_of(TranslatorConfig, fields)

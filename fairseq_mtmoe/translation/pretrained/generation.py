@@ -12,7 +12,8 @@ from fairseq_mtmoe.core.typed import fault
 from fairseq_mtmoe.translation.pretrained.families import TranslatorConfig
 from fairseq_mtmoe.translation.pretrained.layout import Layout
 
-FILE, LONGEST = "generation_config.json", 200
+FILE = "generation_config.json"
+LONGEST = 200
 _OF_TOKENS = (
     "forced_bos_token_id",
     "forced_eos_token_id",
@@ -30,19 +31,17 @@ def read_generation(folder: Path, layout: Layout, rows: int) -> dict[str, Any]:
     Raises `UserError`: wrong types, or ids that are not in the model.
     """
     path = folder / FILE if (folder / FILE).exists() else folder / CONFIG
-    given = read_json(path)
-    if not isinstance(given, dict):
+    content = read_json(path)
+    if not isinstance(content, dict):
         raise UserError(f"`{path}` must hold a dictionary, but holds something else.")
-    known = {
-        name: given[name] for name in Generation.__annotations__ if given.get(name) is not None
-    }
-    if (found := fault(known, Generation)) is not None:
-        raise UserError(f"`{path}` {found}.")
-    ids = {
-        row: index for index, row in enumerate(layout.target_rows or range(rows)) if row is not None
-    }
+    names = Generation.__annotations__
+    defaults = {name: content[name] for name in names if content.get(name) is not None}
+    if (wrong := fault(defaults, Generation)) is not None:
+        raise UserError(f"`{path}` {wrong}.")
+    target_rows = layout.target_rows or range(rows)
+    ids = {row: index for index, row in enumerate(target_rows) if row is not None}
     try:
-        return _renumbered(known, ids)
+        return _renumbered(defaults, ids)
     except KeyError as error:
         raise UserError(
             f"`{path}` must have ids of the model's {rows:,} tokens, but has {error} instead."
@@ -63,17 +62,22 @@ def for_hugging_face(
             "num_beams": 5,
             "max_length": longest,
         }
-    own = {name: value for name, value in ids.items() if name not in _OF_TOKENS}
-    known = {name: kept[name] for name in Generation.__annotations__ if name in kept}
-    return {**own, **_renumbered(known, {index: row for row, index in enumerate(target_rows)})}
+    model_ids = {name: value for name, value in ids.items() if name not in _OF_TOKENS}
+    defaults = {name: kept[name] for name in Generation.__annotations__ if name in kept}
+    their_ids = {index: row for row, index in enumerate(target_rows)}
+    return {**model_ids, **_renumbered(defaults, their_ids)}
 
 
 def _renumbered(values: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
     """Return the values with token ids mapped by `ids` (KeyError: an id is missing)."""
 
     def renumbered(value: Any) -> Any:
-        return [renumbered(one) for one in value] if isinstance(value, list) else ids[value]
+        if isinstance(value, list):
+            return [renumbered(item) for item in value]
+        return ids[value]
 
-    return {
-        name: renumbered(value) if name in _OF_TOKENS else value for name, value in values.items()
-    }
+    result = dict(values)
+    for name, value in values.items():
+        if name in _OF_TOKENS:
+            result[name] = renumbered(value)
+    return result

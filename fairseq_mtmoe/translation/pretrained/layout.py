@@ -10,9 +10,14 @@ from fairseq.data.multilingual.multilingual_utils import LangTokStyle, get_lang_
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.translation.data.vocabulary import VOCABULARY, Vocabulary
 
-SPECIAL = BOS, PAD, EOS, UNK = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's, in this order
+BOS = "<s>"
+PAD = "<pad>"
+EOS = "</s>"
+UNK = "<unk>"
+SPECIAL = (BOS, PAD, EOS, UNK)  # fairseq's, in this order
 MASK = "<mask>"
-PLAIN, BRACKETS = LangTokStyle.multilingual.value, LangTokStyle.mbart.value
+PLAIN = LangTokStyle.multilingual.value
+BRACKETS = LangTokStyle.mbart.value
 MADE_UP = "madeupword{:04}"  # fairseq's name of an unused row
 MADE_UP_NAME = re.compile(r"madeupword\d{4,}")
 MOST_MADE_UP = 256  # matrices are padded to multiples of 8, 64 or 128
@@ -41,11 +46,17 @@ class Layout:
     def settings(self) -> dict[str, Any]:
         """Return the settings in the task's state."""
         return {
-            "langs": list(self.langs), "langtoks": {"main": self.langtoks}, "langtoks_specs": ["main"],
-            "lang_tok_style": self.lang_tok_style, "lang_tok_replacing_bos_eos": False, "enable_lang_ids": False,
-            "encoder_langtok_last": self.encoder_langtok_last, "task_ids": "target", "lang_pairs": [],
+            "langs": list(self.langs),
+            "langtoks": {"main": self.langtoks},
+            "langtoks_specs": ["main"],
+            "lang_tok_style": self.lang_tok_style,
+            "lang_tok_replacing_bos_eos": False,
+            "enable_lang_ids": False,
+            "encoder_langtok_last": self.encoder_langtok_last,
+            "task_ids": "target",
+            "lang_pairs": [],
             VOCABULARY: self.vocabulary.to_state(),
-        }  # fmt: skip
+        }
 
 
 def token_of(lang: str, style: str) -> str:
@@ -75,11 +86,12 @@ def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:
     beyond = [f"{name!r} ({index})" for index, name in names.items() if index >= size]
     missing = size - len(names)
     if beyond or missing > MOST_MADE_UP:
-        found = f"has {beyond[0]}" if beyond else f"has {len(names):,} tokens"
+        content = beyond[0] if beyond else f"{len(names):,} tokens"
         raise UserError(
             f"`{folder}` must have a tokenizer that fits the {size:,} rows of the embedding "
-            f"matrix, but {found}."
+            f"matrix, but has {content}."
         )
     gaps = (index for index in range(size) if index not in names)
     made_up = {index: MADE_UP.format(number) for number, index in enumerate(gaps)}
-    return [names[index] if index in names else made_up[index] for index in range(size)]
+    all_names = {**names, **made_up}
+    return [all_names[index] for index in range(size)]

@@ -67,10 +67,9 @@ class PretrainedTranslator:
 
         `task` has options of its task beside the languages.
         """
-        settings = {
-            **self.layout.settings,
-            **({} if self.generation is None else {GENERATION: self.generation}),
-        }
+        settings = dict(self.layout.settings)
+        if self.generation is not None:
+            settings[GENERATION] = self.generation
         forms = {
             name: settings[name]
             for name in ("lang_tok_style", "encoder_langtok_last", "lang_tok_replacing_bos_eos")
@@ -87,9 +86,13 @@ class PretrainedTranslator:
             "num_updates": 0,
         }
         content = {
-            "args": None, "cfg": {"model": self.options, "task": {**task, **forms, **texts}}, "model": self.state,
-            "task_state": settings, "optimizer_history": [history], "extra_state": {"train_iterator": None},
-        }  # fmt: skip
+            "args": None,
+            "cfg": {"model": self.options, "task": {**task, **forms, **texts}},
+            "model": self.state,
+            "task_state": settings,
+            "optimizer_history": [history],
+            "extra_state": {"train_iterator": None},
+        }
         file_io.save(content, str(path))
 
 
@@ -105,8 +108,8 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     left_out = tuple(
         name for name in weights if config.model_type != MBART and SINUSOIDS.fullmatch(name)
     )
-    own = {name: value for name, value in weights.items() if name not in left_out}
-    state = _state(folder, own, config)
+    kept = {name: value for name, value in weights.items() if name not in left_out}
+    state = _state(folder, kept, config)
     if config.model_type == MARIAN and OUTPUT in state:
         state.setdefault(OUTPUT_BIAS, state[OUTPUT].new_zeros(config.decoder_vocab_size))
     elif OUTPUT_BIAS in state and not state[OUTPUT_BIAS].any():
@@ -114,14 +117,13 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     options = config.options(has_output_bias=OUTPUT_BIAS in state)
     check_sizes(folder, list(options.items()), state)
     if config.model_type == MARIAN:
-        tables = {
-            name: weights[name] for name in left_out if name.endswith(".weight")
-        }  # the name in its class
+        # Tables of positions end with `.weight` in Marian's class
+        tables = {name: weights[name] for name in left_out if name.endswith(".weight")}
         options["sinusoids"] = _sinusoids(folder, tables, config)
     generation = read_generation(folder, layout, config.decoder_vocab_size)
     sizes = config.vocab_size, config.decoder_vocab_size
     hugging_face.check_tensors(folder, wanted_tensors(options, *sizes), state, their_key, TYPES)
-    hugging_face.check_finite(folder, own)
+    hugging_face.check_finite(folder, kept)
     model = PretrainedTranslator(config, layout, options, _laid_out(state, layout), generation)
     return hugging_face.Imported(model, left_out)
 
@@ -153,10 +155,14 @@ def fairseq_positions(number: int, width: int) -> Tensor:
 
 
 def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorConfig) -> str:
-    """Return which sinusoids a folder's tables of positions hold, by default Marian's (UserError: others)."""
-    found = MARIAN_SINUSOIDS
+    """Return which sinusoids a folder's tables of positions hold.
+
+    Without tables, return Marian's. Raises `UserError`: a table holds others.
+    """
+    sinusoids = MARIAN_SINUSOIDS
     for name, table in tables.items():
-        number, width = len(table), config.d_model
+        number = len(table)
+        width = config.d_model
         if number > config.max_position_embeddings:
             most = f"`max_position_embeddings`, {config.max_position_embeddings}, rows"
             raise UserError(f"`{name}` in `{folder}` must have at most {most}, but has {number}.")
@@ -164,13 +170,14 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorCon
             MARIAN_SINUSOIDS: MarianPositions(width, PAD_ID, number).weights[PAD_ID + 1 :],
             FAIRSEQ: fairseq_positions(number, width),
         }
-        found = next((kind for kind, right in kinds.items() if _is_near(table, right)), "")
-        if not found:
+        matches = (kind for kind, right in kinds.items() if _is_near(table, right))
+        sinusoids = next(matches, "")
+        if not sinusoids:
             raise UserError(
                 f"`{name}` in `{folder}` must hold sinusoids of Marian's or fairseq's, but holds "
                 "others."
             )
-    return found
+    return sinusoids
 
 
 def _is_near(table: Tensor, right: Tensor) -> bool:
@@ -182,14 +189,12 @@ def check_types(path: Path, weights: Mapping[str, Any]) -> None:
     """Raise a `UserError` for the first weight that is not a tensor of one of `TYPES`."""
     for name, value in weights.items():
         if not torch.is_tensor(value) or value.dtype not in TYPES:
-            found = (
-                f"is {str(value.dtype).removeprefix('torch.')}"
-                if torch.is_tensor(value)
-                else "is not"
-            )
+            state = "is not"
+            if torch.is_tensor(value):
+                state = f"is {str(value.dtype).removeprefix('torch.')}"
             raise UserError(
                 f"`{name}` in `{path}` must be a tensor in float32, float16 or bfloat16, but "
-                f"{found}; for a quantised model use the folder from before quantisation."
+                f"{state}; for a quantised model use the folder from before quantisation."
             )
 
 
@@ -198,11 +203,9 @@ def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -
 
     Raises `UserError`: tied weights differ.
     """
-    ties = (
-        SHARED,
-        THEIR_OUTPUT,
-        *(f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS)),
-    )
+    encoder = f"{THEIR_PREFIX}{ENCODER_EMBEDDINGS}"
+    decoder = f"{THEIR_PREFIX}{DECODER_EMBEDDINGS}"
+    ties = (SHARED, THEIR_OUTPUT, encoder, decoder)
     check_types(folder, weights)
     state = {}
     for name, value in weights.items():
@@ -214,9 +217,6 @@ def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -
                     f"`{folder}` must hold a translator, but holds the unknown tensor `{name}`."
                 )
             state[name.removeprefix(THEIR_PREFIX)] = value
-    encoder, decoder = (
-        f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS)
-    )
     if config.share_encoder_decoder_embeddings:
         shared = _tied(folder, weights, (SHARED, encoder, decoder, THEIR_OUTPUT))
         return state | dict.fromkeys((ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS, OUTPUT), shared)
@@ -230,16 +230,17 @@ def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -
 
 def _tied(folder: Path, weights: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
     """Return the tensor with these names (UserError: it is missing, or copies differ)."""
-    found = [(name, weights[name]) for name in names if name in weights]
-    if not found:
+    copies = [(name, weights[name]) for name in names if name in weights]
+    if not copies:
         raise UserError(f"`{folder}` must have a tensor `{names[0]}`, but has none.")
-    for name, value in found[1:]:
-        if value.data_ptr() != found[0][1].data_ptr() and not torch.equal(value, found[0][1]):
+    first_name, first = copies[0]
+    for name, value in copies[1:]:
+        if value.data_ptr() != first.data_ptr() and not torch.equal(value, first):
             raise UserError(
-                f"`{name}` in `{folder}` must be equal to `{found[0][0]}`, to which it is tied, "
+                f"`{name}` in `{folder}` must be equal to `{first_name}`, to which it is tied, "
                 "but is not."
             )
-    return found[0][1]
+    return first
 
 
 def _laid_out(state: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:

@@ -54,23 +54,29 @@ class Tokenizer:
 
 
 def tokenizer_for(
-    family: str, sides: Sequence[Side], symbols: Sequence[Sequence[str]], settings: Mapping[str, Any],
-    never: frozenset[str], begins_with_pad: bool, max_length: int,
-) -> Tokenizer:  # fmt: skip
+    family: str,
+    sides: Sequence[Side],
+    symbols: Sequence[Sequence[str]],
+    settings: Mapping[str, Any],
+    never: frozenset[str],
+    begins_with_pad: bool,
+    max_length: int,
+) -> Tokenizer:
     """Return the tokenizer of a model.
 
-    family: its class in `transformers`. sides: with SentencePiece models. symbols: all source and
-        target symbols.
-    settings: the task's state. never: symbols without a row in Hugging Face's matrix.
+    family: its class in `transformers`.
+    sides: with SentencePiece models.
+    symbols: all source and target symbols.
+    settings: the task's state.
+    never: symbols without a row in Hugging Face's matrix.
     """
     if family != MARIAN and tuple(settings["langtoks"]["main"]) == ("src", "tgt"):
         codes = {lang: token_of(lang, settings["lang_tok_style"]) for lang in settings["langs"]}
-        known = _Known(
-            sides[0], symbols[0], codes, bool(settings["encoder_langtok_last"]), max_length
-        )
-        found = known.mbart50() if family == MBART else known.m2m_100() or known.nllb()
-        if found is not None:
-            order, files = found
+        is_legacy = bool(settings["encoder_langtok_last"])
+        vocab = _Known(sides[0], symbols[0], codes, is_legacy, max_length)
+        tokenizer = vocab.mbart50() if family == MBART else vocab.m2m_100() or vocab.nllb()
+        if tokenizer is not None:
+            order, files = tokenizer
             index_of = {name: index for index, name in enumerate(symbols[0])}
             rows = (*range(NUM_SPECIAL), *(index_of[name] for name in order))
             return Tokenizer(files, rows, rows, PAD_ID, EOS_ID)
@@ -91,19 +97,17 @@ class _Known:
         is_legacy: bool,
         max_length: int,
     ) -> None:
-        self.model, self.codes, self.is_legacy, self.max_length = (
-            side.model,
-            codes,
-            is_legacy,
-            max_length,
-        )
-        self.names, processor = symbols[NUM_SPECIAL:], side.processor
-        self.pieces = [
-            processor.id_to_piece(index)
-            for index in range(NUM_SPECIAL - 1, processor.get_piece_size())
-        ]
-        is_piece, listed = set(self.pieces), {*codes.values(), MASK}
-        self.others = [name for name in self.names if name not in is_piece]
+        self.model = side.model
+        self.codes = codes
+        self.is_legacy = is_legacy
+        self.max_length = max_length
+        self.names = symbols[NUM_SPECIAL:]
+        processor = side.processor
+        piece_ids = range(NUM_SPECIAL - 1, processor.get_piece_size())
+        self.pieces = [processor.id_to_piece(index) for index in piece_ids]
+        pieces = set(self.pieces)
+        listed = {*codes.values(), MASK}
+        self.others = [name for name in self.names if name not in pieces]
         self.others.sort(key=lambda name: name not in listed)  # tokenizers do not list the rest
 
     def _has_pieces(self, kind: int) -> bool:
@@ -119,11 +123,12 @@ class _Known:
         }
 
     def mbart50(self) -> tuple[list[str], Files] | None:
-        if not (
-            self._has_pieces(UNIGRAM) and set(MBART50) == self.codes.keys() and MASK in self.others
-        ):
+        if not self._has_pieces(UNIGRAM):
             return None
-        first, listed = [*(self.codes[code] for code in MBART50), MASK], list(MBART50)
+        if set(MBART50) != self.codes.keys() or MASK not in self.others:
+            return None
+        first = [*(self.codes[code] for code in MBART50), MASK]
+        listed = list(MBART50)
         later = [name for name in self.others if name not in first]
         files = self._files("MBart50Tokenizer", listed, mask_token=MASK, **{LISTS[0]: listed})
         return [*self.pieces, *first, *later], files
@@ -134,23 +139,28 @@ class _Known:
         codes = [self.codes[code] for code in OF_M2M]
         made_up = [name for name in self.others if MADE_UP_NAME.fullmatch(name) is not None]
         left_out = {*codes, *made_up}
-        own = [name for name in self.names if name not in left_out]
+        words = [name for name in self.names if name not in left_out]
         files = self._files("M2M100Tokenizer", codes, num_madeup_words=len(made_up))
-        files[VOCAB] = _vocabulary((*SPECIAL, *own))
-        return [*own, *codes, *made_up], files
+        files[VOCAB] = _vocabulary((*SPECIAL, *words))
+        return [*words, *codes, *made_up], files
 
     def nllb(self) -> tuple[list[str], Files] | None:
         if not (self._has_pieces(BPE) and CODE.fullmatch(next(iter(self.codes)))):
             return None
         order = [*self.pieces, *self.others]
-        added, decoder = {symbol: code for code, symbol in self.codes.items()} | {MASK: MASK}, {}
+        added = {symbol: code for code, symbol in self.codes.items()} | {MASK: MASK}
+        decoder = {}
         for index, name in enumerate(order, NUM_SPECIAL):
             if name in added:
                 is_mask = name == MASK
                 decoder[str(index)] = {
-                    "content": added[name], "special": True, "normalized": is_mask, "lstrip": is_mask,
-                    "rstrip": False, "single_word": False,
-                }  # fmt: skip
+                    "content": added[name],
+                    "special": True,
+                    "normalized": is_mask,
+                    "lstrip": is_mask,
+                    "rstrip": False,
+                    "single_word": False,
+                }
         listed = [added[name] for name in order if name in added and name != MASK]
         more = {
             "added_tokens_decoder": decoder,
@@ -166,9 +176,13 @@ def _vocabulary(names: Sequence[str]) -> bytes:
 
 
 def _marian(
-    sides: Sequence[Side], symbols: Sequence[Sequence[str]], settings: Mapping[str, Any], never: frozenset[str],
-    begins_with_pad: bool, max_length: int,
-) -> Tokenizer:  # fmt: skip
+    sides: Sequence[Side],
+    symbols: Sequence[Sequence[str]],
+    settings: Mapping[str, Any],
+    never: frozenset[str],
+    begins_with_pad: bool,
+    max_length: int,
+) -> Tokenizer:
     """Return a Marian tokenizer.
 
     If `begins_with_pad`, </s> comes first and <pad> last, as in pretrained ones.
@@ -179,14 +193,12 @@ def _marian(
             "has them after (`--encoder-langtok-last`); no other tokenizer of `transformers` "
             "supports its languages."
         )
-    codes = {
-        token_of(lang, settings["lang_tok_style"]): f">>{lang}<<" for lang in settings["langs"]
-    }
+    langs = settings["langs"]
+    codes = {token_of(lang, settings["lang_tok_style"]): f">>{lang}<<" for lang in langs}
     orders = [_marian_order(each, never, begins_with_pad) for each in symbols]
-    names = [
-        [codes.get(each[index], each[index]) for index in order]
-        for each, order in zip(symbols, orders, strict=True)
-    ]
+    names: list[list[str]] = []
+    for each, order in zip(symbols, orders, strict=True):
+        names.append([codes.get(each[index], each[index]) for index in order])
     if names[0].index(PAD) != names[1].index(PAD):
         counts = " and ".join(str(len(each)) for each in names)
         raise UserError(
@@ -195,23 +207,31 @@ def _marian(
         )
     is_joined = names[0] == names[1]
     listed = [name for name in names[0] if name.startswith(">>") and name.endswith("<<")]
-    ends = (
-        {} if listed else dict(zip(("source_lang", "target_lang"), settings["langs"], strict=False))
-    )
-    if listed and f">>{settings['langs'][0]}<<" not in listed:
-        ends = {"source_lang": settings["langs"][0]}
+    ends: dict[str, str] = {}
+    if not listed:
+        ends = dict(zip(("source_lang", "target_lang"), langs, strict=False))
+    elif f">>{langs[0]}<<" not in listed:
+        ends = {"source_lang": langs[0]}
     values = {
-        "tokenizer_class": "MarianTokenizer", "separate_vocabs": not is_joined, "model_max_length": max_length, **ends,
-        **{name: token for name, token in NAMED.items() if token in names[0]}, LISTS[0]: listed,
-        OURS: {"langs": list(settings["langs"]), "langtoks": list(settings["langtoks"]["main"])},
-    }  # fmt: skip
-    files = {
-        SOURCE_PIECES: sides[0].model, TARGET_PIECES: sides[1].model, SETTINGS: as_json(values),
-        VOCAB: _vocabulary(names[0]), **({} if is_joined else {TARGET_VOCAB: _vocabulary(names[1])}),
-    }  # fmt: skip
-    return Tokenizer(
-        files, tuple(orders[0]), tuple(orders[1]), names[0].index(PAD), names[0].index(EOS)
-    )
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": not is_joined,
+        "model_max_length": max_length,
+        **ends,
+        **{name: token for name, token in NAMED.items() if token in names[0]},
+        LISTS[0]: listed,
+        OURS: {"langs": list(langs), "langtoks": list(settings["langtoks"]["main"])},
+    }
+    files: Files = {
+        SOURCE_PIECES: sides[0].model,
+        TARGET_PIECES: sides[1].model,
+        SETTINGS: as_json(values),
+        VOCAB: _vocabulary(names[0]),
+    }
+    if not is_joined:
+        files[TARGET_VOCAB] = _vocabulary(names[1])
+    pad_id = names[0].index(PAD)
+    eos_id = names[0].index(EOS)
+    return Tokenizer(files, tuple(orders[0]), tuple(orders[1]), pad_id, eos_id)
 
 
 def _marian_order(

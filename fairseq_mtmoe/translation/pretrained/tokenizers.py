@@ -44,29 +44,34 @@ from fairseq_mtmoe.translation.pretrained.layout import (
     token_of,
 )
 
-PIECES, TOKENIZER = "sentencepiece.bpe.model", "tokenizer.json"
-VOCAB, TARGET_VOCAB = "vocab.json", "target_vocab.json"
-SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
-SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
+PIECES = "sentencepiece.bpe.model"
+TOKENIZER = "tokenizer.json"
+VOCAB = "vocab.json"
+TARGET_VOCAB = "target_vocab.json"
+SOURCE_PIECES = "source.spm"
+TARGET_PIECES = "target.spm"
+SETTINGS = "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
+ADDED_TOKENS = "added_tokens.json"
 LISTS = ("additional_special_tokens", "extra_special_tokens")
-OURS = "fairseq_mtmoe"  # in `SETTINGS` of Marian's tokenizer in our exports: languages, and their tokens' places
+# In `SETTINGS` of Marian's tokenizer in our exports: languages, and their tokens' places
+OURS = "fairseq_mtmoe"
 CODE = re.compile(r"[a-z]{2,4}_[A-Za-z]{2,4}|__\w+__")  # of mBART-50 and NLLB-200: en_XX, eng_Latn
 LISTED_CODE = re.compile(r"[a-z]{2,8}(_\w+)?")  # other forms, of special tokens alone
 CODE_OF_M2M = re.compile(r"__(\w+?)__")
 
 
 class _Files:
-    """The values in the JSON files of a folder's tokenizer; {} for missing files (UserError: one is damaged)."""
+    """The values in the JSON files of a folder's tokenizer; {} for missing files.
+
+    Raises `UserError`: one is damaged.
+    """
 
     def __init__(self, folder: Path) -> None:
-        names = (TOKENIZER, SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS)
-        self.tokenizer, self.settings, self.special, self.added = (
-            _json(folder / name) for name in names
-        )
+        self.tokenizer = _json(folder / TOKENIZER)
+        self.settings = _json(folder / SETTINGS)
+        self.special = _json(folder / SPECIAL_TOKENS)
+        self.added = _json(folder / ADDED_TOKENS)
 
     def piece_rows(self) -> dict[str, int]:
         """Return the rows of the pieces in `tokenizer.json`."""
@@ -108,9 +113,8 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
 
     values: of the folder's `config.json`.
     """
-    for path in folder.glob(
-        "tokenization_*.py"
-    ):  # such as SMaLL-100's, whose sentences differ from M2M-100's
+    # Such as SMaLL-100's, whose sentences differ from M2M-100's
+    for path in folder.glob("tokenization_*.py"):
         raise UserError(
             f"`{folder}` must have a tokenizer of `transformers`, but has its own, `{path.name}`."
         )
@@ -132,16 +136,17 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
 
 def _of_pieces(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     """Return the layout of an mBART-50, NLLB-200 or M2M-100."""
-    model, listed = _pieces(folder, files), _listed_tokens(folder, files, config)
+    model = _pieces(folder, files)
+    listed = _listed_tokens(folder, files, config)
     names = _names(folder, model, files, listed)
-    if (
-        names.get(config.vocab_size) == MASK
-    ):  # the classes add it beyond the rows of a model that has none
+    # The classes add a mask beyond the rows of a model that has none
+    if names.get(config.vocab_size) == MASK:
         del names[config.vocab_size]
     symbols = filled(names, config.vocab_size, folder)
     style = BRACKETS if config.model_type == MBART else PLAIN
     is_m2m = (folder / VOCAB).exists()
-    langs, tokens = [], {*SPECIAL, MASK}
+    langs = []
+    tokens = {*SPECIAL, MASK}
     for index, symbol in enumerate(symbols):
         is_piece = model.processor.piece_to_id(symbol) != model.processor.unk_id()
         code = (CODE_OF_M2M if is_m2m else CODE).fullmatch(symbol)
@@ -162,11 +167,11 @@ def _of_pieces(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
 
 
 def _expect_mbart50(folder: Path, settings: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    found = settings.get("tokenizer_class") or values.get("tokenizer_class")
-    if not str(found).startswith("MBart50Tokenizer"):
+    name = settings.get("tokenizer_class") or values.get("tokenizer_class")
+    if not str(name).startswith("MBart50Tokenizer"):
         raise UserError(
             f"`{folder}` must hold an mBART-50, whose tokenizer is an `MBart50Tokenizer`, but "
-            f"names {found!r}: mBART-25 (cc25) is not supported, because its language codes end "
+            f"names {name!r}: mBART-25 (cc25) is not supported, because its language codes end "
             "the sentence."
         )
 
@@ -238,7 +243,8 @@ def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> di
                 f"`{folder / PIECES}` must begin with <unk>, <s> and </s>, but does not."
             )
         names = dict(enumerate((*SPECIAL, *pieces[NUM_SPECIAL - 1 :])))
-    rows, end = {name: index for index, name in names.items()}, max(names) + 1
+    rows = {name: index for index, name in names.items()}
+    end = max(names) + 1
     tokens = files.piece_rows() | files.added_rows()
     for name, index in sorted(tokens.items(), key=lambda token: token[1]):
         if name not in rows and names.setdefault(index, name) != name:
@@ -262,7 +268,10 @@ def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> di
 
 
 def _expect_no_words(folder: Path, tokens: Collection[str], added: Iterable[str]) -> None:
-    """Raise a `UserError` if text would be cut at `added` tokens, which our text is not."""
+    """Raise a `UserError` if text would be cut at `added` tokens.
+
+    Our text is not cut there.
+    """
     for name in added:
         if name not in tokens and MADE_UP_NAME.fullmatch(name) is None:
             raise UserError(
@@ -273,7 +282,10 @@ def _expect_no_words(folder: Path, tokens: Collection[str], added: Iterable[str]
 
 
 def _numbered(path: Path) -> dict[int, str]:
-    """Return the tokens of a `vocab.json` by their ids (UserError: it is no vocabulary)."""
+    """Return the tokens of a `vocab.json` by their ids.
+
+    Raises `UserError`: it is no vocabulary.
+    """
     rows = read_json(path, "the vocabulary of a tokenizer")
     names = {row: name for name, row in rows.items()}
     if len(names) != len(rows) or not all(isinstance(row, int) for row in names):
@@ -282,15 +294,18 @@ def _numbered(path: Path) -> dict[int, str]:
 
 
 def _listed_tokens(folder: Path, files: _Files, config: TranslatorConfig) -> dict[str, bool]:
-    """Return special tokens that are listed without ids, in their order, and whether each can be a code."""
+    """Return special tokens that are listed without ids, in their order.
+
+    A value says whether the token can be a code.
+    """
     tokens = dict.fromkeys(files.special_tokens(), True)
     masks = dict.fromkeys(files.masks(), False)
-    if (
-        folder / VOCAB
-    ).exists():  # version 4 of `transformers` may save only the name of the code set
+    # Version 4 of `transformers` may save only the name of the code set
+    if (folder / VOCAB).exists():
         default = None if any(map(CODE_OF_M2M.fullmatch, tokens)) else "m2m100"
         codes = SETS.get(str(files.settings.get("language_codes", default)), ())
-        tokens = {**dict.fromkeys((token_of(code, PLAIN) for code in codes), True), **tokens}
+        code_tokens = (token_of(code, PLAIN) for code in codes)
+        tokens = {**dict.fromkeys(code_tokens, True), **tokens}
         return tokens | masks
     if config.model_type == MBART:
         tokens = {**dict.fromkeys(MBART50, True), **tokens}
@@ -303,7 +318,10 @@ def _content(token: Any) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return a file's content, or {} without the file (UserError: it is no dictionary)."""
+    """Return a file's content, or {} without the file.
+
+    Raises `UserError`: it is no dictionary.
+    """
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise_invalid(str(path), "a dictionary", content)
@@ -317,15 +335,15 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     settings = files.settings
     models = [piece_model(folder / name) for name in (SOURCE_PIECES, TARGET_PIECES)]
     is_joined = config.share_encoder_decoder_embeddings
-    numbered, added = _numbered(folder / VOCAB), files.rows_beside()
+    numbered = _numbered(folder / VOCAB)
+    added = files.rows_beside()
     _expect_no_words(folder, {*SPECIAL, *filter(OF_MARIAN.fullmatch, added)}, added)
     new = {index: name for name, index in added.items() if index not in numbered}
     names = filled(numbered | new, config.vocab_size, folder)
     targets = names
     if not is_joined:
-        targets = filled(
-            {**new, **_numbered(folder / TARGET_VOCAB)}, config.decoder_vocab_size, folder
-        )
+        numbered = {**new, **_numbered(folder / TARGET_VOCAB)}
+        targets = filled(numbered, config.decoder_vocab_size, folder)
     for side in (names, targets):
         for token, index in ((PAD, config.pad_token_id), (EOS, config.eos_token_id)):
             if token not in side or side.index(token) != index:
@@ -336,9 +354,9 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
         if UNK not in side:
             raise UserError(f"`{folder}` must have {UNK} in its vocabulary, but has not.")
     codes = [
-        language_name(folder / VOCAB, found[1])
-        for found in map(OF_MARIAN.fullmatch, names)
-        if found is not None
+        language_name(folder / VOCAB, match[1])
+        for match in map(OF_MARIAN.fullmatch, names)
+        if match is not None
     ]
     ends = [
         language_name(folder / SETTINGS, settings.get(f"{side}_lang") or side)
@@ -347,8 +365,10 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     langs = tuple(dict.fromkeys([ends[0], *codes] if codes else ends))
     langtoks: tuple[str | None, str | None] = ("tgt" if codes else None, None)
     if OURS in settings:
-        langs, langtoks = tuple(settings[OURS]["langs"]), settings[OURS]["langtoks"]
-    sides, rows = [], []
+        langs = tuple(settings[OURS]["langs"])
+        langtoks = settings[OURS]["langtoks"]
+    sides = []
+    rows = []
     for each, model in zip((names, targets), models, strict=True):
         symbols, ids = _marian_side(each, langs)
         sides.append(Side(tuple(symbols), model))
@@ -366,12 +386,14 @@ def _marian_side(
     Languages without a code have no row.
     """
     index_of = {name: index for index, name in enumerate(names)}
-    symbols, rows = [], [index_of.get(name) for name in SPECIAL]
+    symbols = []
+    rows = [index_of.get(name) for name in SPECIAL]
     for index, name in enumerate(names):
         if name not in SPECIAL:
-            found = OF_MARIAN.fullmatch(name)
-            symbols.append(token_of(found[1], PLAIN) if found is not None else name)
+            match = OF_MARIAN.fullmatch(name)
+            symbols.append(name if match is None else token_of(match[1], PLAIN))
             rows.append(index)
-    known = set(symbols)
-    more = [token for token in (token_of(lang, PLAIN) for lang in langs) if token not in known]
-    return symbols + more, (*rows, *(None for _ in more))
+    tokens = [token_of(lang, PLAIN) for lang in langs]
+    present = set(symbols)
+    missing = [token for token in tokens if token not in present]
+    return symbols + missing, (*rows, *[None] * len(missing))

@@ -44,7 +44,10 @@ NOT_SERVED = (
     "CTranslate2 cannot serve it, because it starts the decoder with another token; train with "
     "--decoder-begins-with-pad, or with norms before sub-layers"
 )
-OTHER_START = "CTranslate2 writes other translations: its decoder begins with zeros, but the row of <pad> is not zero"
+OTHER_START = (
+    "CTranslate2 writes other translations: its decoder begins with zeros, but the row of <pad> "
+    "is not zero"
+)
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,8 @@ class ExportedTranslator:
             return ""
         if self.config.decoder_start_token_id == self.tokenizer.eos_id:
             return f"; {NOT_SERVED}"
-        embeddings = self.tensors.get(
-            SHARED, self.tensors.get(f"{THEIR_PREFIX}{DECODER_EMBEDDINGS}")
-        )
+        separate = self.tensors.get(f"{THEIR_PREFIX}{DECODER_EMBEDDINGS}")
+        embeddings = self.tensors.get(SHARED, separate)
         assert embeddings is not None
         return f"; {OTHER_START}" if embeddings[self.tokenizer.pad_id].any() else ""
 
@@ -97,9 +99,8 @@ def exported_translator(
             "of `transformers` do, but has them in place of end tokens "
             "(`--lang-tok-replacing-bos-eos`)."
         )
-    state = {
-        name: value for name, value in content["model"].items() if not COUNTERS.fullmatch(name)
-    }
+    entries = content["model"].items()
+    state = {name: value for name, value in entries if not COUNTERS.fullmatch(name)}
     full = with_codes(vocabulary, settings)
     symbols = [side.dictionary().symbols for side in (full.source, full.target)]
     sizes = tuple(len(state[name]) for name in EMBEDDINGS)
@@ -122,19 +123,22 @@ def exported_translator(
     rows = [] if bias is None else (bias < NEVER / 2).nonzero().flatten().tolist()
     never = frozenset(symbols[1][row] for row in rows)
     begins_with_pad = config.decoder_start_token_id == PAD_ID and config.model_type == MARIAN
+    sides = (vocabulary.source, vocabulary.target)
+    max_length = config.max_position_embeddings
     tokenizer = tokenizer_for(
-        config.model_type, (vocabulary.source, vocabulary.target), symbols, settings, never, begins_with_pad,
-        config.max_position_embeddings,
-    )  # fmt: skip
-    config = replace(
-        config, vocab_size=len(tokenizer.source_rows), decoder_vocab_size=len(tokenizer.target_rows),
-        pad_token_id=tokenizer.pad_id, eos_token_id=tokenizer.eos_id,
-        decoder_start_token_id=tokenizer.pad_id if begins_with_pad else tokenizer.eos_id,
-    )  # fmt: skip
-    generation = for_hugging_face(settings.get(GENERATION), config, tokenizer.target_rows)
-    return ExportedTranslator(
-        config, tokenizer, _tensors(state, config, tokenizer, options), generation
+        config.model_type, sides, symbols, settings, never, begins_with_pad, max_length
     )
+    config = replace(
+        config,
+        vocab_size=len(tokenizer.source_rows),
+        decoder_vocab_size=len(tokenizer.target_rows),
+        pad_token_id=tokenizer.pad_id,
+        eos_token_id=tokenizer.eos_id,
+        decoder_start_token_id=tokenizer.pad_id if begins_with_pad else tokenizer.eos_id,
+    )
+    generation = for_hugging_face(settings.get(GENERATION), config, tokenizer.target_rows)
+    tensors = _tensors(state, config, tokenizer, options)
+    return ExportedTranslator(config, tokenizer, tensors, generation)
 
 
 def _tensors(
@@ -145,10 +149,8 @@ def _tensors(
 ) -> dict[str, Tensor]:
     """Return the tensors by Hugging Face's names."""
     source = _in_order(state[ENCODER_EMBEDDINGS], tokenizer.source_rows)
-    tensors = {
-        f"{THEIR_PREFIX}{name}": value for name, value in state.items()
-        if name not in (*EMBEDDINGS, OUTPUT, OUTPUT_BIAS)
-    }  # fmt: skip
+    apart = (*EMBEDDINGS, OUTPUT, OUTPUT_BIAS)
+    tensors = {f"{THEIR_PREFIX}{name}": value for name, value in state.items() if name not in apart}
     if config.share_encoder_decoder_embeddings:
         tensors[SHARED] = source
     else:
@@ -157,19 +159,15 @@ def _tensors(
             state[DECODER_EMBEDDINGS], tokenizer.target_rows
         )
     if config.model_type != M2M_100:
-        bias = state.get(OUTPUT_BIAS)
-        bias = (
-            source.new_zeros(config.decoder_vocab_size)
-            if bias is None
-            else _in_order(bias, tokenizer.target_rows)
-        )
+        bias = source.new_zeros(config.decoder_vocab_size)
+        if OUTPUT_BIAS in state:
+            bias = _in_order(state[OUTPUT_BIAS], tokenizer.target_rows)
         tensors[THEIR_BIAS] = bias.unsqueeze(0)
     if config.model_type == MARIAN and options.get("sinusoids", FAIRSEQ) == FAIRSEQ:
         table = fairseq_positions(config.max_position_embeddings, config.d_model)
         for side in ("encoder", "decoder"):
-            tensors[f"{THEIR_PREFIX}{side}.embed_positions.weight"] = table.to(
-                source.dtype, copy=True
-            )
+            name = f"{THEIR_PREFIX}{side}.embed_positions.weight"
+            tensors[name] = table.to(source.dtype, copy=True)
     return tensors
 
 
