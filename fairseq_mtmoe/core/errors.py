@@ -15,7 +15,14 @@ MAX_SHOWN = 300  # characters of a wrong value in a message; values in files may
 MANY = 5  # names that a sentence lists if it cannot list all
 MAX_SENTENCE, MAX_END = 1300, 300  # characters of a sentence, and of its end if it is cut
 _JOINERS = {"\u200c", "\u200d"}  # part of the spelling of Persian and many Indian languages
-_SPELLED = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}  # categories of characters that are hidden or act on a terminal
+_SPELLED = {
+    "Cc",
+    "Cf",
+    "Cs",
+    "Co",
+    "Zl",
+    "Zp",
+}  # categories of characters that are hidden or act on a terminal
 
 
 class UserError(ValueError):

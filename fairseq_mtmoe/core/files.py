@@ -28,7 +28,9 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
         reason = "it is a link that leads nowhere" if path.is_symlink() else "there is none"
         raise UserError(f"`{path}` must be {what}, but {reason}.") from error
     except (OSError, ValueError) as error:  # a NUL in the name
-        raise UserError(f"`{path}` must be {what}, but cannot be read: {_reason(error)}.") from error
+        raise UserError(
+            f"`{path}` must be {what}, but cannot be read: {_reason(error)}."
+        ) from error
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise UserError(f"`{path}` must be {what}, but is {kind} instead.")
@@ -50,7 +52,9 @@ def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
             raise_invalid(name, f"another file than {source_name}", str(path))
     if os.path.lexists(path):
         if not overwrite:
-            raise_invalid(name, "a file that does not exist yet, or be given with `--overwrite`", str(path))
+            raise_invalid(
+                name, "a file that does not exist yet, or be given with `--overwrite`", str(path)
+            )
         regular_file(path, "a file to overwrite")
     return path
 
@@ -60,7 +64,9 @@ def read_bytes(path: str | Path, what: str = "a file") -> bytes:
     try:
         return regular_file(path, what).read_bytes()
     except OSError as error:
-        raise UserError(f"`{path}` must be {what}, but cannot be read: {_reason(error)}.") from error
+        raise UserError(
+            f"`{path}` must be {what}, but cannot be read: {_reason(error)}."
+        ) from error
 
 
 def read_text(path: str | Path, what: str = "a text file") -> str:
@@ -81,7 +87,9 @@ def decoded_line(line: bytes, number: int, name: str) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         where = f"Line {number} of {name}"
-        raise UserError(f"{where} must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
+        raise UserError(
+            f"{where} must be UTF-8 text, but is not at byte {error.start}; convert it."
+        ) from error
 
 
 def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
@@ -95,7 +103,9 @@ def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
     """
     text = read_text(path, what)
     if "\n" not in text and "\r" in text[:-1]:  # at its end it may be half of Windows' line end
-        raise UserError(f"`{path}` must have lines that end in line feeds, but has only carriage returns; convert it.")
+        raise UserError(
+            f"`{path}` must have lines that end in line feeds, but has only carriage returns; convert it."
+        )
     lines = text.replace("\r\n", "\n").split("\n")
     last = lines.pop().removesuffix("\r")
     return [*lines, last] if last or text.endswith("\r") else lines
@@ -107,7 +117,9 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
     try:
         return json.loads(text)
     except (RecursionError, ValueError) as error:
-        raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {error}.") from error
+        raise UserError(
+            f"`{path}` must be a JSON file, but cannot be read as one: {error}."
+        ) from error
 
 
 def open_in_place(path: Path, mode: str, **text: Any) -> Any:
@@ -120,7 +132,9 @@ def open_in_place(path: Path, mode: str, **text: Any) -> Any:
         return os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
     if path.is_symlink():
-        raise UserError(f"`{path}` must be a file, but is a link, which could lead to another one; remove it.")
+        raise UserError(
+            f"`{path}` must be a file, but is a link, which could lead to another one; remove it."
+        )
     if os.path.lexists(path):
         regular_file(path)
     return open(path, mode, opener=opener, **text)
@@ -136,7 +150,9 @@ def check_writable(folder: str | Path) -> None:
             file.write(b"\n")
             file.flush()
     except OSError as error:
-        raise UserError(f"`{folder}` must be a writable folder, but is not: {_reason(error)}.") from error
+        raise UserError(
+            f"`{folder}` must be a writable folder, but is not: {_reason(error)}."
+        ) from error
     finally:
         for path in missing:
             with suppress(OSError):
@@ -229,7 +245,9 @@ def _check_replaceable(folder: Path, names: Collection[str] | None) -> None:
         raise_invalid("the output folder", "one that does not exist yet", str(folder))
     others = [file.name for file in folder.iterdir() if file.is_dir() or file.name not in names]
     if others:
-        rule = f"one without other files such as {others[0]}" + ("" if names else ", or given with --overwrite")
+        rule = f"one without other files such as {others[0]}" + (
+            "" if names else ", or given with --overwrite"
+        )
         raise_invalid("the output folder", rule, str(folder))
 
 

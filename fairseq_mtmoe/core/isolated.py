@@ -20,14 +20,18 @@ from fairseq_mtmoe.core.errors import UserError, first_line
 
 Result = TypeVar("Result")
 
-_BEGIN = "import sys; sys.path[:] = sys.argv[1:]; from fairseq_mtmoe.core.isolated import serve; serve()"
+_BEGIN = (
+    "import sys; sys.path[:] = sys.argv[1:]; from fairseq_mtmoe.core.isolated import serve; serve()"
+)
 
 
 class Lost(Exception):
     """The call has no result; the message says why, as the end of a sentence."""
 
 
-def isolated(function: Callable[..., Result], *arguments: object, memory: int, seconds: int = 60) -> Result:
+def isolated(
+    function: Callable[..., Result], *arguments: object, memory: int, seconds: int = 60
+) -> Result:
     """Return `function(*arguments)` from another process with limits.
 
     Args:
@@ -41,7 +45,9 @@ def isolated(function: Callable[..., Result], *arguments: object, memory: int, s
         Lost: the process ended without an answer.
     """
     call = pickle.dumps((memory, seconds, function, arguments))
-    done = subprocess.run([sys.executable, "-c", _BEGIN, *sys.path], input=call, stdout=subprocess.PIPE)
+    done = subprocess.run(
+        [sys.executable, "-c", _BEGIN, *sys.path], input=call, stdout=subprocess.PIPE
+    )
     try:
         answer = pickle.loads(done.stdout)
     except (EOFError, pickle.UnpicklingError) as error:  # it ended before it wrote an answer
@@ -66,7 +72,9 @@ def serve() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):  # output and crash traces of libraries
         os.dup2(nowhere, descriptor)
-    memory, seconds, function, arguments = pickle.load(sys.stdin.buffer)  # imports the module, before limits apply
+    memory, seconds, function, arguments = pickle.load(
+        sys.stdin.buffer
+    )  # imports the module, before limits apply
     _limit(memory)
     signal.alarm(seconds)  # without a handler it ends this process even inside the library
     answer: object

@@ -16,7 +16,11 @@ KNOWN: tuple[tuple[type[Warning], str, str], ...] = (  # category, how the text 
     (UserWarning, r"\n'.*' is validated against ConfigStore schema", r".*"),
     (UserWarning, r"\nThe strict flag in the compose API is deprecated", r"hydra\..*"),
     (FutureWarning, r".broadcast_buffers. is deprecated", r"fairseq_mtmoe\..*|fairseq\..*"),
-    (UserWarning, r"'pin_memory' argument is set as true but no accelerator", r"torch\.utils\.data\..*"),
+    (
+        UserWarning,
+        r"'pin_memory' argument is set as true but no accelerator",
+        r"torch\.utils\.data\..*",
+    ),
     (UserWarning, r"Distributed is already initialized", r"fairseq\..*"),  # by `training/launch.py`
     (UserWarning, r"Support for mismatched key_padding_mask and attn_mask", r"torch\.nn\..*"),
 )

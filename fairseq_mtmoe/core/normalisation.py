@@ -28,5 +28,7 @@ def normal_form(form: Literal["NFC", "NFKC"], text: str) -> str:
 @cache
 def _long_marks() -> re.Pattern[str]:
     """Return a pattern for 30 combining marks that are followed by another."""
-    marks = "".join(chr(code) for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code)))
+    marks = "".join(
+        chr(code) for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))
+    )
     return re.compile(f"[{marks}]{{30}}(?=[{marks}])")

@@ -43,7 +43,8 @@ class TaskOptions:
     """Options of models that read task ids; the task fills them in."""
 
     task_names: Optional[str] = option(
-        None, "comma-separated names of the tasks that the model distinguishes; the task fills it in"
+        None,
+        "comma-separated names of the tasks that the model distinguishes; the task fills it in",
     )
 
 

@@ -24,7 +24,9 @@ def character_table(normalizer: Mapping[str, Any] | None) -> bytes:
     """
     parts = [] if normalizer is None else normalizer.get("normalizers", [normalizer])
     tables = [part["precompiled_charsmap"] for part in parts if part["type"] == "Precompiled"]
-    if len(tables) > 1 or any(part["type"] != "Precompiled" and part not in _SPACES for part in parts):
+    if len(tables) > 1 or any(
+        part["type"] != "Precompiled" and part not in _SPACES for part in parts
+    ):
         raise ValueError("it normalizes text in another way")
     return base64.b64decode(tables[0], validate=True) if tables else b""
 
@@ -37,7 +39,10 @@ def check_pre_tokenizer(pre_tokenizer: Mapping[str, Any]) -> None:
 
 
 def serialized(
-    pieces: Iterable[tuple[str, float, int]], table: bytes, special: Mapping[str, int], model_type: int = UNIGRAM
+    pieces: Iterable[tuple[str, float, int]],
+    table: bytes,
+    special: Mapping[str, int],
+    model_type: int = UNIGRAM,
 ) -> bytes:
     """Return a `ModelProto` with these pieces.
 

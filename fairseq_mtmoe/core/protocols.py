@@ -53,7 +53,9 @@ class TrainingTask:
     def ended(self) -> None:
         """The training is over; not called if a signal ends it."""
 
-    def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
+    def expert_comm(
+        self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]
+    ) -> None:
         """Each layer has these `seconds` and `bytes` of all-to-all in the last `updates` updates."""
 
     def begin_step(self) -> None:

@@ -23,7 +23,9 @@ def architecture_of(config: Any, fields: Mapping[str, str]) -> Architecture:
 
     `fields` maps fairseq's options to its fields.
     """
-    return lambda args: set_defaults(args, **{option: getattr(config, name) for option, name in fields.items()})
+    return lambda args: set_defaults(
+        args, **{option: getattr(config, name) for option, name in fields.items()}
+    )
 
 
 def register_sizes(model_name: str, sizes: Mapping[str, Architecture]) -> None:
@@ -35,13 +37,17 @@ def register_sizes(model_name: str, sizes: Mapping[str, Architecture]) -> None:
         register_model_architecture(model_name, f"{model_name}_{suffix}")(size)
 
 
-def noted_sizes(cfg: Any, option: str, fields: Mapping[str, str], kind: str, task: str) -> dict[str, Any]:
+def noted_sizes(
+    cfg: Any, option: str, fields: Mapping[str, str], kind: str, task: str
+) -> dict[str, Any]:
     """Return the sizes that a task stored as JSON in `option`.
 
     Raises `UserError`: none, or options contradict them.
     """
     if not getattr(cfg, option):
-        raise UserError(f"`--task` must provide the model's {kind}, as `--task {task}` does, but provides none.")
+        raise UserError(
+            f"`--task` must provide the model's {kind}, as `--task {task}` does, but provides none."
+        )
     sizes: dict[str, Any] = json.loads(getattr(cfg, option))
     arch = getattr(cfg, "_name", None)
     model = ARCH_MODEL_NAME_REGISTRY.get(arch, arch)

@@ -50,7 +50,9 @@ class Table:
         for row in (self.columns, *self.rows, *self._marked("**", "**")):
             lines.append([str(cell).replace("|", "\\|") for cell in row])
         head, *body = lines
-        return str(tabulate(body, head, tablefmt="pipe", colalign=self.sides, disable_numparse=True))
+        return str(
+            tabulate(body, head, tablefmt="pipe", colalign=self.sides, disable_numparse=True)
+        )
 
     def in_latex(self) -> str:
         """Return a `tabular` for `\\usepackage{booktabs}`, with special characters escaped."""
@@ -58,7 +60,9 @@ class Table:
         if self.below:
             rows += [SEPARATING_LINE, *self._marked(_BOLD, _END)]
         form = "latex_booktabs"
-        text = str(tabulate(rows, self.columns, tablefmt=form, colalign=self.sides, disable_numparse=True))
+        text = str(
+            tabulate(rows, self.columns, tablefmt=form, colalign=self.sides, disable_numparse=True)
+        )
         for sign, command in _SIGNS.items():
             text = text.replace(sign, command)
         return text + "\n"

@@ -43,5 +43,7 @@ def read_tiers(path: Path) -> dict[str, list[str]]:
     """Return the pairs or target languages of each tier in a file such as `tiers.json`."""
     content = read_json(path, "a file of tiers")
     if fault(content, dict[Annotated[str, one_of(TIERS)], list[str]]) is not None:
-        raise UserError(f"`{path}` must map high, mid and low to lists of language pairs, but does not.")
+        raise UserError(
+            f"`{path}` must map high, mid and low to lists of language pairs, but does not."
+        )
     return dict(content)

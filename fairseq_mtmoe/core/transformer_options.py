@@ -52,7 +52,13 @@ def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[Optio
         default = II(f"model.{FOLLOWS[name]}") if name in FOLLOWS else option_field.default
         # fairseq's parser omits an interpolated option without help: it takes it for one declared elsewhere.
         metadata = dict(option_field.metadata) or {"help": name.replace("_", " ")}
-        flat_fields.append((name, OTHER_TYPES.get(name, option_field.type), field(default=default, metadata=metadata)))
+        flat_fields.append(
+            (
+                name,
+                OTHER_TYPES.get(name, option_field.type),
+                field(default=default, metadata=metadata),
+            )
+        )
     return flat_fields
 
 
@@ -66,14 +72,23 @@ FlatTransformerConfig = dataclasses.make_dataclass(
 
 def nested_options(cfg: Any) -> TransformerConfig:
     """Return fairseq's nested `TransformerConfig` of a flat configuration."""
-    values: Any = OmegaConf.to_container(cfg, resolve=False) if isinstance(cfg, DictConfig) else vars(cfg)
+    values: Any = (
+        OmegaConf.to_container(cfg, resolve=False) if isinstance(cfg, DictConfig) else vars(cfg)
+    )
     return TransformerConfig.from_namespace(Namespace(**all_options(values)))
 
 
 def all_options(flat_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return all flat options, with defaults in the place of missing ones."""
-    defaults = {option_field.name: option_field.default for option_field in dataclasses.fields(FlatTransformerConfig)}
-    values = {name: flat_options.get(name, default) for name, default in defaults.items() if name != "_name"}
+    defaults = {
+        option_field.name: option_field.default
+        for option_field in dataclasses.fields(FlatTransformerConfig)
+    }
+    values = {
+        name: flat_options.get(name, default)
+        for name, default in defaults.items()
+        if name != "_name"
+    }
     for name, followed in FOLLOWS.items():
         if not isinstance(values[name], int):  # still an interpolation
             values[name] = values[followed]
@@ -117,8 +132,12 @@ def form_of(cfg: Any) -> TranslatorForm:
 class EncoderOptions:
     """Options of every model on a BERT encoder; sizes must match the pretrained encoder."""
 
-    encoder_layers: Optional[int] = option(None, "number of encoder blocks (default: the pretrained encoder's)")
-    encoder_embed_dim: Optional[int] = option(None, "width of the encoder (default: the pretrained encoder's)")
+    encoder_layers: Optional[int] = option(
+        None, "number of encoder blocks (default: the pretrained encoder's)"
+    )
+    encoder_embed_dim: Optional[int] = option(
+        None, "width of the encoder (default: the pretrained encoder's)"
+    )
     encoder_ffn_embed_dim: Optional[int] = option(
         None, "inner width of feed-forward layers (default: the pretrained encoder's)"
     )
@@ -145,11 +164,21 @@ class EncoderOptions:
 class T5Options:
     """Options of every model on a T5; sizes must match the pretrained T5."""
 
-    encoder_layers: Optional[int] = option(None, "number of encoder blocks (default: the pretrained T5's)")
-    decoder_layers: Optional[int] = option(None, "number of decoder blocks (default: the pretrained T5's)")
-    encoder_embed_dim: Optional[int] = option(None, "width of encoder and decoder (default: the pretrained T5's)")
-    encoder_attention_heads: Optional[int] = option(None, "number of attention heads (default: the pretrained T5's)")
-    dropout: float = option(0.1, "dropout of hidden states, inner activations and attention weights")
+    encoder_layers: Optional[int] = option(
+        None, "number of encoder blocks (default: the pretrained T5's)"
+    )
+    decoder_layers: Optional[int] = option(
+        None, "number of decoder blocks (default: the pretrained T5's)"
+    )
+    encoder_embed_dim: Optional[int] = option(
+        None, "width of encoder and decoder (default: the pretrained T5's)"
+    )
+    encoder_attention_heads: Optional[int] = option(
+        None, "number of attention heads (default: the pretrained T5's)"
+    )
+    dropout: float = option(
+        0.1, "dropout of hidden states, inner activations and attention weights"
+    )
     # All sizes of the T5, and the labels of its task, in JSON; the task fills them in.
     t5: str = option("", SUPPRESS)
     head_labels: str = option("", SUPPRESS)

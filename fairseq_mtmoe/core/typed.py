@@ -67,7 +67,9 @@ class _Loose:
 
 OR_LIST = _Loose()  # metadata of a tuple that may be a list
 # Text without lone surrogates, which JSON can spell but UTF-8 cannot.
-Text = Annotated[str, Rule("text", lambda value: not any("\ud800" <= letter <= "\udfff" for letter in value))]
+Text = Annotated[
+    str, Rule("text", lambda value: not any("\ud800" <= letter <= "\udfff" for letter in value))
+]
 Name = Annotated[Text, Rule("a name", lambda value: value != "")]
 
 
@@ -185,4 +187,6 @@ def shown(value: Any) -> str:
         return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
     if hasattr(value, "shape"):
         return f"a tensor of the shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}" if value or not isinstance(value, dict | list) else repr(value)
+    return (
+        f"a {type(value).__name__}" if value or not isinstance(value, dict | list) else repr(value)
+    )

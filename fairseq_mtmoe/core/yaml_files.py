@@ -27,10 +27,16 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        names = [
+            key.value
+            for key, _ in node.value
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<"
+        ]
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
-            raise yaml.YAMLError(f"line {node.start_mark.line + 1} begins a value with `{repeated[0]}` twice")
+            raise yaml.YAMLError(
+                f"line {node.start_mark.line + 1} begins a value with `{repeated[0]}` twice"
+            )
         content: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return content
 
@@ -48,7 +54,9 @@ def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
         json.dumps(content)  # refuses sets, bytes, and values that contain themselves
     except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"`{path}` must be {what} in YAML, but cannot be read: {reason}.") from error
+        raise UserError(
+            f"`{path}` must be {what} in YAML, but cannot be read: {reason}."
+        ) from error
     if not isinstance(content, dict):
         raise_invalid(str(path), f"{what}: {form}", type(content).__name__)
     return content

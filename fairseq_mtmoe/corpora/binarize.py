@@ -31,7 +31,9 @@ def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
 
 
 @contextmanager
-def writer(prefix: Path, symbols: int) -> Iterator[Callable[[NDArray[Any], NDArray[np.int32]], None]]:
+def writer(
+    prefix: Path, symbols: int
+) -> Iterator[Callable[[NDArray[Any], NDArray[np.int32]], None]]:
     """Write `.bin` and `.idx` like fairseq's `MMapIndexedDatasetBuilder`; both are complete at the end.
 
     Yields a function that adds sentences, given their concatenated ids and their lengths. `symbols` decides the ids'

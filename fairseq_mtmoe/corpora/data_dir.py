@@ -70,7 +70,9 @@ def written_once(
                 if damaged is None:
                     yield None
                     return
-                logger.warning(f"`{out / damaged}` has changed since it was written; all of `{out}` is made again.")
+                logger.warning(
+                    f"`{out / damaged}` has changed since it was written; all of `{out}` is made again."
+                )
             elif stamp["files"] and not overwrite:
                 raise UserError(_refusal(out, stamp["made_with"], made_with))
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +135,10 @@ def _file_sizes(folder: Path) -> dict[str, int]:
 
 
 def _find_damaged(
-    folder: Path, present: Mapping[str, int], sizes: Mapping[str, int], digest: Callable[[Path], str]
+    folder: Path,
+    present: Mapping[str, int],
+    sizes: Mapping[str, int],
+    digest: Callable[[Path], str],
 ) -> str | None:
     """Return the first file that is missing or has changed; None without."""
     for name, size in sizes.items():

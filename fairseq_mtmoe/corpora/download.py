@@ -59,7 +59,9 @@ class _Run:
     pauses: Sequence[float]
     timeout: tuple[float, float]
     stop: Event = field(default_factory=Event)
-    unreachable: dict[str, str] = field(default_factory=dict)  # hosts and reasons: their other files fail at once
+    unreachable: dict[str, str] = field(
+        default_factory=dict
+    )  # hosts and reasons: their other files fail at once
 
 
 def download(
@@ -114,7 +116,11 @@ def _new_session() -> requests.Session:
     session = requests.Session()
     session.auth = lambda request: request
     session.headers.update(
-        {"User-Agent": f"fairseq_mtmoe/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
+        {
+            "User-Agent": f"fairseq_mtmoe/{__version__}",
+            "Accept": "*/*",
+            "Accept-Encoding": "identity",
+        }
     )
     return session
 
@@ -134,7 +140,11 @@ def _fetch(item: Item, target: Path, run: _Run, session: requests.Session) -> No
                 write_record(target, item.address, sha256)
                 return
             part.begin_anew()
-        hint = "" if item.sha256 or item.md5 else f"; if the new one is right, delete {record_path(target)}"
+        hint = (
+            ""
+            if item.sha256 or item.md5
+            else f"; if the new one is right, delete {record_path(target)}"
+        )
         raise UserError(f"`{item.address}` is not the expected file: {wrong}{hint}.")
 
 
@@ -179,7 +189,9 @@ class _Part:
             return None
         if note.get("address") != self.item.address or not self.size:
             return None
-        return str(note.get("validator") or "") or ("" if self.item.sha256 or self.item.md5 else None)
+        return str(note.get("validator") or "") or (
+            "" if self.item.sha256 or self.item.md5 else None
+        )
 
 
 def _receive(part: _Part, run: _Run, session: requests.Session) -> None:
@@ -217,7 +229,9 @@ def _ask(part: _Part, run: _Run, session: requests.Session) -> None:
     if validator:
         headers["If-Range"] = validator
     try:
-        with session.get(item.address, headers=headers, stream=True, timeout=run.timeout) as response:
+        with session.get(
+            item.address, headers=headers, stream=True, timeout=run.timeout
+        ) as response:
             _check(response, part)
             _append(response, part, run)
     except UserError:
@@ -225,7 +239,9 @@ def _ask(part: _Part, run: _Run, session: requests.Session) -> None:
     except (ValueError, requests.TooManyRedirects) as error:  # raised for bad redirects
         raise _refused(item, f"it redirects to no web address ({error})") from error
     except requests.ConnectionError as error:
-        raise _Interrupted(f"{item.host} cannot be reached ({_said(error)})", is_unreachable=True) from error
+        raise _Interrupted(
+            f"{item.host} cannot be reached ({_said(error)})", is_unreachable=True
+        ) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
         raise _Interrupted(_said(error)) from error
 
@@ -233,13 +249,18 @@ def _ask(part: _Part, run: _Run, session: requests.Session) -> None:
 def _check(response: requests.Response, part: _Part) -> None:
     """Check that an answer has the file, or the requested rest of it."""
     item = part.item
-    status, said = response.status_code, f"the server answers {response.status_code} {response.reason}"
+    status, said = (
+        response.status_code,
+        f"the server answers {response.status_code} {response.reason}",
+    )
     if status == 416 and part.size:
         part.begin_anew()
         raise _Interrupted("the file is not longer than the part downloaded before")
     if status in _TRY_AGAIN:
         seconds = response.headers.get("Retry-After", "")
-        raise _Interrupted(said, min(float(seconds), _LONGEST_PAUSE) if seconds.isdecimal() else 0.0)
+        raise _Interrupted(
+            said, min(float(seconds), _LONGEST_PAUSE) if seconds.isdecimal() else 0.0
+        )
     if status not in (200, 206):
         raise _refused(item, said)
     if response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html":
@@ -262,7 +283,9 @@ def _append(response: requests.Response, part: _Part, run: _Run) -> None:
         part.begin_anew()
         raise _refused(item, f"it has {size:,} bytes, not the published {item.size:,}")
     tag = response.headers.get("ETag", "")
-    validator = response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
+    validator = (
+        response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
+    )
     write_text(part.note_path, json.dumps({"address": item.address, "validator": validator}) + "\n")
     run.watch.has(item, part.size, size)
     try:
@@ -286,6 +309,8 @@ def _append(response: requests.Response, part: _Part, run: _Run) -> None:
 
 def _said(error: BaseException) -> str:
     """Return a short description of an error, from the innermost of nested ones."""
-    while isinstance(inner := getattr(error, "reason", None) or next(iter(error.args), None), BaseException):
+    while isinstance(
+        inner := getattr(error, "reason", None) or next(iter(error.args), None), BaseException
+    ):
         error = inner
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -101,7 +101,9 @@ def _of_corpora(report: Report) -> Iterator[str]:
             most = f"; the rule {rule} left out most of the others ({number:,})" if number else ""
             yield f"{name}: {kept / to_train_on:.1%} of its pairs were kept{most}."
         if not corpus["read"]:
-            instead = f"; without other {corpus['role']} corpora, sentences are drawn from training text"
+            instead = (
+                f"; without other {corpus['role']} corpora, sentences are drawn from training text"
+            )
             yield f"{name} has no readable sentence pair{'' if is_training else instead}."
 
 

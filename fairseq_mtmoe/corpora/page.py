@@ -13,7 +13,10 @@ ABOUT = "Made by `mtmoe prepare corpora`. `report.html` has samples of lines lef
 _UNKNOWN = "`unknown`: share of test tokens, both sides, that the vocabulary lacks."
 _FIGURES = {"pieces_per_word": ".2f", "characters_per_piece": ".2f", "unknown_share": ".3%"}
 # Of samples: where their meanings are, and their columns.
-_SAMPLES = {"samples": ("dropped", ["line", "source", "target"]), "bad_samples": ("bad", ["line", "beginning"])}
+_SAMPLES = {
+    "samples": ("dropped", ["line", "source", "target"]),
+    "bad_samples": ("bad", ["line", "beginning"]),
+}
 _ROWS = 100  # samples of a rule, if there are fewer corpora; else one of each
 
 
@@ -26,7 +29,9 @@ def sections_of(report: Report) -> list[Section]:
     settings = [f"{name}: {value}" for name, value in flat(report["recipe"]).items()]
     return [
         *([Section("Check first", [warnings])] if warnings else []),
-        Section("Language pairs", [*pairs, "`mtmoe suggest DATA` prints a command to train on them."]),
+        Section(
+            "Language pairs", [*pairs, "`mtmoe suggest DATA` prints a command to train on them."]
+        ),
         Section("Vocabulary", [_vocabulary_table(report)]),
         Section("Corpora", [_share_chart(report), _corpus_table(report)]),
         Section("Recipe", [settings], folded=True),
@@ -51,8 +56,15 @@ def _share_chart(report: Report) -> Chart:
     for name, corpus in report["corpora"].items():
         if corpus["role"] == TRAIN:
             pairs = corpus["kept"] * corpus.get("weight", 1)
-            points.append({"corpus": visible(name), "pair": visible(corpus["pair"]), "pairs": pairs})
-    share = {"field": "pairs", "type": "quantitative", "stack": "normalize", "axis": {"format": "%"}}
+            points.append(
+                {"corpus": visible(name), "pair": visible(corpus["pair"]), "pairs": pairs}
+            )
+    share = {
+        "field": "pairs",
+        "type": "quantitative",
+        "stack": "normalize",
+        "axis": {"format": "%"},
+    }
     color = {"field": "corpus", "type": "nominal", "legend": None, "scale": {"scheme": "viridis"}}
     return {
         "title": "Each corpus' share of its pair",

@@ -44,11 +44,17 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
     for corpus in corpora:
         if corpus.is_open:  # its files are found below RAW
             continue
-        rows = zip_longest(corpus.downloads, corpus.address, corpus.sha256, corpus.md5, corpus.bytes)
+        rows = zip_longest(
+            corpus.downloads, corpus.address, corpus.sha256, corpus.md5, corpus.bytes
+        )
         for file, address, sha256, md5, size in rows:
             item = items.setdefault(file, Item(file))
             said = {"address": address, "sha256": sha256, "md5": md5, "size": size}
-            for name, value in {**said, "licence": corpus.licence, "by_hand": corpus.by_hand}.items():
+            for name, value in {
+                **said,
+                "licence": corpus.licence,
+                "by_hand": corpus.by_hand,
+            }.items():
                 if value and not getattr(item, name):
                     setattr(item, name, value)
             item.corpora.append(corpus.name)
@@ -62,7 +68,9 @@ class Record:
     address: str  # URL; empty for a file put there by hand
     sha256: str
     size: int  # in bytes
-    changed: int  # modification time in nanoseconds; while it is the same, the file is not read again
+    changed: (
+        int  # modification time in nanoseconds; while it is the same, the file is not read again
+    )
 
 
 def record_path(file: Path) -> Path:
@@ -101,8 +109,14 @@ def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = dige
     if wrong:
         is_same_size = item.size in (None, file.stat().st_size)
         is_replaced = _read_record(file) and not item.sha256 and not item.md5 and is_same_size
-        or_else = f" (or delete `{record_path(file).name}` to accept it as it is now)" if is_replaced else ""
-        raise UserError(f"`{file}` is not the expected file ({wrong}); delete or replace it{or_else}, and run again.")
+        or_else = (
+            f" (or delete `{record_path(file).name}` to accept it as it is now)"
+            if is_replaced
+            else ""
+        )
+        raise UserError(
+            f"`{file}` is not the expected file ({wrong}); delete or replace it{or_else}, and run again."
+        )
     return sha256
 
 
@@ -120,7 +134,9 @@ def mismatch(
             return sums["sha256"], f"{name} {digest_found}, not the published {published}"
     record = _read_record(file)
     if not item.sha256 and not item.md5 and record and sums["sha256"] != record.sha256:
-        return sums["sha256"], f"sha256 {sums['sha256']}, not {record.sha256} as at the first download"
+        return sums[
+            "sha256"
+        ], f"sha256 {sums['sha256']}, not {record.sha256} as at the first download"
     return sums["sha256"], ""
 
 
@@ -130,17 +146,26 @@ class Digests:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, dict[str, object]] = {}
-        with suppress(UserError, ValueError, TypeError):  # missing or damaged: all files are hashed again
+        with suppress(
+            UserError, ValueError, TypeError
+        ):  # missing or damaged: all files are hashed again
             self._known = dict(read_json(path))
 
     def learn(self, paths: Iterable[Path]) -> None:
         """Hash the files that are not cached yet, several at a time, with progress."""
         files = (split_member(path)[0] for path in paths)
-        megabytes = {file: round(file.stat().st_size / MEGABYTE) for file in files if not self._is_known(file)}
+        megabytes = {
+            file: round(file.stat().st_size / MEGABYTE)
+            for file in files
+            if not self._is_known(file)
+        }
         if not megabytes:
             return
         try:
-            with Progress().step("Hashing", sum(megabytes.values()), "MB") as step, ThreadPoolExecutor() as pool:
+            with (
+                Progress().step("Hashing", sum(megabytes.values()), "MB") as step,
+                ThreadPoolExecutor() as pool,
+            ):
                 for file, _ in zip(megabytes, pool.map(self.of_file, megabytes), strict=True):
                     step.advance(megabytes[file])
         finally:
@@ -149,7 +174,10 @@ class Digests:
     def of(self, paths: Iterable[Path]) -> list[str]:
         """Return each file's SHA-256; for a member of an archive, the archive's with the member's name."""
         members = map(split_member, paths)
-        return [self.of_file(file) + ("" if name is None else f"{ARCHIVE}{name}") for file, name in members]
+        return [
+            self.of_file(file) + ("" if name is None else f"{ARCHIVE}{name}")
+            for file, name in members
+        ]
 
     def of_file(self, path: Path, name: str = "sha256") -> str:
         """Return a file's hash, from the cache if the file has not changed."""
@@ -171,4 +199,9 @@ class Digests:
 def _about(path: Path) -> dict[str, int]:
     """Return a file's size, times and inode; `cp -p` keeps the modification time, but not ctime and inode."""
     status = path.stat()
-    return {"bytes": status.st_size, "changed": status.st_mtime_ns, "told": status.st_ctime_ns, "number": status.st_ino}
+    return {
+        "bytes": status.st_size,
+        "changed": status.st_mtime_ns,
+        "told": status.st_ctime_ns,
+        "number": status.st_ino,
+    }

@@ -23,6 +23,7 @@ from fairseq_mtmoe.corpora.vocabulary.pieces import OF_GIVEN, OF_RECIPE, table
 
 Report = dict[str, Any]
 
+
 def pair_figures(data: DataDirectory, pair: str) -> Report:
     """Return a pair's tier, directions, shards, sentence pairs and tokens."""
     counts = dict.fromkeys(SPLITS, 0)
@@ -33,7 +34,9 @@ def pair_figures(data: DataDirectory, pair: str) -> Report:
         counts[split] = sum(corpus.kept * corpus.files.weight for corpus in corpora)
         tokens[split] = {}
         for lang, sums in _by_language(corpora).items():
-            tokens[split][data.recipe.data_code(lang)] = {name: sums[name] for name in ("tokens", "unknown")}
+            tokens[split][data.recipe.data_code(lang)] = {
+                name: sums[name] for name in ("tokens", "unknown")
+            }
     tier_of = {name: tier for tier, names in data.tiers().items() for name in names}
     name = data.recipe.data_pair(pair)
     tier = tier_of.get(name) or tier_of.get(reversed_pair(name)) or ""

@@ -42,7 +42,9 @@ class Section:
     folded: bool = False
 
 
-def page_of(title: str, sections: Sequence[Section], about: str = "", refresh: float | None = None) -> str:
+def page_of(
+    title: str, sections: Sequence[Section], about: str = "", refresh: float | None = None
+) -> str:
     """Return a page of sections; `about` stands below its title.
 
     An open page with `refresh` loads itself again after this number of seconds. Texts and cells are
@@ -51,13 +53,17 @@ def page_of(title: str, sections: Sequence[Section], about: str = "", refresh: f
     shown = [(section, [*map(_kind_of, section.parts)]) for section in sections]
     has_charts = any(kind == "chart" for _, parts in shown for kind, _ in parts)
     scripts = [_vega(), (HERE / "page.js").read_text(encoding="utf-8")] if has_charts else []
-    return templates(HERE).get_template("page.html.j2").render(
-        title=title,
-        about=about,
-        refresh=refresh,
-        sections=shown,
-        style=Markup((HERE / "basics.css").read_text(encoding="utf-8")),
-        scripts=[*map(Markup, scripts)],
+    return (
+        templates(HERE)
+        .get_template("page.html.j2")
+        .render(
+            title=title,
+            about=about,
+            refresh=refresh,
+            sections=shown,
+            style=Markup((HERE / "basics.css").read_text(encoding="utf-8")),
+            scripts=[*map(Markup, scripts)],
+        )
     )
 
 
@@ -74,7 +80,9 @@ def markdown_of(title: str, sections: Sequence[Section], about: str) -> str:
             elif kind == "points":
                 paragraphs.append("\n".join(f"- {_plain(point)}" for point in part))
             elif kind == "table":
-                rows, below = ([[*map(_plain, row)] for row in half] for half in (part.rows, part.below))
+                rows, below = (
+                    [[*map(_plain, row)] for row in half] for half in (part.rows, part.below)
+                )
                 paragraphs.append(replace(part, rows=rows, below=below).in_markdown())
     return "\n\n".join(paragraphs) + "\n"
 
@@ -118,7 +126,12 @@ def templates(folder: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"n": "{:,}".format, "visible": visible, "coded": _coded, "policy_hash": _policy_hash}
+    environment.filters |= {
+        "n": "{:,}".format,
+        "visible": visible,
+        "coded": _coded,
+        "policy_hash": _policy_hash,
+    }
     return environment
 
 

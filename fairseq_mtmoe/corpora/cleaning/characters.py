@@ -18,8 +18,12 @@ CODES = sys.maxunicode + 1
 # Of the planes in between none has a character; the last two are for private use. Looking at each takes half a second.
 ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE1000))
 WIDE = 3  # how many Latin letters one wide (CJK) character stands for, roughly
-LENGTH_PADDING = 10  # added to both lengths before their ratio is taken: short texts may differ more
-_NO_SCRIPT = frozenset({"Zyyy", "Zinh", "Zzzz"})  # common to all, inherited from the letter before, not known
+LENGTH_PADDING = (
+    10  # added to both lengths before their ratio is taken: short texts may differ more
+)
+_NO_SCRIPT = frozenset(
+    {"Zyyy", "Zinh", "Zzzz"}
+)  # common to all, inherited from the letter before, not known
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,17 @@ class Columns:
     def of(cls, texts: Sequence[str]) -> Columns:
         text = f" {' '.join(texts)} " if texts else ""
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        return cls(np.frombuffer(text.encode("utf-32-le"), dtype="<u4"), np.cumsum(lengths + 1) - lengths)
+        return cls(
+            np.frombuffer(text.encode("utf-32-le"), dtype="<u4"), np.cumsum(lengths + 1) - lengths
+        )
 
     def sums(self, values: NDArray[np.generic]) -> NDArray[np.int64]:
         """Return the sums over each text of `values`, one per code point; those of spaces must be 0."""
-        return np.add.reduceat(values, self.starts, dtype=np.int64) if len(self.starts) else np.zeros(0, np.int64)
+        return (
+            np.add.reduceat(values, self.starts, dtype=np.int64)
+            if len(self.starts)
+            else np.zeros(0, np.int64)
+        )
 
 
 def table(codes: Iterable[int]) -> NDArray[np.bool_]:
@@ -59,7 +69,10 @@ def scripts() -> tuple[dict[str, int], NDArray[np.uint8]]:
     numbers: dict[str, int] = {}
     entries = np.zeros(CODES, np.uint8)
     for code in ASSIGNED:
-        if unicodedata.category(chr(code))[0] in "LM" and (script := script_of(chr(code))) not in _NO_SCRIPT:
+        if (
+            unicodedata.category(chr(code))[0] in "LM"
+            and (script := script_of(chr(code))) not in _NO_SCRIPT
+        ):
             entries[code] = numbers.setdefault(script, len(numbers) + 1)
     return numbers, entries
 

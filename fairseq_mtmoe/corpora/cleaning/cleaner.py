@@ -12,7 +12,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.corpora.blocks import Block
-from fairseq_mtmoe.corpora.cleaning.characters import LENGTH_PADDING, WIDE, Columns, normalised, wide
+from fairseq_mtmoe.corpora.cleaning.characters import (
+    LENGTH_PADDING,
+    WIDE,
+    Columns,
+    normalised,
+    wide,
+)
 from fairseq_mtmoe.corpora.cleaning.keys import Keys, SideKeys, exact_keys, mixed
 from fairseq_mtmoe.corpora.cleaning.languages import FOREIGN, in_other_language, letters
 from fairseq_mtmoe.corpora.recipes.schema import Action, Filters
@@ -27,7 +33,9 @@ Found = NDArray[np.bool_]
 # Largest share of a sentence's letters in foreign scripts, wide letters counted as several. Software manuals are half
 # names in many languages; text in another language is above this share.
 MAX_FOREIGN = 0.7
-_AT_ONCE = 4096  # pairs whose arrays fit into the processor's cache, which makes rules a third faster
+_AT_ONCE = (
+    4096  # pairs whose arrays fit into the processor's cache, which makes rules a third faster
+)
 
 # Rules in order, with their explanations in reports; a pair counts for the first rule that finds it. The last three are
 # applied elsewhere, as they need the keys of other corpora (`are_among`, `first_occurrences`).
@@ -42,6 +50,7 @@ RULES = {
     "duplicate": "the pair occurred before in its language pair's corpora",
     "near_duplicate": "the pair occurred before, except for case, punctuation, spaces and digits",
 }
+
 
 @dataclass
 class Cleaned:
@@ -102,13 +111,17 @@ def _rules(
         yield "language", lambda stays: _is_other((source, target), stays, langs, filters)
 
 
-def _is_other(sides: Sequence[_Side], stays: Found, langs: Sequence[str], filters: Filters) -> Found:
+def _is_other(
+    sides: Sequence[_Side], stays: Found, langs: Sequence[str], filters: Filters
+) -> Found:
     """Return which of the kept pairs have a side that the model takes for another language."""
     is_other = np.zeros(len(stays), np.bool_)
     for side, lang in zip(sides, langs, strict=True):
         rows = np.flatnonzero(stays & ~is_other)
         texts = [side.texts[row] for row in rows.tolist()]
-        is_other[rows] = in_other_language(texts, lang, str(filters.identify), filters.min_confidence)
+        is_other[rows] = in_other_language(
+            texts, lang, str(filters.identify), filters.min_confidence
+        )
     return is_other
 
 
@@ -147,11 +160,15 @@ def clean(block: Block, langs: Sequence[str], filters: Filters | None) -> Cleane
 
 def sample(line: int, source: str, target: str) -> Sample:
     """Return a pair for reports, with long sentences truncated."""
-    source, target = (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…" for text in (source, target))
+    source, target = (
+        text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…" for text in (source, target)
+    )
     return line, source, target
 
 
 def chosen(samples: Iterable[Sample]) -> list[Sample]:
     """Return `SAMPLES` of them by hash, sorted by line, independent of the order of blocks."""
-    by_hash = sorted(samples, key=lambda pair: xxhash.xxh3_64_intdigest("\n".join(map(str, pair)).encode()))
+    by_hash = sorted(
+        samples, key=lambda pair: xxhash.xxh3_64_intdigest("\n".join(map(str, pair)).encode())
+    )
     return sorted(by_hash[:SAMPLES])

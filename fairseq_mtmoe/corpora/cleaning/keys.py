@@ -22,7 +22,14 @@ VERSION = 2  # of `fold`: keys in a folder of work are of one version
 
 # Variation selectors and their like: nobody sees them.
 _UNSEEN_MARKS = frozenset(
-    (0x34F, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+    (
+        0x34F,
+        0x17B4,
+        0x17B5,
+        *range(0x180B, 0x1810),
+        *range(0xFE00, 0xFE10),
+        *range(0xE0100, 0xE01F0),
+    )
 )
 
 
@@ -61,7 +68,10 @@ def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     counts = count[columns.codes]
     characters = np.repeat(first[columns.codes], counts)
     several = np.flatnonzero(counts > 1)
-    positions, codes = np.cumsum(counts, dtype=np.int64)[several] - counts[several], columns.codes[several]
+    positions, codes = (
+        np.cumsum(counts, dtype=np.int64)[several] - counts[several],
+        columns.codes[several],
+    )
     for code in np.unique(codes).tolist():
         for offset, part in enumerate(more[code]):
             characters[positions[codes == code] + offset] = ord(part)
@@ -109,11 +119,15 @@ def are_among(keys: Keys, others: Keys) -> NDArray[np.bool_]:
     """Return which keys are in `known`, which must be sorted."""
     if not len(others):
         return np.zeros(len(keys), np.bool_)
-    is_among: NDArray[np.bool_] = others[np.minimum(np.searchsorted(others, keys), len(others) - 1)] == keys
+    is_among: NDArray[np.bool_] = (
+        others[np.minimum(np.searchsorted(others, keys), len(others) - 1)] == keys
+    )
     return is_among
 
 
-def _hashes(characters: NDArray[np.uint32], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Keys:
+def _hashes(
+    characters: NDArray[np.uint32], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> Keys:
     data = memoryview(characters.astype("<u4", copy=False).tobytes())
     spans = zip((4 * starts).tolist(), (4 * ends).tolist(), strict=True)
     return np.array([xxhash.xxh3_64_intdigest(data[start:end]) for start, end in spans], np.uint64)

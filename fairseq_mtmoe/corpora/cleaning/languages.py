@@ -25,7 +25,9 @@ _JOINED = {
     "Hant": ("Hani", "Bopo"),
 }
 _RELATED = 60  # CLDR's distance of two scripts of a language is 50; that of languages without a relation is above 80
-FOREIGN = 1 << 32  # counts of other scripts' letters are so far above those of the own ones in one sum of both
+FOREIGN = (
+    1 << 32
+)  # counts of other scripts' letters are so far above those of the own ones in one sum of both
 
 
 @lru_cache(1024)
@@ -42,7 +44,11 @@ def is_same_language(code: str, lang: str) -> bool:
 def best_match(codes: Sequence[str], lang: str) -> str | None:
     """Return a file's code for the language: the same code, or else one with its script, or any; None without."""
     same = [code for code in codes if is_same_language(code, lang)]
-    return min(same, key=lambda code: (_subtags(code) != _subtags(lang), _script(code) != _script(lang)), default=None)
+    return min(
+        same,
+        key=lambda code: (_subtags(code) != _subtags(lang), _script(code) != _script(lang)),
+        default=None,
+    )
 
 
 @lru_cache(1024)
@@ -97,11 +103,20 @@ def name_in(label: str) -> str:
 
 
 _MEMORY, _MEMORY_PER_BYTE, _SECONDS = 1 << 30, 4, 300
-_TEXTS = ("the house is old", "Größe, naïve", "дом", "บ้าน หลัง ใหญ่", "家", " ".join(map(chr, range(0x21, 0x600))))
+_TEXTS = (
+    "the house is old",
+    "Größe, naïve",
+    "дом",
+    "บ้าน หลัง ใหญ่",
+    "家",
+    " ".join(map(chr, range(0x21, 0x600))),
+)
 _WHAT = "a fastText model for language identification"
 
 
-def in_other_language(texts: Sequence[str], lang: str, model_path: str, confidence: float) -> NDArray[np.bool_]:
+def in_other_language(
+    texts: Sequence[str], lang: str, model_path: str, confidence: float
+) -> NDArray[np.bool_]:
     """Return which texts a model takes for another language, with confidence (0 to 1); none if it lacks `lang`."""
     model, langs = load_model(model_path)
     names = names_of(lang)
@@ -116,7 +131,9 @@ def check_model(path: str) -> None:
     try:
         isolated(_try_out, path, memory=memory, seconds=_SECONDS)
     except Lost as error:
-        raise UserError(f"`identify` must be {_WHAT}, but `{path}` cannot be used: {error}.") from error
+        raise UserError(
+            f"`identify` must be {_WHAT}, but `{path}` cannot be used: {error}."
+        ) from error
 
 
 def _try_out(path: str) -> None:
@@ -136,7 +153,9 @@ def load_model(path: str) -> tuple[Any, frozenset[str]]:
     try:
         import fasttext
     except ModuleNotFoundError:
-        raise UserError("`identify` needs fasttext-predict: pip install 'fairseq_mtmoe[identify]'.") from None
+        raise UserError(
+            "`identify` needs fasttext-predict: pip install 'fairseq_mtmoe[identify]'."
+        ) from None
     file = regular_file(path, _WHAT)
     try:
         model = fasttext.load_model(str(file))
@@ -144,7 +163,9 @@ def load_model(path: str) -> tuple[Any, frozenset[str]]:
     except (ValueError, RuntimeError, MemoryError) as error:
         raise UserError(f"`identify` must be {_WHAT}, but `{path}` is none: {error}") from error
     if not labels or not _has_all_rows(file, len(labels)):
-        raise UserError(f"`identify` must be {_WHAT}, but `{path}` is only a part of one: download it again.")
+        raise UserError(
+            f"`identify` must be {_WHAT}, but `{path}` is only a part of one: download it again."
+        )
     return model, frozenset(map(name_in, labels))
 
 

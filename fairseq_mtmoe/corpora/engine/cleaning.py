@@ -26,7 +26,9 @@ from fairseq_mtmoe.corpora.recipes.schema import Filters
 PART_BYTES = 16 << 20
 
 
-def clean(tools: Tools, corpora: Sequence[CorpusFiles], filters: Filters, folder: Path) -> list[CorpusState]:
+def clean(
+    tools: Tools, corpora: Sequence[CorpusFiles], filters: Filters, folder: Path
+) -> list[CorpusState]:
     """Return the corpora with their cleaned pairs, in files in `folder`."""
     unpacked = _unpack_all(tools, corpora, folder / "unpacked")
     cuts = [partial(parts_of, files, blocks.BLOCK, PART_BYTES) for files in unpacked]
@@ -59,7 +61,10 @@ def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> l
     jobs = [partial(unpack, members) for members in by_archive.values()]
     sizes = [archive.stat().st_size / MEGABYTE for archive in by_archive]
     tools.run("Unpacking", jobs, sizes, "MB")
-    return [replace(files, unpacked=tuple(places.get(path, path) for path in files.paths)) for files in corpora]
+    return [
+        replace(files, unpacked=tuple(places.get(path, path) for path in files.paths))
+        for files in corpora
+    ]
 
 
 def _megabytes(files: CorpusFiles) -> float:

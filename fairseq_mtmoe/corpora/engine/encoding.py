@@ -63,7 +63,11 @@ Encoded = tuple[list[CorpusState], Vocabulary]  # all corpora with their ids, an
 
 
 def encode(
-    tools: Tools, corpora: list[CorpusState], recipe: Recipe, given_files: Mapping[str, Path], folder: Path
+    tools: Tools,
+    corpora: list[CorpusState],
+    recipe: Recipe,
+    given_files: Mapping[str, Path],
+    folder: Path,
 ) -> Encoded:
     """Return the corpora with files of ids in `folder`, and the vocabulary.
 
@@ -75,7 +79,9 @@ def encode(
         kinds = [vocabulary.kind(lang, recipe) for lang in corpus.files.pair.split("-")]
         for block, place in enumerate(corpus.places):
             corpus.ids.append(folder / f"{number:05d}" / f"{block:06d}.npz")
-            jobs.append(partial(encode_block, place, vocabulary, kinds, corpus.files.tagged, corpus.ids[-1]))
+            jobs.append(
+                partial(encode_block, place, vocabulary, kinds, corpus.files.tagged, corpus.ids[-1])
+            )
             sizes.append(place.size)
             owners.append(corpus)
     for corpus, counts in zip(owners, tools.run("Encoding", jobs, sizes), strict=True):
@@ -85,7 +91,11 @@ def encode(
 
 
 def make_vocabulary(
-    tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe, given_files: Mapping[str, Path], folder: Path
+    tools: Tools,
+    corpora: Sequence[CorpusState],
+    recipe: Recipe,
+    given_files: Mapping[str, Path],
+    folder: Path,
 ) -> Vocabulary:
     """Train a model on text drawn by temperature, or take the given one."""
     is_tagged = any(corpus.files.is_synthetic for corpus in corpora)
@@ -116,7 +126,9 @@ def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> byte
         return train(text, recipe.vocabulary, sizes.total())
 
 
-def _gather_jobs(by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices) -> Iterator[partial[list[str]]]:
+def _gather_jobs(
+    by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices
+) -> Iterator[partial[list[str]]]:
     """Yield jobs for sentences, by sorted indices in each language's training text."""
     starts = dict.fromkeys(indices, 0)
     for pair, in_pair in sorted(by_pair.items()):
@@ -125,7 +137,9 @@ def _gather_jobs(by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices)
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
                 if lang not in indices:  # a language without sentences
                     continue
-                first, last = np.searchsorted(indices[lang], [starts[lang], starts[lang] + len(kept)])
+                first, last = np.searchsorted(
+                    indices[lang], [starts[lang], starts[lang] + len(kept)]
+                )
                 if first < last:
                     rows = kept[indices[lang][first:last] - starts[lang]]
                     yield partial(gather_block, place.block, side, rows)
@@ -137,7 +151,9 @@ def gather_block(block: Path, side: str, rows: NDArray[np.int64]) -> list[str]:
     return lines_of(load(block, side)[side], rows)
 
 
-def _write_vocabulary(folder: Path, kind: str, model: bytes, dictionary: Path | None, is_tagged: bool) -> int:
+def _write_vocabulary(
+    folder: Path, kind: str, model: bytes, dictionary: Path | None, is_tagged: bool
+) -> int:
     """Write the files of a vocabulary; return the number of its symbols."""
     pieces = load_pieces(model, dictionary)
     pieces = with_tag(pieces) if is_tagged else pieces
@@ -153,7 +169,9 @@ class _Encoder:
 
     model: sentencepiece.SentencePieceProcessor
     ids: NDArray[np.int32]  # the dictionary's id of each piece
-    others: Mapping[str, int]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
+    others: Mapping[
+        str, int
+    ]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
     tag: int | None
 
 
@@ -195,7 +213,10 @@ def encode_block(
             assert encoder.tag is not None, "the dictionary lacks the tag"
             ids = np.insert(ids, np.cumsum(lengths) - lengths, encoder.tag)
             lengths = lengths + 1
-        arrays |= {f"{side}_ids": ids.astype(id_type(vocabulary.symbols)), f"{side}_lengths": lengths}
+        arrays |= {
+            f"{side}_ids": ids.astype(id_type(vocabulary.symbols)),
+            f"{side}_lengths": lengths,
+        }
     save(out, **arrays)
     return counts
 

@@ -96,7 +96,11 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
     recipe.check_synthetic()
     # All files are there if this succeeds.
     all_files = [recipe.files_of(corpus, raw) for corpus in recipe.corpora]
-    named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary, **recipe.of_sources}
+    named = {
+        "model": recipe.vocabulary.model,
+        "dictionary": recipe.vocabulary.dictionary,
+        **recipe.of_sources,
+    }
     vocabulary = {}
     for name, file in named.items():
         if file:
@@ -107,7 +111,11 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
             expect_tag(vocabulary[name])
     models, filters = [], recipe.filters
     if filters.identify:
-        models = [regular_file(os.path.abspath(raw / filters.identify), "a model for language identification")]
+        models = [
+            regular_file(
+                os.path.abspath(raw / filters.identify), "a model for language identification"
+            )
+        ]
         filters = replace(filters, identify=str(models[0]))
     digests.learn([path for files in all_files for path in files.paths])
     for item in items_of(recipe.corpora):
@@ -144,12 +152,22 @@ def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs) -> repor
     """Fill the empty directory `folder` in four stages; return the report."""
     recipe, filters = inputs.recipe, inputs.filters
     corpora = list(map(repr, inputs.corpora))
-    made_from: list[object] = [corpora, repr(filters), blocks.BLOCK, inputs.identification, keys.VERSION]
+    made_from: list[object] = [
+        corpora,
+        repr(filters),
+        blocks.BLOCK,
+        inputs.identification,
+        keys.VERSION,
+    ]
     states = list[CorpusState]
-    cleaned = work.stage("cleaned", made_from, states, partial(clean, tools, inputs.corpora, filters))
+    cleaned = work.stage(
+        "cleaned", made_from, states, partial(clean, tools, inputs.corpora, filters)
+    )
     draw = Draw(_missing_splits(recipe, cleaned), recipe.seed)
     check_cleaned(cleaned, {pair: sum(sizes.values()) for pair, sizes in draw.sizes.items()})
-    selected = work.stage("selected", repr(draw), states, partial(select, tools, cleaned, filters, draw))
+    selected = work.stage(
+        "selected", repr(draw), states, partial(select, tools, cleaned, filters, draw)
+    )
     settings = replace(recipe.vocabulary, model=None, dictionary=None)  # whose hashes decide
     made_from = [repr(settings), recipe.seed, inputs.vocabulary_digests, sorted(recipe.trained())]
     made_from.append(version("sentencepiece"))
@@ -159,7 +177,9 @@ def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs) -> repor
     made = report.of_corpora(data)
     report.write(folder, made)
     report.write_bad_lines(folder, data.corpora)
-    raw = {files.name: dict(zip(files.names, files.digests, strict=True)) for files in inputs.corpora}
+    raw = {
+        files.name: dict(zip(files.names, files.digests, strict=True)) for files in inputs.corpora
+    }
     write_manifest(folder, raw)
     return made
 

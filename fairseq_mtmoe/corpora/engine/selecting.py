@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.corpora.cleaning.cleaner import SAMPLES, Sample, sample
-from fairseq_mtmoe.corpora.cleaning.keys import Keys, are_among, first_occurrences, mixed, sentence_keys
+from fairseq_mtmoe.corpora.cleaning.keys import (
+    Keys,
+    are_among,
+    first_occurrences,
+    mixed,
+    sentence_keys,
+)
 from fairseq_mtmoe.corpora.engine.cleaning import check_enough
 from fairseq_mtmoe.corpora.engine.state import SIDES, CorpusState, Mask, Place, training_by_pair
 from fairseq_mtmoe.corpora.engine.work import lines_of, load, packed, save
@@ -65,7 +71,11 @@ def remove_held_out(
     save(folder / "keys.npz", keys=np.unique(np.concatenate([NO_KEYS, *keys])))
     jobs = []
     for number, corpus in enumerate(training):
-        drawn = [other for other in held_out if other.files.is_drawn and other.files.pair == corpus.files.pair]
+        drawn = [
+            other
+            for other in held_out
+            if other.files.is_drawn and other.files.pair == corpus.files.pair
+        ]
         out = folder / f"{number:05d}.npy"
         jobs.append(partial(filter_corpus, corpus, folder / "keys.npz", drawn, out))
     return tools.run("Removing held-out pairs", jobs, [corpus.kept for corpus in training])
@@ -142,7 +152,9 @@ def remove_duplicates(
     return [by_name[corpus.files.name] for corpus in training]
 
 
-def compare(corpora: Sequence[CorpusState], filters: Filters, folder: Path) -> Sequence[CorpusState]:
+def compare(
+    corpora: Sequence[CorpusState], filters: Filters, folder: Path
+) -> Sequence[CorpusState]:
     """Return a language pair's corpora without duplicates; a job."""
     folder.mkdir(exist_ok=True)
     kept = np.concatenate([corpus.kept_pairs() for corpus in corpora])
@@ -186,7 +198,9 @@ def draw_held_out(
     return list(chain.from_iterable(drawn))
 
 
-def draw_pair(pair: str, corpora: Sequence[CorpusState], draw: Draw, folder: Path) -> list[CorpusState]:
+def draw_pair(
+    pair: str, corpora: Sequence[CorpusState], draw: Draw, folder: Path
+) -> list[CorpusState]:
     """Return a corpus for each split, with the smallest hashes of sources; a job."""
     sizes = draw.sizes[pair]
     needed = sum(sizes.values())

@@ -34,11 +34,15 @@ class CorpusState:
     dropped: Counter[str] = field(default_factory=Counter)  # pairs left out, by rule
     samples: dict[str, list[Sample]] = field(default_factory=dict)  # pairs left out, by rule
     bad: Counter[str] = field(default_factory=Counter)  # unreadable lines, by reason
-    bad_samples: dict[str, list[BadSample]] = field(default_factory=dict)  # the first of each reason
+    bad_samples: dict[str, list[BadSample]] = field(
+        default_factory=dict
+    )  # the first of each reason
     bad_lists: list[Path] = field(default_factory=list)  # files that list unreadable lines
     mask: Path | None = None  # file that says of each pair whether it is kept; None: all are
     ids: list[Path] = field(default_factory=list)  # a file of ids for each block
-    tokens: dict[str, Counter[str]] = field(default_factory=dict)  # counts of the kept text, by side
+    tokens: dict[str, Counter[str]] = field(
+        default_factory=dict
+    )  # counts of the kept text, by side
 
     @property
     def is_training(self) -> bool:
@@ -102,7 +106,9 @@ class Place:
         """Return the rows of the pairs that are kept."""
         if self.mask is None:
             return np.arange(self.size)
-        return np.flatnonzero(np.load(self.mask, mmap_mode="r")[self.start : self.start + self.size])
+        return np.flatnonzero(
+            np.load(self.mask, mmap_mode="r")[self.start : self.start + self.size]
+        )
 
 
 def training_by_pair(corpora: Sequence[CorpusState]) -> dict[str, list[CorpusState]]:

@@ -53,7 +53,9 @@ class WorkFolder:
             with suppress(OSError):  # it is not empty if a stage has begun
                 self.path.rmdir()
 
-    def stage(self, name: str, made_from: object, kind: Any, make: Callable[[Path], Result]) -> Result:
+    def stage(
+        self, name: str, made_from: object, kind: Any, make: Callable[[Path], Result]
+    ) -> Result:
         """Return what `make` returns; a finished stage is not made again.
 
         Args:
@@ -65,7 +67,9 @@ class WorkFolder:
         self._key = hash_of([FORMAT, self._key, name, str(self.path), made_from])
         folder, record = self.path / name, self.path / f"{name}.json"
         adapter: TypeAdapter[Result] = TypeAdapter(kind)
-        with suppress(UserError, ValueError, KeyError, TypeError):  # missing or damaged: the stage is made again
+        with suppress(
+            UserError, ValueError, KeyError, TypeError
+        ):  # missing or damaged: the stage is made again
             content = read_json(record)
             if content["key"] == self._key:
                 return adapter.validate_python(content["result"])
@@ -111,4 +115,7 @@ def lines_of(text: NDArray[np.uint8], rows: NDArray[np.int64] | None = None) -> 
         return text.tobytes().decode().split("\n")[:-1]
     ends = np.flatnonzero(text == ord("\n"))
     starts = np.append(0, ends[:-1] + 1)[: len(ends)]
-    return [text[start:end].tobytes().decode() for start, end in zip(starts[rows], ends[rows], strict=True)]
+    return [
+        text[start:end].tobytes().decode()
+        for start, end in zip(starts[rows], ends[rows], strict=True)
+    ]

@@ -167,7 +167,11 @@ class Tools:
     progress: Progress
 
     def run(
-        self, label: str, jobs: Sequence[partial[Result]], sizes: Sequence[float], unit: str = "pairs"
+        self,
+        label: str,
+        jobs: Sequence[partial[Result]],
+        sizes: Sequence[float],
+        unit: str = "pairs",
     ) -> list[Result]:
         """Return the jobs' results in order; the largest by `sizes` begin first."""
         if not jobs:
@@ -207,17 +211,25 @@ def cluster(address: str) -> Iterator[Workers]:
     try:
         import distributed
     except ImportError as error:
-        raise UserError("`--scheduler` needs Dask: pip install 'fairseq_mtmoe[cluster]'.") from error
+        raise UserError(
+            "`--scheduler` needs Dask: pip install 'fairseq_mtmoe[cluster]'."
+        ) from error
     try:
         connect: Any = distributed.Client
         client = connect(address, timeout=SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
-        raise_invalid("--scheduler", f"the address of a Dask scheduler that answers ({first_line(error)})", address)
+        raise_invalid(
+            "--scheduler",
+            f"the address of a Dask scheduler that answers ({first_line(error)})",
+            address,
+        )
     with closing(client):
         try:
             yield Workers(client.get_executor(pure=False), partial(_check_cluster, client))
         except distributed.KilledWorker as error:
-            raise UserError(f"The workers of `--scheduler` were lost, one after the other: {error}") from error
+            raise UserError(
+                f"The workers of `--scheduler` were lost, one after the other: {error}"
+            ) from error
 
 
 def _check_cluster(client: Any) -> None:
@@ -230,5 +242,10 @@ def _check_cluster(client: Any) -> None:
             " seconds; start some (`dask worker ADDRESS --nthreads 1`), and run the command again"
             " to continue with this stage."
         ) from error
-    except (CancelledError, OSError, ValueError, RuntimeError) as error:  # whichever way its connection breaks
+    except (
+        CancelledError,
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # whichever way its connection breaks
         raise UserError(CLUSTER_ENDED) from error

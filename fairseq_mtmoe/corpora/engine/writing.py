@@ -36,7 +36,13 @@ from fairseq_mtmoe.translation.data.file_names import (
 )
 
 TRAIN = Role.train.name
-OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, SENTENCEPIECE, OF_SOURCES)  # also beside shards
+OF_ALL_SHARDS = (
+    "langs.txt",
+    "lang_pairs.txt",
+    TOKEN_STYLE,
+    SENTENCEPIECE,
+    OF_SOURCES,
+)  # also beside shards
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,9 @@ class DataDirectory:
 
     def _langs(self) -> list[str]:
         """Return the languages of all text, in plain codes."""
-        return sorted({lang for pair in self.pairs for lang in pair.split("-")}, key=self.recipe.data_code)
+        return sorted(
+            {lang for pair in self.pairs for lang in pair.split("-")}, key=self.recipe.data_code
+        )
 
     def _write_dictionaries(self, folders: Sequence[Path]) -> None:
         """Write each language's dictionary, as links to one file or to one for each kind."""
@@ -155,7 +163,9 @@ class DataDirectory:
         shutil.copyfile(self.vocabulary.model(), folder / SENTENCEPIECE)
         if self.vocabulary.has_sources:
             shutil.copyfile(self.vocabulary.model(SOURCE), folder / OF_SOURCES)
-        langs = dict.fromkeys([*self.recipe.known_languages, *map(self.recipe.data_code, self._langs())])
+        langs = dict.fromkeys(
+            [*self.recipe.known_languages, *map(self.recipe.data_code, self._langs())]
+        )
         (folder / "langs.txt").write_text("".join(f"{lang}\n" for lang in langs), encoding="utf-8")
         lang_pairs = sorted(map(self.recipe.data_pair, self.recipe.trained()))
         (folder / "lang_pairs.txt").write_text(",".join(lang_pairs) + "\n", encoding="utf-8")
@@ -165,7 +175,9 @@ class DataDirectory:
         sizes = {}
         for pair, size in sorted(self.sizes.items()):
             shards = self.shards(pair)  # which get the sentence pairs in turn
-            sizes[self.recipe.data_pair(pair)] = [len(range(shard, size, shards)) for shard in range(shards)]
+            sizes[self.recipe.data_pair(pair)] = [
+                len(range(shard, size, shards)) for shard in range(shards)
+            ]
         names = [shard.name for shard in folders] if len(folders) > 1 else [""]
         content: dict[str, Any] = {"shards": names, recorded_sizes.SPLIT: sizes}
         if self.synthetic:

@@ -34,7 +34,11 @@ _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
 }
 _NUM_FILES = {"moses": 2, "iwslt": 2, "sgm": 2}  # files of a corpus; other formats have 1
 _OF_LINES = ("moses", "tsv", "jsonl")  # formats with a pair per line
-FORMATS = ("auto", *_PAIRS, *_SEGMENTS)  # values of `CorpusFiles.format`; `auto` detects the format by content
+FORMATS = (
+    "auto",
+    *_PAIRS,
+    *_SEGMENTS,
+)  # values of `CorpusFiles.format`; `auto` detects the format by content
 
 
 def read(files: CorpusFiles, block: int = BLOCK) -> Iterator[Block | BadLine]:
@@ -58,8 +62,12 @@ def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
         return
     number = _NUM_FILES.get(form, 1)
     if len(files.paths) != number:
-        raise_invalid(f"files of {files.name}", f"{number} in the format {form}", list(map(str, files.paths)))
-    yield from _PAIRS[form](files) if form in _PAIRS else blocks.gather(_SEGMENTS[form](files), files)
+        raise_invalid(
+            f"files of {files.name}", f"{number} in the format {form}", list(map(str, files.paths))
+        )
+    yield from (
+        _PAIRS[form](files) if form in _PAIRS else blocks.gather(_SEGMENTS[form](files), files)
+    )
 
 
 _HEAD = 1 << 16
@@ -92,7 +100,9 @@ def recognise(files: CorpusFiles) -> str | None:
 def _form(head: bytes) -> str | None:
     if head.startswith(MAGIC):
         return "mo"
-    is_utf_16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # as some programs write XML
+    is_utf_16 = head.startswith(
+        (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    )  # as some programs write XML
     text = head.decode("utf-16" if is_utf_16 else "utf-8", "replace").lstrip("\ufeff \t\r\n")
     if text.startswith("<") and (root := _ROOT.match(_COMMENT.sub("", text).lstrip())):
         if (form := _ROOTS.get(root[1].lower())) is not None:
@@ -118,7 +128,10 @@ def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[Corpu
     marks = [_marks(path, every) for path in paths]
     parts = []
     for begin, end in pairwise([*_begins(marks, most_lines // every, most_bytes), None]):
-        spans = tuple((int(offsets[begin or 0]), None if end is None else int(offsets[end])) for offsets in marks)
+        spans = tuple(
+            (int(offsets[begin or 0]), None if end is None else int(offsets[end]))
+            for offsets in marks
+        )
         parts.append(replace(files, format=form, first=(begin or 0) * every + 1, spans=spans))
     return parts
 

@@ -45,7 +45,10 @@ class Batch:
     def part(self, start: int, end: int | None = None) -> Batch:
         """Return the lines from `start` to `end`."""
         texts = self.texts[start:end]
-        return Batch(texts, {at - start: why for at, why in self.bad.items() if start <= at < start + len(texts)})
+        return Batch(
+            texts,
+            {at - start: why for at, why in self.bad.items() if start <= at < start + len(texts)},
+        )
 
 
 def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
@@ -107,7 +110,9 @@ def _decode_one_by_one(lines: bytes) -> Batch:
     return batch
 
 
-def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+def usable_pairs(
+    source: Batch, target: Batch, first: int, files: CorpusFiles
+) -> Iterator[Pairs | BadLine]:
     """Lines as pairs, from the number `first` on; of training text a line without text on one side is none."""
     names = str(files.paths[0]), str(files.paths[-1])
     bad = {index: (names[1], *why) for index, why in target.bad.items()}
@@ -117,20 +122,29 @@ def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -
     if not files.is_evaluation and not all(all(map(str.strip, side)) for side in texts):
         for index, (first_text, second_text) in enumerate(zip(*texts, strict=True)):
             if index not in bad and not (first_text.strip() and second_text.strip()):
-                bad[index] = names[bool(first_text.strip())], "empty", excerpt_of(first_text + second_text)
+                bad[index] = (
+                    names[bool(first_text.strip())],
+                    "empty",
+                    excerpt_of(first_text + second_text),
+                )
     for index in sorted(bad):
         name, reason, excerpt = bad[index]
         yield BadLine(name, first + index, reason, excerpt)
     if bad:
         kept = [index for index in range(len(lines)) if index not in bad]
-        texts, lines = [[side[index] for index in kept] for side in texts], [lines[index] for index in kept]
+        texts, lines = (
+            [[side[index] for index in kept] for side in texts],
+            [lines[index] for index in kept],
+        )
     if lines:
         yield Pairs(texts, lines)
 
 
 def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     """Yield the pairs of two files of lines."""
-    return _read_sides(files, [read_lines(*part) for part in zip(files.contents, files.spans, strict=True)])
+    return _read_sides(
+        files, [read_lines(*part) for part in zip(files.contents, files.spans, strict=True)]
+    )
 
 
 def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:

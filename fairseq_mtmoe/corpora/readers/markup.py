@@ -12,7 +12,9 @@ from fairseq_mtmoe.corpora.cleaning.languages import best_match, is_same_languag
 
 _MAX_DEPTH = 500
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})  # TMX elements with other documents' markup; `hi` has text
+_CODES = frozenset(
+    {"bpt", "ept", "it", "ph", "ut"}
+)  # TMX elements with other documents' markup; `hi` has text
 _SGM_TAG = re.compile(r"<(?P<name>doc|seg)\b(?P<attributes>[^<>]*)>", re.IGNORECASE)
 _SGM_END = re.compile(r"</seg\s*>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
@@ -74,7 +76,9 @@ def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
         for side in _sides(document, "ref", files.target_lang):
             by_translator.setdefault(side.get("translator", ""), []).append(side)
         references.append(by_translator)
-    translators = list(dict.fromkeys(name for by_translator in references for name in by_translator))
+    translators = list(
+        dict.fromkeys(name for by_translator in references for name in by_translator)
+    )
     if not translators:
         raise unreadable(files.paths[0], f"it has no references in {files.target_lang}")
     for document, by_translator in zip(documents, references, strict=True):
@@ -125,14 +129,18 @@ def _sgm_texts(content: Content) -> dict[Key, str]:
     document = ""
     segments: list[tuple[Key, str]] = []
     for tag in _SGM_TAG.finditer(text):
-        attributes = {name.lower(): "".join(values) for name, *values in _ATTRIBUTE.findall(tag["attributes"])}
+        attributes = {
+            name.lower(): "".join(values) for name, *values in _ATTRIBUTE.findall(tag["attributes"])
+        }
         if tag["name"].lower() == "doc":
             document = attributes.get("docid", "")
             continue
         end = _SGM_END.search(text, tag.end())
         if end is None:
             raise unreadable(content.name, "it ends within a segment")
-        plain = _CHARACTER.sub(lambda code: html.unescape(code[0]), text[tag.end() : end.start()].strip())
+        plain = _CHARACTER.sub(
+            lambda code: html.unescape(code[0]), text[tag.end() : end.start()].strip()
+        )
         segments.append(((document, attributes.get("id", "")), plain))
     if not segments:
         raise unreadable(content.name, "it has no segments")

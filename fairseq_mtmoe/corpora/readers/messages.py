@@ -14,7 +14,10 @@ from fairseq_mtmoe.core.files import read_bytes
 from fairseq_mtmoe.corpora.blocks import Content, CorpusFiles, Segment, excerpt_of, unreadable
 from fairseq_mtmoe.corpora.cleaning.languages import is_distant, is_same_language
 
-MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")  # first bytes of compiled catalogs: little-endian, big-endian
+MAGIC = (
+    b"\xde\x12\x04\x95",
+    b"\x95\x04\x12\xde",
+)  # first bytes of compiled catalogs: little-endian, big-endian
 _PLURAL_FORMS = re.compile(r"plural\s*=\s*([^;]+)")
 
 
@@ -27,8 +30,12 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
     catalog = load_catalog(content, is_compiled=files.format == "mo")
     lang, sides = catalog.metadata.get("Language", ""), [files.source_lang, files.target_lang]
     if lang and all(is_distant(lang, side) for side in sides):
-        raise_invalid(f"Language in the header of {files.paths[0]}", f"{sides[0]} or {sides[1]}", lang)
-    is_in_source, is_in_target = (is_same_language(lang or "en", side) for side in (sides if lang else sides[::-1]))
+        raise_invalid(
+            f"Language in the header of {files.paths[0]}", f"{sides[0]} or {sides[1]}", lang
+        )
+    is_in_source, is_in_target = (
+        is_same_language(lang or "en", side) for side in (sides if lang else sides[::-1])
+    )
     for entry in catalog:
         for source, target in () if entry.obsolete else messages_of(entry, catalog):
             is_backwards = is_in_source and not is_in_target
@@ -58,7 +65,9 @@ def _check_strings(content: bytes) -> None:
             raise ValueError("a string ends after the end of the file")
 
 
-def messages_of(entry: polib.POEntry | polib.MOEntry, catalog: polib.POFile | polib.MOFile) -> list[tuple[str, str]]:
+def messages_of(
+    entry: polib.POEntry | polib.MOEntry, catalog: polib.POFile | polib.MOFile
+) -> list[tuple[str, str]]:
     """Return a message with its translation, empty if fuzzy; for plurals, singular and plural with their forms."""
     is_fuzzy = "fuzzy" in getattr(entry, "flags", ())  # compiled entries have no flags
     if not entry.msgid_plural:
@@ -73,7 +82,9 @@ def singular_and_plural_form(header: str, num_forms: int) -> tuple[int, int]:
     """Return the forms' indices for n = 1 and for most n up to 100, by `Plural-Forms`; without it first and last."""
     match = _PLURAL_FORMS.search(header)
     try:
-        form_of = gettext.c2py(match[1].strip() if match else "")  # allows only numbers, n and C's operators
+        form_of = gettext.c2py(
+            match[1].strip() if match else ""
+        )  # allows only numbers, n and C's operators
         chosen = form_of(1), Counter(form_of(n) for n in range(2, 101)).most_common(1)[0][0]
     except (ValueError, ZeroDivisionError):
         return 0, num_forms - 1

@@ -11,7 +11,10 @@ from fairseq_mtmoe.corpora.blocks import BadLine, CorpusFiles, Pairs, Segment, e
 from fairseq_mtmoe.corpora.cleaning.languages import best_match
 from fairseq_mtmoe.corpora.readers.lines import Batch, read_lines, usable_pairs
 
-_SIDES = ({"source", "src"}, {"target", "tgt", "trg"})  # names of columns and keys besides languages
+_SIDES = (
+    {"source", "src"},
+    {"target", "tgt", "trg"},
+)  # names of columns and keys besides languages
 _SAMPLE = 1000  # lines for detecting columns or keys
 
 
@@ -36,7 +39,11 @@ def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
             columns = _columns(batch, files)
             if columns.named:
                 tabs = columns.width - 1
-                fits = (i for i, text in enumerate(batch.texts) if i not in batch.bad and text.count("\t") == tabs)
+                fits = (
+                    i
+                    for i, text in enumerate(batch.texts)
+                    if i not in batch.bad and text.count("\t") == tabs
+                )
                 at = next(fits)
                 yield from _pairs(batch.part(0, at), columns, first, files)
                 batch, first = batch.part(at + 1), at + 2
@@ -44,7 +51,9 @@ def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
         first += len(batch.texts)
 
 
-def _pairs(batch: Batch, columns: Columns, first: int, files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+def _pairs(
+    batch: Batch, columns: Columns, first: int, files: CorpusFiles
+) -> Iterator[Pairs | BadLine]:
     texts, bad = batch.texts, dict(batch.bad)
     absent, incomplete = (str(files.fields.get(name, "")) for name in ("absent", "incomplete"))
     tabs = columns.width - 1
@@ -53,17 +62,24 @@ def _pairs(batch: Batch, columns: Columns, first: int, files: CorpusFiles) -> It
             bad.setdefault(index, ("columns" if text.strip() else "empty", excerpt_of(text)))
     if bad:
         texts = [text if text.count("\t") == tabs else "\t" * tabs for text in texts]
-    cells = "\t".join(texts).split("\t") if texts else []  # of all lines at once, as each has the same number
+    cells = (
+        "\t".join(texts).split("\t") if texts else []
+    )  # of all lines at once, as each has the same number
     source, target = cells[columns.source :: columns.width], cells[columns.target :: columns.width]
     for index, sides in enumerate(zip(source, target, strict=True) if absent or incomplete else ()):
-        if any((absent and side.strip() == absent) or (incomplete and incomplete in side) for side in sides):
+        if any(
+            (absent and side.strip() == absent) or (incomplete and incomplete in side)
+            for side in sides
+        ):
             bad.setdefault(index, ("untranslated", excerpt_of(batch.texts[index])))
     yield from usable_pairs(Batch(source, bad), Batch(target), first, files)
 
 
 def _columns(batch: Batch, files: CorpusFiles) -> Columns:
     """Return the columns of a table by its first lines (UserError: neither `fields` nor a header tells them)."""
-    lines = [text for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad] or [""]
+    lines = [
+        text for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad
+    ] or [""]
     rows = [line.split("\t") for line in lines]
     width = Counter(map(len, rows)).most_common(1)[0][0]
     first = next(row for row in rows if len(row) == width)
@@ -72,9 +88,15 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
     if "source" in files.fields or "target" in files.fields:
         source, target = (_given_column(first, side, files) for side in ("source", "target"))
         if source == target:
-            raise_invalid(f"fields of {files.paths[0]}", "two different columns", dict(files.fields))
-        is_named = isinstance(files.fields["source"], str) or isinstance(files.fields["target"], str)
-        return Columns(source, target, width, is_named or {*(named or ())} == {titles[source], titles[target]})
+            raise_invalid(
+                f"fields of {files.paths[0]}", "two different columns", dict(files.fields)
+            )
+        is_named = isinstance(files.fields["source"], str) or isinstance(
+            files.fields["target"], str
+        )
+        return Columns(
+            source, target, width, is_named or {*(named or ())} == {titles[source], titles[target]}
+        )
     if named is None or any(titles.count(name) > 1 for name in named):
         langs = f"{files.source_lang} and {files.target_lang}"
         rule = f"given with the columns of {langs} (`fields: {{source: 1, target: 2}}`), as line 1 does not tell them"
@@ -99,7 +121,9 @@ def _named_sides(names: Sequence[str], files: CorpusFiles) -> tuple[str, str] | 
     """Return the names of both texts among others: language codes, else words for source and target; None without."""
     source, target = (best_match(names, lang) for lang in (files.source_lang, files.target_lang))
     if source is None or target is None or source == target:
-        source, target = (next((name for name in names if name.lower() in words), None) for words in _SIDES)
+        source, target = (
+            next((name for name in names if name.lower() in words), None) for words in _SIDES
+        )
     return None if source is None or target is None else (source, target)
 
 

@@ -43,7 +43,10 @@ def unpack(paths: Mapping[Path, Path]) -> None:
     """Unpack a file, or members of one archive, to `paths` (UserError: it is truncated or damaged)."""
     first = next(iter(paths))
     try:
-        with regular_file(split_member(first)[0], "a corpus' file").open("rb") as raw, ExitStack() as stack:
+        with (
+            regular_file(split_member(first)[0], "a corpus' file").open("rb") as raw,
+            ExitStack() as stack,
+        ):
             _unpack(_decompressed(raw, stack), paths)
     except UserError:
         raise
@@ -58,7 +61,9 @@ def _unpack(file: BinaryIO, paths: Mapping[Path, Path]) -> None:
     if kind is None:
         for path, out in paths.items():
             if split_member(path)[1] is not None:
-                raise UserError(f"`{path}` must be a member of a tar or zip archive, but the file is none.")
+                raise UserError(
+                    f"`{path}` must be a member of a tar or zip archive, but the file is none."
+                )
             _write(file, out)
         return
     members, open_member = _opened(file, kind)
@@ -75,7 +80,9 @@ def _opened(file: BinaryIO, kind: str) -> tuple[dict[str, Any], Callable[[Any], 
     """Return an archive's members by name, in order, without folders, and the function that opens one."""
     if kind == "zip":
         archive = zipfile.ZipFile(file)
-        return {info.filename: info for info in archive.infolist() if not info.is_dir()}, archive.open
+        return {
+            info.filename: info for info in archive.infolist() if not info.is_dir()
+        }, archive.open
     tar = tarfile.TarFile(fileobj=file)
     return {info.name: info for info in tar if not info.isdir()}, tar.extractfile
 
@@ -93,7 +100,9 @@ def _decompressed(file: BinaryIO, stack: ExitStack) -> BinaryIO:
     if codec is None:
         return file
     if codec not in compr:
-        raise UserError("Files packed by zstd need backports.zstd: `pip install 'fairseq_mtmoe[corpora]'`.")
+        raise UserError(
+            "Files packed by zstd need backports.zstd: `pip install 'fairseq_mtmoe[corpora]'`."
+        )
     unpacked: BinaryIO = stack.enter_context(compr[codec](file, mode="rb"))
     return unpacked
 
@@ -131,7 +140,9 @@ def _member(names: Sequence[str], path: Path) -> str:
     if matching:
         both = " and ".join(f"`{excerpt_of(name)}`" for name in matching[:2])
         raise UserError(f"`{path}` must be one member of the archive, but matches both {both}.")
-    shown = ", ".join(map(excerpt_of, names[:_SHOWN_NAMES])) + (" …" if len(names) > _SHOWN_NAMES else "")
+    shown = ", ".join(map(excerpt_of, names[:_SHOWN_NAMES])) + (
+        " …" if len(names) > _SHOWN_NAMES else ""
+    )
     raise UserError(
         f"`{path}` must be a member of the archive, but there is no `{wanted}`, only {shown or 'nothing at all'}."
     )

@@ -47,7 +47,10 @@ from fairseq_mtmoe.corpora.recipes.schema import (
 if TYPE_CHECKING:
     from fairseq_mtmoe.corpora.blocks import CorpusFiles
 
-SOURCE_FILES = ("source model", "source dictionary")  # keys of a given vocabulary's files for sources
+SOURCE_FILES = (
+    "source model",
+    "source dictionary",
+)  # keys of a given vocabulary's files for sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +91,23 @@ class Recipe(Settings):
     @cached_property
     def pairs(self) -> list[str]:
         """Return the language pairs with training data, each once; see `pair_of`."""
-        return list(dict.fromkeys(self.pair_of(corpus) for corpus in self.corpora if corpus.role is Role.train))
+        return list(
+            dict.fromkeys(
+                self.pair_of(corpus) for corpus in self.corpora if corpus.role is Role.train
+            )
+        )
 
     def pair_of(self, corpus: Corpus) -> str:
         """Return a corpus' pair; both orders are one pair, named as in evaluation data, else as in training data."""
-        same = [other for other in self.corpora if other.pair in (corpus.pair, reversed_pair(corpus.pair))]
+        same = [
+            other
+            for other in self.corpora
+            if other.pair in (corpus.pair, reversed_pair(corpus.pair))
+        ]
         trained = [other.pair for other in same if other.role is Role.train]
-        evaluated = [other.pair for other in same if other.role is not Role.train and other.pair in trained]
+        evaluated = [
+            other.pair for other in same if other.role is not Role.train and other.pair in trained
+        ]
         return [*evaluated, *trained, corpus.pair][0]
 
     def data_code(self, lang: str) -> str:
@@ -109,7 +122,11 @@ class Recipe(Settings):
 
     def directions_of(self, pattern: str) -> set[str]:
         """Return the directions with training data that match a pattern, such as `en-xx`."""
-        return {pair for pair in (*self.pairs, *map(reversed_pair, self.pairs)) if matches(pair, pattern)}
+        return {
+            pair
+            for pair in (*self.pairs, *map(reversed_pair, self.pairs))
+            if matches(pair, pattern)
+        }
 
     def trained(self) -> list[str]:
         """Return the directions to train, in plain codes (UserError: one has no training data)."""
@@ -166,17 +183,27 @@ class Recipe(Settings):
 
     def missing(self, raw: Path) -> list[Corpus]:
         """Return the corpora with missing files."""
-        return [corpus for corpus in self.corpora if not all((raw / file).exists() for file in corpus.downloads)]
+        return [
+            corpus
+            for corpus in self.corpora
+            if not all((raw / file).exists() for file in corpus.downloads)
+        ]
 
     def without(self, names: Collection[str]) -> Recipe:
         """Return the recipe without these corpora and directions without text (UserError: no training data left)."""
-        left = replace(self, corpora=[corpus for corpus in self.corpora if corpus.name not in names])
+        left = replace(
+            self, corpora=[corpus for corpus in self.corpora if corpus.name not in names]
+        )
         if not left.pairs:
-            raise UserError(f"`{self.path}` must have a training corpus whose files exist, but has none.")
+            raise UserError(
+                f"`{self.path}` must have a training corpus whose files exist, but has none."
+            )
         directions = list(filter(left.directions_of, self.directions))
         if self.directions and not directions:
             patterns = ", ".join(self.directions)
-            raise UserError(f"`{self.path}: directions` has only {patterns}, but the corpora's files are missing.")
+            raise UserError(
+                f"`{self.path}: directions` has only {patterns}, but the corpora's files are missing."
+            )
         return replace(left, directions=directions)
 
     def files_of(self, corpus: Corpus, raw: Path) -> CorpusFiles:
@@ -185,7 +212,9 @@ class Recipe(Settings):
 
         for file in corpus.downloads:
             if not (raw / file).exists():
-                lacking = f"{len(self.missing(raw))} of {len(self.corpora)} corpora have missing files"
+                lacking = (
+                    f"{len(self.missing(raw))} of {len(self.corpora)} corpora have missing files"
+                )
                 origin = self._origin(corpus, file, raw)
                 raise UserError(
                     f"`{raw / file}` of the corpus {corpus.name} is missing: {origin}; {lacking}, and `--skip-missing`"
@@ -230,7 +259,9 @@ def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
         filled = _with_codes(corpus, plain, (source, target))
         if plain in corpora:
             files = f"{corpora[plain].files[0]} and {filled.files[0]}"
-            raise UserError(f"`{raw}` must have each pair in only one spelling of its codes, but has {files}.")
+            raise UserError(
+                f"`{raw}` must have each pair in only one spelling of its codes, but has {files}."
+            )
         for file in () if filled.is_synthetic else filled.files:
             if not (raw / file).exists():
                 raise UserError(f"`{raw / file}` is missing: {'-'.join(plain)} needs both sides.")
@@ -298,7 +329,11 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
     settings = structured(Settings, present, str(path))
     if not isinstance(entries, list) or not entries:
         raise_invalid(f"{path}: corpora", "a list of corpora", entries)
-    corpora = [corpus for number, entry in enumerate(entries, 1) for corpus in _corpora(path, number, entry)]
+    corpora = [
+        corpus
+        for number, entry in enumerate(entries, 1)
+        for corpus in _corpora(path, number, entry)
+    ]
     values = {**vars(settings)}
     values["directions"] = [each_code(pair, plain_code) for pair in settings.directions]
     for tier, names in settings.tiers.items():
@@ -312,20 +347,32 @@ def _check(recipe: Recipe) -> None:
     """Check a recipe's fields with each other (UserError)."""
     dictionary = recipe.vocabulary.dictionary
     if dictionary is not None and recipe.vocabulary.model is None:
-        raise_invalid(f"{recipe.path}: vocabulary: dictionary", "absent without its `model`", dictionary)
+        raise_invalid(
+            f"{recipe.path}: vocabulary: dictionary", "absent without its `model`", dictionary
+        )
     if (recipe.filters.duplicates, recipe.filters.near_duplicates) == (Action.keep, Action.drop):
         rule = "drop unless `near_duplicates` is keep, as equal pairs are near duplicates, too"
         raise_invalid(f"{recipe.path}: filters: duplicates", rule, recipe.filters.duplicates.name)
     names = [corpus.name for corpus in recipe.corpora]
     for name in names:
         if names.count(name) > 1:
-            raise_invalid(f"{recipe.path}: corpora: {name}: name", "different from all other names", name)
+            raise_invalid(
+                f"{recipe.path}: corpora: {name}: name", "different from all other names", name
+            )
     if not recipe.pairs and recipe.path.parent != Path(__file__).parent:
-        raise_invalid(f"{recipe.path}: corpora", "a list with at least one corpus of `role: train`", names)
+        raise_invalid(
+            f"{recipe.path}: corpora", "a list with at least one corpus of `role: train`", names
+        )
     ranked = [name for names in recipe.tiers.values() for name in names]
     for name in ranked:
-        if ranked.count(name) > 1 or not any(_is_in(name, corpus.languages) for corpus in recipe.corpora):
-            raise_invalid(f"{recipe.path}: tiers", "languages or pairs of `corpora`, each in only one tier", name)
+        if ranked.count(name) > 1 or not any(
+            _is_in(name, corpus.languages) for corpus in recipe.corpora
+        ):
+            raise_invalid(
+                f"{recipe.path}: tiers",
+                "languages or pairs of `corpora`, each in only one tier",
+                name,
+            )
 
 
 def _is_in(name: str, langs: Sequence[str]) -> bool:
@@ -370,7 +417,11 @@ def _included(where: str, entry: dict[str, Any]) -> list[Corpus]:
     included = structured(_Included, entry, where)
     path = _shipped_path(included.recipe)
     entries = read_mapping(path, "a recipe", "names, and what they stand for")["corpora"]
-    corpora = [corpus for number, other in enumerate(entries, 1) for corpus in _corpora(path, number, other)]
+    corpora = [
+        corpus
+        for number, other in enumerate(entries, 1)
+        for corpus in _corpora(path, number, other)
+    ]
     langs = {*map(plain_code, included.langs)}
     if unknown := langs - {lang for corpus in corpora for lang in corpus.languages}:
         raise_invalid(f"{where}: langs", f"languages of the recipe {included.recipe}", min(unknown))

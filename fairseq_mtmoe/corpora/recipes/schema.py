@@ -14,7 +14,10 @@ from fairseq_mtmoe.core.typed import Rule, at_least, between, one_of
 from fairseq_mtmoe.corpora.recipes.codes import CODE, OPEN, Spelling, is_pair, plain_code
 
 ARCHIVE = "!"  # `archive.tgz!path/inside` is a member of an archive
-HOLES = SOURCE, TARGET = "{source}", "{target}"  # placeholders for language codes in a corpus of several pairs
+HOLES = SOURCE, TARGET = (
+    "{source}",
+    "{target}",
+)  # placeholders for language codes in a corpus of several pairs
 OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # fields with a value per download
 LISTS = ("files", *OF_DOWNLOADS)  # fields whose single values need no brackets
 LEAST_COVERAGE = 0.98  # smallest character coverage that SentencePiece accepts
@@ -27,7 +30,10 @@ SIZE_RULE = (
 )
 PARALLEL, BACK_TRANSLATED = "parallel", "back-translated"
 MOST_COPIES = 100  # largest weight of a corpus, as its copies are written to disk
-CHECKED = {"extra": "forbid", "strict": True}  # pydantic's configuration of each part: no other names, no conversions
+CHECKED = {
+    "extra": "forbid",
+    "strict": True,
+}  # pydantic's configuration of each part: no other names, no conversions
 
 _SPELLED = re.compile(r"[A-Za-z0-9_-]+")  # a code in the names of a corpus' files
 _NAME = re.compile(r"(?!\.)([A-Za-z0-9._-]|\{source\}|\{target\})+")
@@ -52,7 +58,11 @@ def _is_below(file: str) -> bool:
     """Return whether a path is below RAW, and its member inside the archive."""
     outer, _, member = file.partition(ARCHIVE)
     paths = PurePosixPath(outer), PurePosixPath(member)
-    return bool(outer) and "\0" not in file and not any(path.is_absolute() or ".." in path.parts for path in paths)
+    return (
+        bool(outer)
+        and "\0" not in file
+        and not any(path.is_absolute() or ".." in path.parts for path in paths)
+    )
 
 
 def _is_of_the_web(address: str) -> bool:
@@ -60,7 +70,9 @@ def _is_of_the_web(address: str) -> bool:
         parts = urlsplit(address)
     except ValueError:  # unbalanced brackets
         return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", address)
+    return (
+        parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", address)
+    )
 
 
 def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:
@@ -68,7 +80,9 @@ def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def _digits(count: int) -> Rule:
-    return Rule(f"{count} hexadecimal digits in lower case", _matches(re.compile(f"[0-9a-f]{{{count}}}")))
+    return Rule(
+        f"{count} hexadecimal digits in lower case", _matches(re.compile(f"[0-9a-f]{{{count}}}"))
+    )
 
 
 def _above(least: float) -> Rule:
@@ -80,11 +94,18 @@ Pair = Annotated[str, Rule("two different language codes, such as en-de", is_pai
 Tier = Annotated[str, one_of(("high", "mid", "low"))]
 _Code = Annotated[
     str,
-    Rule("a language code; `no` needs quotes", lambda code: CODE.fullmatch(code) is not None and code not in OPEN),
+    Rule(
+        "a language code; `no` needs quotes",
+        lambda code: CODE.fullmatch(code) is not None and code not in OPEN,
+    ),
 ]
 _Spelled = Annotated[str, Rule("a code's spelling in file names", _matches(_SPELLED))]
-_File = Annotated[str, Rule("a path below RAW, and below `!` inside an archive, without `..`", _is_below)]
-_Address = Annotated[str, Rule("a web address, such as https://example.org/text.zip", _is_of_the_web)]
+_File = Annotated[
+    str, Rule("a path below RAW, and below `!` inside an archive, without `..`", _is_below)
+]
+_Address = Annotated[
+    str, Rule("a web address, such as https://example.org/text.zip", _is_of_the_web)
+]
 _Positive = Annotated[int, at_least(1)]
 _Field = Annotated[str, one_of(("source", "target", "absent", "incomplete"))]
 
@@ -99,7 +120,9 @@ class Corpus:
     pair: Pair
     role: Role
     files: Annotated[list[_File], Rule("one file or two", lambda files: 1 <= len(files) <= 2)]
-    langs: dict[_Code, _Spelled] = field(default_factory=dict)  # of several corpora, with spellings in file names
+    langs: dict[_Code, _Spelled] = field(
+        default_factory=dict
+    )  # of several corpora, with spellings in file names
     format: str = "auto"
     fields: dict[_Field, str | int] = field(default_factory=dict)
     address: list[_Address] = field(default_factory=list)
@@ -136,22 +159,38 @@ class Corpus:
         """Check the fields with each other (UserError)."""
         num_open = sum(lang in OPEN for lang in self.languages)
         if self.langs and not num_open:
-            raise_invalid(f"{where}: pair", "a pair with `xx` for the languages of `langs`, such as en-xx", self.pair)
+            raise_invalid(
+                f"{where}: pair",
+                "a pair with `xx` for the languages of `langs`, such as en-xx",
+                self.pair,
+            )
         if 0 < len(self.langs) < num_open:
-            raise_invalid(f"{where}: langs", f"at least two languages, as the pair is {self.pair}", list(self.langs))
+            raise_invalid(
+                f"{where}: langs",
+                f"at least two languages, as the pair is {self.pair}",
+                list(self.langs),
+            )
         if {*map(plain_code, self.languages)} & {*self.langs}:
-            raise_invalid(f"{where}: langs", f"other languages than the one in {self.pair}", list(self.langs))
+            raise_invalid(
+                f"{where}: langs", f"other languages than the one in {self.pair}", list(self.langs)
+            )
         for key in OF_DOWNLOADS:
             if len(values := getattr(self, key)) not in (0, len(self.downloads)):
-                raise_invalid(f"{where}: {key}", f"one for each of {', '.join(self.downloads)}", values)
+                raise_invalid(
+                    f"{where}: {key}", f"one for each of {', '.join(self.downloads)}", values
+                )
         for parts in map(urlsplit, self.address):
             if parts.username or parts.password:
                 rule = "without a name or password; keep such a file in RAW by hand"
                 raise_invalid(f"{where}: address", rule, f"{parts.scheme}://…")
         for key, default in (("kind", PARALLEL), ("weight", 1)):
             if self.role is not Role.train and getattr(self, key) != default:
-                raise_invalid(f"{where}: {key}", "absent unless `role` is train", getattr(self, key))
-        if self.is_synthetic and (len(self.files) < 2 or any(ARCHIVE in file for file in self.files)):
+                raise_invalid(
+                    f"{where}: {key}", "absent unless `role` is train", getattr(self, key)
+                )
+        if self.is_synthetic and (
+            len(self.files) < 2 or any(ARCHIVE in file for file in self.files)
+        ):
             rule = "the translations and their originals, outside of archives"
             raise_invalid(f"{where}: files", rule, self.files)
 

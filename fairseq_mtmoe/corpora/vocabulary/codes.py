@@ -13,7 +13,9 @@ from fairseq_mtmoe.core.errors import UserError, nearest, raise_invalid, shorten
 _NO_COUNTRY = "XX"  # mBART's `en_XX`
 
 
-def codes_of_model(langs: Iterable[str], known: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
+def codes_of_model(
+    langs: Iterable[str], known: Collection[str], given: Mapping[str, str]
+) -> dict[str, str]:
     """Return the model's code for each language; `known` are its codes, `given` a user's choices.
 
     Raises:
@@ -25,9 +27,16 @@ def codes_of_model(langs: Iterable[str], known: Collection[str], given: Mapping[
             rule = f"a list of languages of the text ({shortened(sorted(langs), lang)})"
             raise_invalid("--codes", rule, f"{lang}={code}")
         if code not in known:
-            raise_invalid("--codes", f"a list with codes of the model, such as {lang}={nearest(code, known)}", code)
+            raise_invalid(
+                "--codes",
+                f"a list with codes of the model, such as {lang}={nearest(code, known)}",
+                code,
+            )
     tags = {code: _tag(code) for code in known}
-    codes = {lang: given.get(lang) or (lang if lang in known else _match(lang, tags)) for lang in sorted(langs)}
+    codes = {
+        lang: given.get(lang) or (lang if lang in known else _match(lang, tags))
+        for lang in sorted(langs)
+    }
     for (lang, code), (other, other_code) in combinations(codes.items(), 2):
         if code == other_code:
             raise UserError(

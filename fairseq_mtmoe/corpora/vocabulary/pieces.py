@@ -16,9 +16,17 @@ from fairseq_mtmoe.corpora.binarize import SPECIAL, UNKNOWN
 from fairseq_mtmoe.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.corpora.recipes.codes import CODE, Spelling
 from fairseq_mtmoe.corpora.recipes.recipe import SOURCE_FILES, Recipe
-from fairseq_mtmoe.translation.data.file_names import SENTENCEPIECE, TAG, TOKEN_STYLE, dictionary_name, model_of_sources
+from fairseq_mtmoe.translation.data.file_names import (
+    SENTENCEPIECE,
+    TAG,
+    TOKEN_STYLE,
+    dictionary_name,
+    model_of_sources,
+)
 
-_LEAST_SHARED = 0.5  # share of a model's pieces in its dictionary; with less, the dictionary is another model's
+_LEAST_SHARED = (
+    0.5  # share of a model's pieces in its dictionary; with less, the dictionary is another model's
+)
 
 # Fewer characters per piece on average, spaces included, mean that a language is split into hardly more than letters.
 # With 32,000 pieces for 50 languages most have 3 to 4.
@@ -26,7 +34,9 @@ LEAST_CHARACTERS = 2.0
 LEAST_WIDE_CHARACTERS = 1.2  # the same for wide characters, which are words or syllables
 MOST_UNKNOWN = 0.005  # share of a language's tokens that may be unknown without a warning
 _WIDE_SCRIPTS = frozenset({"Hani", "Hira", "Kana", "Hang"})
-_NO_SPACES = frozenset({"Hani", "Hira", "Kana", "Thai", "Khmr", "Laoo", "Mymr"})  # between words, that is
+_NO_SPACES = frozenset(
+    {"Hani", "Hira", "Kana", "Thai", "Khmr", "Laoo", "Mymr"}
+)  # between words, that is
 
 
 @dataclass(frozen=True)
@@ -40,8 +50,14 @@ class Pieces:
 def load(model: bytes, dictionary: Path | None = None) -> Pieces:
     """Return the pieces of a model with its `dict.txt`, or with all its pieces (UserError: they do not fit)."""
     names = _names(model)
-    symbols = [name for name in names if name not in SPECIAL] if dictionary is None else _symbols(dictionary)
-    indices: Mapping[str, int] = {symbol: index for index, symbol in enumerate((*SPECIAL, *symbols))}
+    symbols = (
+        [name for name in names if name not in SPECIAL]
+        if dictionary is None
+        else _symbols(dictionary)
+    )
+    indices: Mapping[str, int] = {
+        symbol: index for index, symbol in enumerate((*SPECIAL, *symbols))
+    }
     shared = [name for name in names if name in indices and name not in SPECIAL]
     if len(shared) < _LEAST_SHARED * len(names):
         raise UserError(
@@ -71,7 +87,9 @@ def _names(model: bytes) -> list[str]:
         processor = load_sentencepiece(model)
         names = [processor.id_to_piece(piece) for piece in range(processor.get_piece_size())]
     except RuntimeError as error:
-        raise UserError(f"`vocabulary.model` must be a SentencePiece model, but is none: {error}.") from error
+        raise UserError(
+            f"`vocabulary.model` must be a SentencePiece model, but is none: {error}."
+        ) from error
     if not names:
         raise UserError("`vocabulary.model` must be a SentencePiece model, but has no pieces.")
     names[processor.unk_id()] = SPECIAL[UNKNOWN]
@@ -106,10 +124,15 @@ def table(counts: Mapping[str, Mapping[str, int]], advice: str) -> dict[str, dic
     """
     rows = {}
     for lang, sums in counts.items():
-        length, unknown = _share(sums["characters"], sums["tokens"]), _share(sums["unknown"], sums["tokens"])
+        length, unknown = (
+            _share(sums["characters"], sums["tokens"]),
+            _share(sums["unknown"], sums["tokens"]),
+        )
         warnings = list(_warnings(lang, length, unknown))
         rows[lang] = {
-            "pieces_per_word": None if _NO_SPACES & {*scripts_of(lang)} else _share(sums["tokens"], sums["words"]),
+            "pieces_per_word": None
+            if _NO_SPACES & {*scripts_of(lang)}
+            else _share(sums["tokens"], sums["words"]),
             "characters_per_piece": length,
             "unknown_share": unknown,
             "warning": "; ".join([*warnings, advice]) if warnings else None,
@@ -149,17 +172,30 @@ class GivenVocabulary:
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with this vocabulary (UserError: see `codes_for`; a language on both of two sides)."""
-        recipe = replace(recipe, codes=self.codes_for({lang for corpus in recipe.corpora for lang in corpus.languages}))
+        recipe = replace(
+            recipe,
+            codes=self.codes_for({lang for corpus in recipe.corpora for lang in corpus.languages}),
+        )
         sources = {name: str(self.files[name]) for name in SOURCE_FILES if name in self.files}
-        both = recipe.source_languages() & {way.split("-")[1] for way in recipe.trained()} if sources else ()
+        both = (
+            recipe.source_languages() & {way.split("-")[1] for way in recipe.trained()}
+            if sources
+            else ()
+        )
         for lang in sorted(both):
             raise UserError(
                 f"`{self.translator}` has different vocabularies for sources and targets: each language must be one or "
                 f"the other, but {lang} is both; make a data directory for each direction."
             )
         recipe = replace(recipe, of_sources=sources)
-        model, dictionary, tokens = str(self.files["model"]), str(self.files["dictionary"]), self.language_tokens
-        vocabulary = replace(recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens)
+        model, dictionary, tokens = (
+            str(self.files["model"]),
+            str(self.files["dictionary"]),
+            self.language_tokens,
+        )
+        vocabulary = replace(
+            recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens
+        )
         return replace(recipe, vocabulary=vocabulary, known_languages=self.langs)
 
     def codes_for(self, langs: Iterable[str]) -> dict[str, str]:
@@ -192,20 +228,28 @@ def vocabulary_of_data(folder: Path) -> GivenVocabulary:
     """Return a data directory's vocabulary (UserError: it is none of `mtmoe prepare`, or has one for each side)."""
     if not folder.is_dir():
         raise_invalid("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))
-    model = regular_file(folder / SENTENCEPIECE, "the SentencePiece model of a data directory of `mtmoe prepare`")
+    model = regular_file(
+        folder / SENTENCEPIECE, "the SentencePiece model of a data directory of `mtmoe prepare`"
+    )
     if model_of_sources(folder) != model:
         raise_invalid(
             "--vocabulary-from", "a data directory with one vocabulary for sources and targets; give this one's model "
             "as `--vocabulary-of MODEL`", str(folder),
         )  # fmt: skip
     folders = (folder, folder / "shard0")
-    dictionary = next((path for each in folders for path in sorted(each.glob(dictionary_name("*")))), None)
+    dictionary = next(
+        (path for each in folders for path in sorted(each.glob(dictionary_name("*")))), None
+    )
     if dictionary is None:
-        raise UserError(f"`{folder}` must have a dictionary such as {dictionary_name('en')}, but has none.")
+        raise UserError(
+            f"`{folder}` must have a dictionary such as {dictionary_name('en')}, but has none."
+        )
     style = folder / TOKEN_STYLE
     is_mbart = style.exists() and read_text(style).strip() == Spelling.mbart.name
     files = {"model": Path(os.path.abspath(model)), "dictionary": Path(os.path.abspath(dictionary))}
-    return GivenVocabulary(files, languages_in(folder), Spelling.mbart if is_mbart else Spelling.plain)
+    return GivenVocabulary(
+        files, languages_in(folder), Spelling.mbart if is_mbart else Spelling.plain
+    )
 
 
 def languages_in(folder: Path) -> tuple[str, ...]:

@@ -18,17 +18,26 @@ from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.isolated import Lost, isolated
 from fairseq_mtmoe.corpora.cleaning.characters import CODES, Columns, scripts
 from fairseq_mtmoe.corpora.cleaning.keys import mixed
-from fairseq_mtmoe.corpora.recipes.schema import CHARACTERS_PER_PIECE, LEAST_PIECES, MOST_PIECES, Vocabulary
+from fairseq_mtmoe.corpora.recipes.schema import (
+    CHARACTERS_PER_PIECE,
+    LEAST_PIECES,
+    MOST_PIECES,
+    Vocabulary,
+)
 from fairseq_mtmoe.multitask.sampling.schedule import apportion, temperature_probabilities
 
-MAX_LINES = 400_000  # lines to train on; more do not change vocabularies of this size, and take minutes
+MAX_LINES = (
+    400_000  # lines to train on; more do not change vocabularies of this size, and take minutes
+)
 THREADS = 8  # fixed, as the sums depend on it and the model records it
 SIZE = "vocabulary: size"  # in a recipe
 
 _MOST_BYTES, _PART = 4192, 1000  # SentencePiece skips longer lines; characters of their parts
 _LINES_AT_ONCE = 10_000
 _INDICES_AT_ONCE = 1 << 20
-_LEAST_SHARE = 0.001  # smallest share of letters for a script to be covered; foreign names need no pieces
+_LEAST_SHARE = (
+    0.001  # smallest share of letters for a script to be covered; foreign names need no pieces
+)
 
 Indices = NDArray[np.int64]
 
@@ -38,7 +47,9 @@ _TOO_FEW_PIECES = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 _TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
 
 
-def sample_lines(sizes: Mapping[str, int], temperature: float, seed: int, total: int = MAX_LINES) -> dict[str, Indices]:
+def sample_lines(
+    sizes: Mapping[str, int], temperature: float, seed: int, total: int = MAX_LINES
+) -> dict[str, Indices]:
     """Return sorted indices of sampled sentences by language; small languages are repeated as a whole."""
     sizes = {lang: size for lang, size in sorted(sizes.items()) if size}
     if not sizes:
@@ -84,7 +95,9 @@ def train(lines: Sequence[str], vocabulary: Vocabulary, sentences: int) -> bytes
     """
     required = required_characters(lines, vocabulary.character_coverage)
     size = vocabulary.size or default_size(sentences, lines, len(required))
-    return train_model_apart(lines, size, vocabulary.character_coverage, required, vocabulary.size is None)
+    return train_model_apart(
+        lines, size, vocabulary.character_coverage, required, vocabulary.size is None
+    )
 
 
 def required_characters(lines: Sequence[str], coverage: float) -> str:
@@ -103,7 +116,9 @@ def required_characters(lines: Sequence[str], coverage: float) -> str:
         codes_of_script = present[script == number]
         summed = np.cumsum(counts[codes_of_script])
         if summed[-1] >= _LEAST_SHARE * letters:
-            required += codes_of_script[: np.searchsorted(summed, coverage * summed[-1]) + 1].tolist()
+            required += codes_of_script[
+                : np.searchsorted(summed, coverage * summed[-1]) + 1
+            ].tolist()
     return "".join(map(chr, sorted(required)))
 
 
@@ -130,7 +145,9 @@ def train_model(
         UserError: the text does not allow this size.
     """
     model = io.BytesIO()
-    required: dict[str, Any] = {"required_chars": required_characters} if required_characters else {}
+    required: dict[str, Any] = (
+        {"required_chars": required_characters} if required_characters else {}
+    )
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_parts(lines),
