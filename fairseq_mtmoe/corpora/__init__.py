@@ -1,1 +1,4 @@
-"""Corpora: human translations on disk become a data directory that stock `fairseq-train` reads, in constant memory."""
+"""Corpora: human translations become a data directory for `fairseq-train`.
+
+Memory use is constant.
+"""

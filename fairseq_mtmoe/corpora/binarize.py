@@ -1,6 +1,9 @@
-"""Writers of `fairseq-preprocess`'s formats: dictionaries, `.bin` and `.idx` (`MMapIndexedDataset`).
+"""Writers of `fairseq-preprocess`'s formats: dictionaries, `.bin` and `.idx`.
 
-They do without fairseq, which takes seconds to import and writes one sentence at a time; tests compare both.
+The last two are fairseq's `MMapIndexedDataset`.
+
+The writers do not import fairseq, which takes seconds and writes one sentence at a time. Tests
+compare both.
 """
 
 import struct
@@ -34,10 +37,12 @@ def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
 def writer(
     prefix: Path, symbols: int
 ) -> Iterator[Callable[[NDArray[Any], NDArray[np.int32]], None]]:
-    """Write `.bin` and `.idx` like fairseq's `MMapIndexedDatasetBuilder`; both are complete at the end.
+    """Write `.bin` and `.idx` like fairseq's `MMapIndexedDatasetBuilder`.
 
-    Yields a function that adds sentences, given their concatenated ids and their lengths. `symbols` decides the ids'
-    type.
+    Both are complete at the end.
+
+    Yields a function that adds sentences, given their concatenated ids and their lengths. `symbols`
+    decides the ids' type.
     """
     dtype = id_type(symbols)
     parts = [np.zeros(0, np.int32)]

@@ -1,4 +1,4 @@
-"""Data passed between the stages of `prepare corpora`: sentence pairs in blocks, and unreadable lines."""
+"""Data between the stages of `prepare corpora`: pairs in blocks, and bad lines."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,9 +53,8 @@ class CorpusFiles:
     source_lang: str
     target_lang: str
     format: str = "auto"  # one of `readers.FORMATS`
-    fields: Mapping[str, str | int] = field(
-        default_factory=dict
-    )  # columns of TSV, keys of JSON lines; else by content
+    # Columns of TSV, keys of JSON lines; else by content.
+    fields: Mapping[str, str | int] = field(default_factory=dict)
     pair: str = ""  # language pair that it belongs to, in plain codes
     role: Role = Role.train
     names: tuple[str, ...] = ()  # the files' paths below RAW, as in the recipe
@@ -73,12 +72,18 @@ class CorpusFiles:
 
     @property
     def is_evaluation(self) -> bool:
-        """Return whether all lines are kept, even empty ones, so that scores cover the whole set."""
+        """Return whether all lines are kept, so that scores cover the whole set.
+
+        Even empty lines are kept then.
+        """
         return self.role is not Role.train
 
     @property
     def is_drawn(self) -> bool:
-        """Return whether its pairs were drawn from training text, so that it has no files of its own."""
+        """Return whether its pairs were drawn from training text.
+
+        Such a corpus has no files.
+        """
         return not self.paths
 
     @property
@@ -88,7 +93,7 @@ class CorpusFiles:
 
     @property
     def tagged(self) -> str:
-        """Return the side of the pair that begins with the tag of synthetic text; empty for none."""
+        """Return the side that begins with the tag of synthetic text; empty for none."""
         if not self.is_synthetic:
             return ""
         return "target" if self.is_turned else "source"
@@ -104,12 +109,13 @@ BAD_REASONS = {
     "long": f"longer than {MAX_LINE} characters",
     "columns": "another number of columns than the first lines",
     "keys": "not a JSON object with both texts",
-    "untranslated": "a segment without text in one of the two languages, or with an unfinished translation",
+    "untranslated": (
+        "a segment without text in one of the two languages, or with an unfinished translation"
+    ),
     "unpaired": "one side has segments that the other lacks",
 }
-HARMLESS = frozenset(
-    {"untranslated"}
-)  # not an error, as catalogs and translation memories are rarely complete
+# Not an error, as catalogs and translation memories are rarely complete.
+HARMLESS = frozenset({"untranslated"})
 
 
 def unreadable(name: Path, fault: object) -> UserError:
@@ -144,11 +150,15 @@ def text_fault(text: str) -> str | None:
 
 
 def check(bad: BadLine, files: CorpusFiles) -> None:
-    """Check that a bad line may be left out: in validation and test sets only `HARMLESS` ones may."""
+    """Check that a bad line may be left out.
+
+    In validation and test sets only `HARMLESS` ones may.
+    """
     if files.is_evaluation and bad.reason not in HARMLESS:
         what = BAD_REASONS[bad.reason] + (f" ({bad.excerpt})" if bad.excerpt else "")
         raise UserError(
-            f"`{bad.file}` must be readable text, but line or unit {bad.line} cannot be used: {what};"
+            f"`{bad.file}` must be readable text,"
+            f" but line or unit {bad.line} cannot be used: {what};"
             " fix it, or get it again: no line of validation and test sets is left out."
         )
 
@@ -164,7 +174,10 @@ class Pairs(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """An entry of a structured file; `reason` tells why it is no pair, `excerpt` is shown in reports."""
+    """An entry of a structured file.
+
+    `reason` tells why it is no pair. Reports show `excerpt`.
+    """
 
     source: str | None
     target: str | None

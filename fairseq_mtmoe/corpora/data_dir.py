@@ -23,7 +23,8 @@ STAMP = "stamp.json"
 MANIFEST = "manifest.json"
 _DISK_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO,
-    errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG,  # a file in place of a folder, or an unusable name
+    # A file in place of a folder, or an unusable name.
+    errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG,
 )  # fmt: skip
 
 
@@ -71,7 +72,8 @@ def written_once(
                     yield None
                     return
                 logger.warning(
-                    f"`{out / damaged}` has changed since it was written; all of `{out}` is made again."
+                    f"`{out / damaged}` has changed since it was written;"
+                    f" all of `{out}` is made again."
                 )
             elif stamp["files"] and not overwrite:
                 raise UserError(_refusal(out, stamp["made_with"], made_with))
@@ -161,7 +163,8 @@ def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object])
     changes = ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
     return (
         f"`{out}` was made with {changes}, and models trained on it would not fit its replacement;"
-        " give another output folder, or --overwrite to replace it, which repeats only the stages that depend on that."
+        " give another output folder, or --overwrite to replace it,"
+        " which repeats only the stages that depend on that."
     )
 
 

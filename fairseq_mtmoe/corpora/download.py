@@ -32,7 +32,10 @@ _RANGE = re.compile(r"bytes (\d+)-")
 
 
 class Watch(Protocol):
-    """Observer of downloads, called from several threads with a file's bytes so far, or before a pause."""
+    """Observer of downloads, which several threads call.
+
+    It gets a file's bytes so far, or is called before a pause.
+    """
 
     def has(self, item: Item, done: int, size: int | None) -> None: ...
 
@@ -44,7 +47,10 @@ class Stopped(Exception):
 
 
 class _Interrupted(Exception):
-    """The connection or the server failed; worth another try after `pause` seconds, as asked by the server."""
+    """The connection or the server failed, and another try may succeed.
+
+    The try begins after `pause` seconds, as asked by the server.
+    """
 
     def __init__(self, reason: str, pause: float = 0.0, is_unreachable: bool = False) -> None:
         super().__init__(reason)
@@ -59,9 +65,8 @@ class _Run:
     pauses: Sequence[float]
     timeout: tuple[float, float]
     stop: Event = field(default_factory=Event)
-    unreachable: dict[str, str] = field(
-        default_factory=dict
-    )  # hosts and reasons: their other files fail at once
+    # Hosts and reasons: their other files fail at once.
+    unreachable: dict[str, str] = field(default_factory=dict)
 
 
 def download(
@@ -71,7 +76,10 @@ def download(
     pauses: Sequence[float] = PAUSES,
     timeout: tuple[float, float] = TIMEOUT,
 ) -> dict[str, str]:
-    """Download missing files below `raw`; return an error message by file for failures. The next call resumes."""
+    """Download missing files below `raw`; return an error message by failed file.
+
+    The next call resumes.
+    """
     run, failed, raised = _Run(watch, pauses, timeout), dict[str, str](), list[BaseException]()
     queues: dict[str, deque[Item]] = defaultdict(deque)
     for item in items:
@@ -126,7 +134,10 @@ def _new_session() -> requests.Session:
 
 
 def _fetch(item: Item, target: Path, run: _Run, session: requests.Session) -> None:
-    """Download a file to `target` unless it exists (UserError: it failed; `target` is then unchanged)."""
+    """Download a file to `target` unless it exists.
+
+    Raises `UserError` if it failed; `target` is then unchanged.
+    """
     if is_there(target, item):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +193,10 @@ class _Part:
         self.note_path.unlink(missing_ok=True)
 
     def validator(self) -> str | None:
-        """Return the ETag or date for requesting the rest of the same file; None if it must start again."""
+        """Return the ETag or date for requesting the rest of the same file.
+
+        It is None if the download must start again.
+        """
         try:
             note = dict(read_json(self.note_path))
         except (UserError, ValueError, TypeError):

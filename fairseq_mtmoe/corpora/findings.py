@@ -78,7 +78,10 @@ def _of_pairs(report: Report) -> Iterator[str]:
             yield f"{name} has no sentence pair for {' and '.join(missing)}."
         share = unknown_share([pair])
         if share is not None and share >= MANY_UNKNOWN:
-            yield f"{name}: {share:.1%} of the test tokens are not in the vocabulary, and no model can write them."
+            yield (
+                f"{name}: {share:.1%} of the test tokens are not in the vocabulary,"
+                " and no model can write them."
+            )
 
 
 def _of_corpora(report: Report) -> Iterator[str]:
@@ -89,7 +92,10 @@ def _of_corpora(report: Report) -> Iterator[str]:
         if number := bad["unpaired"]:
             yield f"{name}: one side has {number:,} segments that the other lacks."
         if not is_training and (number := sum(bad[reason] for reason in HARMLESS)):
-            yield f"{name}: {number:,} entries are left out, as they have no text in one of the two languages."
+            yield (
+                f"{name}: {number:,} entries are left out,"
+                " as they have no text in one of the two languages."
+            )
         faults = {reason: number for reason, number in bad.items() if reason not in HARMLESS}
         lines = corpus["read"] + bad.total()
         if lines and (share := sum(faults.values()) / lines) >= MANY_BAD:

@@ -9,7 +9,10 @@ from fairseq_mtmoe.core.tiers import TIER_RULE
 from fairseq_mtmoe.corpora.data_dir import flat
 from fairseq_mtmoe.corpora.findings import TRAIN, Report, findings, pair_table, shards_of
 
-ABOUT = "Made by `mtmoe prepare corpora`. `report.html` has samples of lines left out, `report.json` all figures."
+ABOUT = (
+    "Made by `mtmoe prepare corpora`."
+    " `report.html` has samples of lines left out, `report.json` all figures."
+)
 _UNKNOWN = "`unknown`: share of test tokens, both sides, that the vocabulary lacks."
 _FIGURES = {"pieces_per_word": ".2f", "characters_per_piece": ".2f", "unknown_share": ".3%"}
 # Of samples: where their meanings are, and their columns.

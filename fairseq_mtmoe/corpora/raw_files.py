@@ -1,4 +1,7 @@
-"""The files of a recipe below RAW, and their verification: by published checksums, or by a record beside each."""
+"""The files of a recipe below RAW, and their verification.
+
+They are verified by published checksums, or by a record beside each file.
+"""
 
 import json
 import os
@@ -39,7 +42,10 @@ class Item:
 
 
 def items_of(corpora: Sequence[Corpus]) -> list[Item]:
-    """Return the corpora's files, each once, in order; corpora complete each other's entries for shared files."""
+    """Return the corpora's files, each once, in order.
+
+    Corpora complete each other's entries for shared files.
+    """
     items: dict[str, Item] = {}
     for corpus in corpora:
         if corpus.is_open:  # its files are found below RAW
@@ -93,7 +99,10 @@ def write_record(file: Path, address: str, sha256: str) -> None:
 
 
 def is_there(file: Path, item: Item) -> bool:
-    """Return whether a file exists, after `check_file` if it changed since its record (UserError: it is wrong)."""
+    """Return whether a file exists, after `check_file` if it changed.
+
+    It changed if its record differs. Raises `UserError` if the file is wrong.
+    """
     if not os.path.exists(file):  # unlike `Path.exists`, returns False for names that are too long
         return False
     stat, record = regular_file(file, "a file of the recipe").stat(), _read_record(file)
@@ -115,7 +124,8 @@ def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = dige
             else ""
         )
         raise UserError(
-            f"`{file}` is not the expected file ({wrong}); delete or replace it{or_else}, and run again."
+            f"`{file}` is not the expected file ({wrong});"
+            f" delete or replace it{or_else}, and run again."
         )
     return sha256
 
@@ -123,7 +133,10 @@ def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = dige
 def mismatch(
     content: Path, item: Item, file: Path, digest: Callable[[Path, str], str] = digest_of_file
 ) -> tuple[str, str]:
-    """Return the SHA-256 of `content`, and its difference from the expected `file`; empty if there is none."""
+    """Return the SHA-256 of `content`, and its difference from `file`.
+
+    The difference from the expected file is empty if there is none.
+    """
     size = content.stat().st_size
     sums = {name: digest(content, name) for name in ("sha256", *(["md5"] if item.md5 else []))}
     if item.size is not None and size != item.size:
@@ -172,7 +185,10 @@ class Digests:
             self.keep()
 
     def of(self, paths: Iterable[Path]) -> list[str]:
-        """Return each file's SHA-256; for a member of an archive, the archive's with the member's name."""
+        """Return each file's SHA-256.
+
+        For a member of an archive, it is the archive's with the member's name.
+        """
         members = map(split_member, paths)
         return [
             self.of_file(file) + ("" if name is None else f"{ARCHIVE}{name}")
@@ -197,7 +213,10 @@ class Digests:
 
 
 def _about(path: Path) -> dict[str, int]:
-    """Return a file's size, times and inode; `cp -p` keeps the modification time, but not ctime and inode."""
+    """Return a file's size, times and inode.
+
+    `cp -p` keeps the modification time, but not ctime and inode.
+    """
     status = path.stat()
     return {
         "bytes": status.st_size,

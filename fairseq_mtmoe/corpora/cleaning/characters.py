@@ -15,20 +15,22 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.core.normalisation import INVISIBLE, normal_form, normalise
 
 CODES = sys.maxunicode + 1
-# Of the planes in between none has a character; the last two are for private use. Looking at each takes half a second.
+# The planes in between have no characters; the last two are for private use.
+# A look at each plane would take half a second.
 ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE1000))
 WIDE = 3  # how many Latin letters one wide (CJK) character stands for, roughly
-LENGTH_PADDING = (
-    10  # added to both lengths before their ratio is taken: short texts may differ more
-)
-_NO_SCRIPT = frozenset(
-    {"Zyyy", "Zinh", "Zzzz"}
-)  # common to all, inherited from the letter before, not known
+# Added to both lengths before their ratio is taken: short texts may differ more.
+LENGTH_PADDING = 10
+# Common to all, inherited from the letter before, not known.
+_NO_SCRIPT = frozenset({"Zyyy", "Zinh", "Zzzz"})
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Concatenated texts, with a space before each and one at the end; `starts` are the positions after the spaces."""
+    """Concatenated texts, with a space before each and one at the end.
+
+    `starts` are the positions after the spaces.
+    """
 
     codes: NDArray[np.uint32]
     starts: NDArray[np.int64]
@@ -42,7 +44,10 @@ class Columns:
         )
 
     def sums(self, values: NDArray[np.generic]) -> NDArray[np.int64]:
-        """Return the sums over each text of `values`, one per code point; those of spaces must be 0."""
+        """Return the sums over each text of `values`, one per code point.
+
+        The values of spaces must be 0.
+        """
         return (
             np.add.reduceat(values, self.starts, dtype=np.int64)
             if len(self.starts)
@@ -65,7 +70,10 @@ def wide() -> NDArray[np.bool_]:
 
 @cache
 def scripts() -> tuple[dict[str, int], NDArray[np.uint8]]:
-    """Return scripts' numbers by ISO 15924 code, and each code point's script number; 0 for no letter or mark."""
+    """Return scripts' numbers by ISO 15924 code, and each code point's number.
+
+    The number is 0 if the code point is no letter or mark.
+    """
     numbers: dict[str, int] = {}
     entries = np.zeros(CODES, np.uint8)
     for code in ASSIGNED:
@@ -78,10 +86,14 @@ def scripts() -> tuple[dict[str, int], NDArray[np.uint8]]:
 
 
 def normalised(texts: Sequence[str]) -> list[str]:
-    """Return `normalise` of each text, three times as fast, as texts that only need NFC are found by one search."""
+    """Return `normalise` of each text, three times as fast.
+
+    One search finds the texts that need more than NFC.
+    """
     columns = Columns.of(texts)
     spaces = columns.codes == ord(" ")
-    # Two spaces together are inside a text, or at one of its ends: columns have a space on either side of a text.
+    # Two spaces together are inside a text or at one of its ends:
+    # columns have a space on either side of a text.
     doubled = np.flatnonzero(spaces[1:] & spaces[:-1]) + 1
     positions = np.concatenate([doubled, np.flatnonzero(_irregular()[columns.codes])])
     result = [normal_form("NFC", text) for text in texts]
@@ -92,7 +104,10 @@ def normalised(texts: Sequence[str]) -> list[str]:
 
 @cache
 def _irregular() -> NDArray[np.bool_]:
-    """Return a pattern for white space other than spaces, and for characters that `normalise` removes."""
+    """Return a pattern for characters that `normalise` changes.
+
+    They are white space other than spaces, and characters that `normalise` removes.
+    """
     spaces = (code for code in range(CODES) if chr(code).isspace() and chr(code) != " ")
     invisible = (code for code in range(CODES) if INVISIBLE.match(chr(code)))
     return table([*spaces, *invisible])

@@ -30,21 +30,23 @@ Sample = tuple[int, str, str]  # (line of the corpus, source sentence, target se
 
 Found = NDArray[np.bool_]
 
-# Largest share of a sentence's letters in foreign scripts, wide letters counted as several. Software manuals are half
-# names in many languages; text in another language is above this share.
+# Largest share of a sentence's letters in foreign scripts, wide letters counted as several.
+# Software manuals are half names in many languages; text in another language is above this share.
 MAX_FOREIGN = 0.7
-_AT_ONCE = (
-    4096  # pairs whose arrays fit into the processor's cache, which makes rules a third faster
-)
+# Pairs whose arrays fit into the processor's cache, which makes rules a third faster.
+_AT_ONCE = 4096
 
-# Rules in order, with their explanations in reports; a pair counts for the first rule that finds it. The last three are
-# applied elsewhere, as they need the keys of other corpora (`are_among`, `first_occurrences`).
+# Rules in order, with their explanations in reports; a pair counts for the first rule that finds
+# it. The last three are applied elsewhere, as they need the keys of other corpora (`are_among`,
+# `first_occurrences`).
 RULES = {
     "length": "a side is longer than `max_characters`",
     "empty": "a side has neither letters nor digits",
     "ratio": "one side is over `max_ratio` times as long as the other",
     "copy": "source and target are equal except for case, punctuation and spaces",
-    "wrong_script": f"over {MAX_FOREIGN:.0%} of a side's letters belong to scripts of other languages",
+    "wrong_script": (
+        f"over {MAX_FOREIGN:.0%} of a side's letters belong to scripts of other languages"
+    ),
     "language": "a side is in another language according to the model of `identify`",
     "held_out": "a side is a validation or test sentence of any language pair",
     "duplicate": "the pair occurred before in its language pair's corpora",

@@ -1,4 +1,6 @@
-"""Keys of sentences and pairs: 64 bits (XXH3, seed 0, of UTF-32), by which equal ones are found without their text.
+"""Keys of sentences and pairs, which find equal ones without their text.
+
+Keys have 64 bits (XXH3, seed 0, of UTF-32).
 
 Among 50 million different sentences some two have the same key with a probability of 1 in 15,000.
 """
@@ -34,7 +36,10 @@ _UNSEEN_MARKS = frozenset(
 
 
 def fold(character: str) -> str:
-    """Return a character's form in comparisons: letters, marks and digits, without case; else empty."""
+    """Return a character's form in comparisons.
+
+    Letters, marks and digits have one, without case. The form of others is empty.
+    """
     folded = unicodedata.normalize("NFKC", character).casefold()
     if folded.startswith(" "):  # a mark by itself, such as `´`, is punctuation
         return ""
@@ -48,7 +53,10 @@ def _counts(character: str) -> bool:
 
 @cache
 def folding() -> tuple[NDArray[np.uint32], NDArray[np.uint8], dict[int, str]]:
-    """Return for each character's `fold` the first code point, the length, and all code points if several."""
+    """Return the first code point, the length and the rest of each `fold`.
+
+    The last dictionary has all code points of a `fold` with several.
+    """
     first, count = np.zeros(CODES, np.uint32), np.zeros(CODES, np.uint8)
     more = {}
     for code in ASSIGNED:
@@ -80,7 +88,10 @@ def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
 
 @dataclass(frozen=True)
 class SideKeys:
-    """One side of pairs: keys of letters, marks and digits (`fold`), keys that ignore digits' values, and lengths."""
+    """One side of pairs: keys and lengths.
+
+    Keys are of letters, marks and digits (`fold`). Other keys ignore digits' values.
+    """
 
     sentence: Keys
     near: Keys

@@ -1,4 +1,7 @@
-"""Languages: codes, scripts, and language identification by a fastText model (lid.176, GlotLID …)."""
+"""Languages: codes, scripts, and identification by a fastText model.
+
+Such models are lid.176 and GlotLID.
+"""
 
 import os
 import re
@@ -24,15 +27,19 @@ _JOINED = {
     "Hans": ("Hani", "Bopo"),
     "Hant": ("Hani", "Bopo"),
 }
-_RELATED = 60  # CLDR's distance of two scripts of a language is 50; that of languages without a relation is above 80
-FOREIGN = (
-    1 << 32
-)  # counts of other scripts' letters are so far above those of the own ones in one sum of both
+# CLDR's distance of two scripts of a language is 50.
+# The distance of languages without a relation is above 80.
+_RELATED = 60
+# In a sum of both, counts of other scripts' letters are so far above those of the language's own.
+FOREIGN = 1 << 32
 
 
 @lru_cache(1024)
 def _subtags(code: str) -> tuple[str, ...]:
-    """Return the parts of a language code in any spelling: equal for `de_DE`, `de-DE` and `DE-de`."""
+    """Return the parts of a language code in any spelling.
+
+    They are equal for `de_DE`, `de-DE` and `DE-de`.
+    """
     return tuple(re.split("[-_]", code.strip().lower()))
 
 
@@ -42,7 +49,10 @@ def is_same_language(code: str, lang: str) -> bool:
 
 
 def best_match(codes: Sequence[str], lang: str) -> str | None:
-    """Return a file's code for the language: the same code, or else one with its script, or any; None without."""
+    """Return a file's code for the language; None if it has none.
+
+    The code is the same, or else one with the same script, or any.
+    """
     same = [code for code in codes if is_same_language(code, lang)]
     return min(
         same,
@@ -53,7 +63,10 @@ def best_match(codes: Sequence[str], lang: str) -> str | None:
 
 @lru_cache(1024)
 def _script(code: str) -> str | None:
-    """Return a code's script, which its region may imply (`zh-TW` is in Hant); None if the code is invalid."""
+    """Return a code's script; None if the code is invalid.
+
+    Its region may imply the script: `zh-TW` is in Hant.
+    """
     import langcodes  # large tables, needed for few files
 
     try:
@@ -63,7 +76,10 @@ def _script(code: str) -> str | None:
 
 
 def is_distant(code: str, lang: str) -> bool:
-    """Return whether a code is of another language that is not a near relative, as `fr` is beside `en`."""
+    """Return whether a code is of another language, as `fr` is beside `en`.
+
+    A near relative does not count as another language.
+    """
     import langcodes  # as above
 
     try:
@@ -74,7 +90,10 @@ def is_distant(code: str, lang: str) -> bool:
 
 
 def scripts_of(lang: str) -> tuple[str, ...]:
-    """Return a language's scripts: the one in its code (`sr_Latn`), else the table's, joint ones such as Jpan apart."""
+    """Return a language's scripts: the one in its code, else the table's.
+
+    The code `sr_Latn` has a script. Joint scripts such as Jpan are taken apart.
+    """
     if named := _SCRIPT.search(lang):
         return _JOINED.get(named[1], (named[1],))
     return tuple(languages().get(lang.split("_")[0], {}).get("scripts", ()))
@@ -82,7 +101,10 @@ def scripts_of(lang: str) -> tuple[str, ...]:
 
 @cache
 def letters(lang: str) -> NDArray[np.int64]:
-    """Return what code points add to a text's letters: 1 (`WIDE` if wide), `FOREIGN` times that in other scripts."""
+    """Return what code points add to a text's letters.
+
+    A letter adds 1 (`WIDE` if wide), and a letter of another script `FOREIGN` times that.
+    """
     numbers, script_numbers = scripts()
     native = [numbers[script] for script in scripts_of(lang) if script in numbers]
     added_by_script = np.full(len(numbers) + 1, FOREIGN if native else 0)
@@ -117,7 +139,10 @@ _WHAT = "a fastText model for language identification"
 def in_other_language(
     texts: Sequence[str], lang: str, model_path: str, confidence: float
 ) -> NDArray[np.bool_]:
-    """Return which texts a model takes for another language, with confidence (0 to 1); none if it lacks `lang`."""
+    """Return which texts a model takes for another language.
+
+    Its confidence (0 to 1) must be sufficient. There are none if the model lacks `lang`.
+    """
     model, langs = load_model(model_path)
     names = names_of(lang)
     if not names & langs:
@@ -126,7 +151,10 @@ def in_other_language(
 
 
 def check_model(path: str) -> None:
-    """Raise `UserError` if `path` is no usable model; the library may crash or hang, so that a process tries it."""
+    """Raise `UserError` if `path` is no usable model.
+
+    The library may crash or hang, so that a process tries it.
+    """
     memory = _MEMORY + _MEMORY_PER_BYTE * regular_file(path, _WHAT).stat().st_size
     try:
         isolated(_try_out, path, memory=memory, seconds=_SECONDS)
@@ -149,7 +177,10 @@ def _is_other(model: Any, text: str, names: frozenset[str], confidence: float) -
 
 @cache
 def load_model(path: str) -> tuple[Any, frozenset[str]]:
-    """Return the model and the languages of its labels; raise `UserError` without it or its library."""
+    """Return the model and the languages of its labels.
+
+    Raises `UserError` without the model or its library.
+    """
     try:
         import fasttext
     except ModuleNotFoundError:

@@ -34,15 +34,13 @@ class CorpusState:
     dropped: Counter[str] = field(default_factory=Counter)  # pairs left out, by rule
     samples: dict[str, list[Sample]] = field(default_factory=dict)  # pairs left out, by rule
     bad: Counter[str] = field(default_factory=Counter)  # unreadable lines, by reason
-    bad_samples: dict[str, list[BadSample]] = field(
-        default_factory=dict
-    )  # the first of each reason
+    # The first bad lines of each reason.
+    bad_samples: dict[str, list[BadSample]] = field(default_factory=dict)
     bad_lists: list[Path] = field(default_factory=list)  # files that list unreadable lines
     mask: Path | None = None  # file that says of each pair whether it is kept; None: all are
     ids: list[Path] = field(default_factory=list)  # a file of ids for each block
-    tokens: dict[str, Counter[str]] = field(
-        default_factory=dict
-    )  # counts of the kept text, by side
+    # Counts of the kept text, by side.
+    tokens: dict[str, Counter[str]] = field(default_factory=dict)
 
     @property
     def is_training(self) -> bool:

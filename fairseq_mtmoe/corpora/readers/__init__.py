@@ -42,11 +42,13 @@ FORMATS = (
 
 
 def read(files: CorpusFiles, block: int = BLOCK) -> Iterator[Block | BadLine]:
-    """Yield the sentence pairs of a corpus in blocks, and bad lines before the block that follows them.
+    """Yield the sentence pairs of a corpus in blocks, and bad lines.
+
+    Bad lines come before the block that follows them.
 
     Raises:
-        UserError: evaluation data has a bad line, or a file is missing, damaged, in an unknown format, or without
-            the columns or keys of `fields`.
+        UserError: evaluation data has a bad line, or a file is missing, damaged, in an unknown
+        format, or without the columns or keys of `fields`.
     """
     for item in blocks.assemble(_found(files), block):
         if isinstance(item, BadLine):
@@ -92,8 +94,8 @@ def recognise(files: CorpusFiles) -> str | None:
     if form or not head:
         return form
     raise UserError(
-        f"`{files.paths[0]}` must be a corpus in a known format, but its content matches none; give both files of a "
-        "pair, or its `format`."
+        f"`{files.paths[0]}` must be a corpus in a known format, but its content matches none;"
+        " give both files of a pair, or its `format`."
     )
 
 
@@ -119,7 +121,10 @@ _CHUNK = 1 << 20
 
 
 def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[CorpusFiles]:
-    """Divide a corpus into parts of limited lines and bytes, to read in parallel; empty if it must be read whole."""
+    """Divide a corpus into parts of limited lines and bytes, to read in parallel.
+
+    There are no parts if it must be read whole.
+    """
     form = recognise(files) if files.format == "auto" else files.format
     paths = [content.path for content in files.contents]
     if form not in _OF_LINES or len(paths) != _NUM_FILES.get(form, 1):

@@ -1,4 +1,6 @@
-"""Readers of files of lines: thousands are decoded at once, and line by line only if some are wrong.
+"""Readers of files of lines, which decode thousands at once.
+
+They decode line by line only if some lines are wrong.
 
 Moses' format has a file per side; IWSLT's also has lines that describe talks.
 """
@@ -25,7 +27,8 @@ from fairseq_mtmoe.corpora.blocks import (
     unreadable,
 )
 
-# IWSLT's tags of lines about a talk. One file may have more of them: only one side names translators.
+# IWSLT's tags of lines about a talk.
+# One file may have more of them: only one side names translators.
 ABOUT = ("doc", "url", "talkid", "keywords", "speaker", "reviewer", "translator")
 
 # These match excerpts of unusable lines, too, which may be truncated and have replaced characters.
@@ -37,7 +40,10 @@ _MAX_BYTES = 4 * MAX_LINE  # in a line in UTF-8
 
 @dataclass
 class Batch:
-    """Consecutive lines without line ends; `bad` has reason and excerpt of unusable ones by index."""
+    """Consecutive lines without line ends.
+
+    `bad` has reason and excerpt of unusable ones by index.
+    """
 
     texts: list[str]
     bad: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -113,7 +119,10 @@ def _decode_one_by_one(lines: bytes) -> Batch:
 def usable_pairs(
     source: Batch, target: Batch, first: int, files: CorpusFiles
 ) -> Iterator[Pairs | BadLine]:
-    """Lines as pairs, from the number `first` on; of training text a line without text on one side is none."""
+    """Lines as pairs, from the number `first` on.
+
+    In training text a line without text on one side is no pair.
+    """
     names = str(files.paths[0]), str(files.paths[-1])
     bad = {index: (names[1], *why) for index, why in target.bad.items()}
     bad |= {index: (names[0], *why) for index, why in source.bad.items()}
@@ -178,8 +187,9 @@ def _read_sides(files: CorpusFiles, lines: Sequence[Iterator[Batch]]) -> Iterato
     if any(rest):
         shorter, longer = files.paths if rest[1] else reversed(files.paths)
         raise UserError(
-            f"`{longer}` must have as many lines as `{shorter}` ({first - 1}), but has {first - 1 + max(rest)}"
-            " lines; after a missing line all pairs are shifted: fix the files."
+            f"`{longer}` must have as many lines as `{shorter}` ({first - 1}),"
+            f" but has {first - 1 + max(rest)} lines;"
+            " after a missing line all pairs are shifted: fix the files."
         )
 
 

@@ -1,4 +1,7 @@
-"""Readers of translation memories (TMX 1.4) and WMT's XML sets, as streams, and of older SGM sets, by their tags."""
+"""Readers of translation memories (TMX 1.4), and of WMT's XML and SGM sets.
+
+TMX and XML are read as streams. The older SGM sets are read by their tags.
+"""
 
 import html
 import re
@@ -12,9 +15,8 @@ from fairseq_mtmoe.corpora.cleaning.languages import best_match, is_same_languag
 
 _MAX_DEPTH = 500
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_CODES = frozenset(
-    {"bpt", "ept", "it", "ph", "ut"}
-)  # TMX elements with other documents' markup; `hi` has text
+# TMX elements with other documents' markup; `hi` has text.
+_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _SGM_TAG = re.compile(r"<(?P<name>doc|seg)\b(?P<attributes>[^<>]*)>", re.IGNORECASE)
 _SGM_END = re.compile(r"</seg\s*>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
@@ -23,7 +25,10 @@ _CHARACTER = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1
 
 
 def _elements(content: Content, name: str) -> Iterator[Element]:
-    """Yield the outermost elements with this name when they are complete (UserError: the file is invalid XML)."""
+    """Yield the outermost elements with this name when they are complete.
+
+    Raises `UserError` if the file is invalid XML.
+    """
     around: list[Element] = []
     try:
         with regular_file(content.path, "a corpus' file").open("rb") as file:
@@ -55,7 +60,10 @@ def _text(element: Element, without: Collection[str] = ()) -> str:
 
 
 def tmx_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """Yield a translation memory's units; of several texts in a language, the exact variety or the first."""
+    """Yield a translation memory's units.
+
+    Among several texts in a language, the exact variety is taken, or the first.
+    """
     for unit in _elements(files.contents[0], "tu"):
         texts: dict[str, str] = {}
         for variant in (child for child in unit if _name(child) == "tuv"):
@@ -68,7 +76,10 @@ def tmx_segments(files: CorpusFiles) -> Iterator[Segment]:
 
 
 def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """Yield the segments of an XML set with the references of each translator, the first as target."""
+    """Yield the segments of an XML set with each translator's references.
+
+    The first translator's reference is the target.
+    """
     documents = list(_elements(files.contents[0], "doc"))
     references: list[dict[str, list[Element]]] = []
     for document in documents:
@@ -123,7 +134,10 @@ def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
 
 
 def _sgm_texts(content: Content) -> dict[Key, str]:
-    """Return a file's segments by document and number (UserError: the file is truncated, or has no segments)."""
+    """Return a file's segments by document and number.
+
+    Raises `UserError` if the file is truncated or has no segments.
+    """
     # Invalid UTF-8 becomes lone surrogates, so that only its own segment is left out.
     text = read_bytes(content.path, "a corpus' file").decode("utf-8-sig", "surrogateescape")
     document = ""

@@ -14,15 +14,15 @@ from fairseq_mtmoe.core.files import read_bytes
 from fairseq_mtmoe.corpora.blocks import Content, CorpusFiles, Segment, excerpt_of, unreadable
 from fairseq_mtmoe.corpora.cleaning.languages import is_distant, is_same_language
 
-MAGIC = (
-    b"\xde\x12\x04\x95",
-    b"\x95\x04\x12\xde",
-)  # first bytes of compiled catalogs: little-endian, big-endian
+# First bytes of compiled catalogs: little-endian, big-endian.
+MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")
 _PLURAL_FORMS = re.compile(r"plural\s*=\s*([^;]+)")
 
 
 def message_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """Yield a catalog's messages, two for plurals, in the direction of its header, without fuzzy and obsolete ones.
+    """Yield a catalog's messages, two for plurals, in its header's direction.
+
+    Fuzzy and obsolete messages are left out.
 
     Raises `UserError` if its header says that it is in a third language.
     """
@@ -56,7 +56,10 @@ def load_catalog(file: Content, is_compiled: bool) -> polib.POFile | polib.MOFil
 
 
 def _check_strings(content: bytes) -> None:
-    """Raise `ValueError` or `struct.error` if a compiled catalog is truncated, which polib does not check."""
+    """Raise `ValueError` or `struct.error` if a compiled catalog is truncated.
+
+    polib does not check this.
+    """
     order = "<" if content.startswith(MAGIC[0]) else ">"
     count, *tables = struct.unpack_from(f"{order}3I", content, 8)
     for table in tables if count else ():
@@ -68,7 +71,10 @@ def _check_strings(content: bytes) -> None:
 def messages_of(
     entry: polib.POEntry | polib.MOEntry, catalog: polib.POFile | polib.MOFile
 ) -> list[tuple[str, str]]:
-    """Return a message with its translation, empty if fuzzy; for plurals, singular and plural with their forms."""
+    """Return a message with its translation, empty if fuzzy.
+
+    For plurals, return singular and plural with their forms.
+    """
     is_fuzzy = "fuzzy" in getattr(entry, "flags", ())  # compiled entries have no flags
     if not entry.msgid_plural:
         return [(entry.msgid, "" if is_fuzzy else entry.msgstr)]
@@ -79,12 +85,14 @@ def messages_of(
 
 
 def singular_and_plural_form(header: str, num_forms: int) -> tuple[int, int]:
-    """Return the forms' indices for n = 1 and for most n up to 100, by `Plural-Forms`; without it first and last."""
+    """Return the forms' indices for n = 1 and for most n up to 100.
+
+    `Plural-Forms` tells them. Without it they are first and last.
+    """
     match = _PLURAL_FORMS.search(header)
     try:
-        form_of = gettext.c2py(
-            match[1].strip() if match else ""
-        )  # allows only numbers, n and C's operators
+        # This allows only numbers, n and C's operators.
+        form_of = gettext.c2py(match[1].strip() if match else "")
         chosen = form_of(1), Counter(form_of(n) for n in range(2, 101)).most_common(1)[0][0]
     except (ValueError, ZeroDivisionError):
         return 0, num_forms - 1

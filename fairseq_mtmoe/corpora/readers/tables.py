@@ -1,4 +1,7 @@
-"""Readers of files with a pair per line: two columns of TSV, or two keys of JSON, by recipe, header or content."""
+"""Readers of files with a pair per line: two columns of TSV, two keys of JSON.
+
+Columns and keys are found by recipe, header or content.
+"""
 
 import json
 from collections import Counter
@@ -11,10 +14,8 @@ from fairseq_mtmoe.corpora.blocks import BadLine, CorpusFiles, Pairs, Segment, e
 from fairseq_mtmoe.corpora.cleaning.languages import best_match
 from fairseq_mtmoe.corpora.readers.lines import Batch, read_lines, usable_pairs
 
-_SIDES = (
-    {"source", "src"},
-    {"target", "tgt", "trg"},
-)  # names of columns and keys besides languages
+# Names of columns and keys besides languages.
+_SIDES = ({"source", "src"}, {"target", "tgt", "trg"})
 _SAMPLE = 1000  # lines for detecting columns or keys
 
 
@@ -28,7 +29,10 @@ class Columns(NamedTuple):
 
 
 def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """Yield the pairs of a TSV file, without its header, and without texts that are `absent` or `incomplete`."""
+    """Yield the pairs of a TSV file, without its header.
+
+    Texts that are `absent` or `incomplete` are left out.
+    """
     (content,) = files.contents
     columns: Columns | None = None
     first = files.first
@@ -62,9 +66,8 @@ def _pairs(
             bad.setdefault(index, ("columns" if text.strip() else "empty", excerpt_of(text)))
     if bad:
         texts = [text if text.count("\t") == tabs else "\t" * tabs for text in texts]
-    cells = (
-        "\t".join(texts).split("\t") if texts else []
-    )  # of all lines at once, as each has the same number
+    # The cells of all lines at once, as each line has the same number.
+    cells = "\t".join(texts).split("\t") if texts else []
     source, target = cells[columns.source :: columns.width], cells[columns.target :: columns.width]
     for index, sides in enumerate(zip(source, target, strict=True) if absent or incomplete else ()):
         if any(
@@ -76,7 +79,10 @@ def _pairs(
 
 
 def _columns(batch: Batch, files: CorpusFiles) -> Columns:
-    """Return the columns of a table by its first lines (UserError: neither `fields` nor a header tells them)."""
+    """Return the columns of a table by its first lines.
+
+    Raises `UserError` if neither `fields` nor a header tells them.
+    """
     lines = [
         text for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad
     ] or [""]
@@ -99,26 +105,35 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
         )
     if named is None or any(titles.count(name) > 1 for name in named):
         langs = f"{files.source_lang} and {files.target_lang}"
-        rule = f"given with the columns of {langs} (`fields: {{source: 1, target: 2}}`), as line 1 does not tell them"
+        rule = (
+            f"given with the columns of {langs} (`fields: {{source: 1, target: 2}}`),"
+            " as line 1 does not tell them"
+        )
         raise_invalid(str(files.paths[0]), rule, "\t".join(first))
     return Columns(titles.index(named[0]), titles.index(named[1]), width, named=True)
 
 
 def _given_column(first: Sequence[str], side: str, files: CorpusFiles) -> int:
-    """Return the index of the column that `fields` gives by number or name (UserError: there is no such column)."""
+    """Return the index of the column that `fields` gives by number or name.
+
+    Raises `UserError` if there is no such column.
+    """
     value = files.fields.get(side)
     if isinstance(value, int) and 1 <= value <= len(first):
         return value - 1
     if isinstance(value, str) and value in first:
         return first.index(value)
     raise UserError(
-        f"`fields: {side}` of `{files.paths[0]}` must be the number or name of one of its {len(first)} columns,"
-        f" but is {value!r} instead."
+        f"`fields: {side}` of `{files.paths[0]}` must be the number or name of one of its"
+        f" {len(first)} columns, but is {value!r} instead."
     )
 
 
 def _named_sides(names: Sequence[str], files: CorpusFiles) -> tuple[str, str] | None:
-    """Return the names of both texts among others: language codes, else words for source and target; None without."""
+    """Return the names of both texts among others; None if they are not there.
+
+    They are language codes, or else words for source and target.
+    """
     source, target = (best_match(names, lang) for lang in (files.source_lang, files.target_lang))
     if source is None or target is None or source == target:
         source, target = (
@@ -131,7 +146,10 @@ Keys = tuple[str, ...]  # nested keys
 
 
 def json_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """Yield the lines of a JSON file; keys are in `fields` (`translation.en` if nested), or detected."""
+    """Yield the lines of a JSON file.
+
+    Keys are in `fields` (`translation.en` if nested), or detected.
+    """
     (content,) = files.contents
     # The beginning determines the keys.
     paths = _paths_of(next(read_lines(content)).texts, files) if files.first > 1 else None
@@ -158,7 +176,10 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 def _value(row: Any, keys: Keys) -> str | None:
-    """Return the text under nested keys, None for null (LookupError: a key is missing, or it is no text)."""
+    """Return the text under nested keys, None for null.
+
+    Raises `LookupError` if a key is missing, or its value is no text.
+    """
     for key in keys:
         if not isinstance(row, dict):
             raise LookupError
@@ -174,15 +195,19 @@ def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys] | N
     paths = next((paths for row in rows if (paths := _find_keys(row, files))), None)
     if rows and not paths:
         raise UserError(
-            f"`fields` of `{files.paths[0]}` must give the keys of {files.source_lang} and {files.target_lang}, such as"
-            f" `{{source: text.{files.source_lang}, target: text.{files.target_lang}}}`, but the first object only has"
-            f" {excerpt_of(', '.join(map(str, rows[0])))}."
+            f"`fields` of `{files.paths[0]}` must give the keys of {files.source_lang} and"
+            f" {files.target_lang}, such as"
+            f" `{{source: text.{files.source_lang}, target: text.{files.target_lang}}}`,"
+            f" but the first object only has {excerpt_of(', '.join(map(str, rows[0])))}."
         )
     return paths
 
 
 def _find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] | None:
-    """Return the keys of both texts: by `fields`, by language codes (also in `translation`), by source and target."""
+    """Return the keys of both texts.
+
+    They are found by `fields`, by language codes (also in `translation`), by source and target.
+    """
     wanted = [files.fields.get(side) for side in ("source", "target")]
     if any(wanted):
         source, target = (_given_key(row, str(key)) for key in wanted)

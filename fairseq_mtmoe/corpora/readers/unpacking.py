@@ -20,7 +20,10 @@ _PIECE = 1 << 18
 
 
 def split_member(path: Path) -> tuple[Path, str | None]:
-    """Return the file, and the archive's member if one is given; a file's own name may contain `!`."""
+    """Return the file, and the archive's member if `path` has one.
+
+    A file's own name may contain `!`.
+    """
     text = str(path)
     cuts = [index for index, character in enumerate(text) if character == "!"]
     if not cuts or path.exists():
@@ -40,7 +43,10 @@ def is_packed(path: Path) -> bool:
 
 
 def unpack(paths: Mapping[Path, Path]) -> None:
-    """Unpack a file, or members of one archive, to `paths` (UserError: it is truncated or damaged)."""
+    """Unpack a file, or members of one archive, to `paths`.
+
+    Raises `UserError` if the file is truncated or damaged.
+    """
     first = next(iter(paths))
     try:
         with (
@@ -77,7 +83,10 @@ def _unpack(file: BinaryIO, paths: Mapping[Path, Path]) -> None:
 
 
 def _opened(file: BinaryIO, kind: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """Return an archive's members by name, in order, without folders, and the function that opens one."""
+    """Return an archive's members by name, and the function that opens one.
+
+    Members are in order, without folders.
+    """
     if kind == "zip":
         archive = zipfile.ZipFile(file)
         return {
@@ -124,7 +133,10 @@ def _archive(head: bytes) -> str | None:
 
 
 def _member(names: Sequence[str], path: Path) -> str:
-    """Return the name of the member given by `path`; `*` matches any characters, a leading `./` is ignored."""
+    """Return the name of the member given by `path`.
+
+    `*` matches any characters, and a leading `./` is ignored.
+    """
     wanted = split_member(path)[1]
     if wanted is None:
         rule = f"given with a member, such as `{path.name}!path/inside`, as it is an archive"
@@ -144,5 +156,6 @@ def _member(names: Sequence[str], path: Path) -> str:
         " …" if len(names) > _SHOWN_NAMES else ""
     )
     raise UserError(
-        f"`{path}` must be a member of the archive, but there is no `{wanted}`, only {shown or 'nothing at all'}."
+        f"`{path}` must be a member of the archive, but there is no `{wanted}`,"
+        f" only {shown or 'nothing at all'}."
     )

@@ -14,10 +14,8 @@ from fairseq_mtmoe.core.typed import Rule, at_least, between, one_of
 from fairseq_mtmoe.corpora.recipes.codes import CODE, OPEN, Spelling, is_pair, plain_code
 
 ARCHIVE = "!"  # `archive.tgz!path/inside` is a member of an archive
-HOLES = SOURCE, TARGET = (
-    "{source}",
-    "{target}",
-)  # placeholders for language codes in a corpus of several pairs
+# Placeholders for language codes in a corpus of several pairs.
+HOLES = SOURCE, TARGET = ("{source}", "{target}")
 OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # fields with a value per download
 LISTS = ("files", *OF_DOWNLOADS)  # fields whose single values need no brackets
 LEAST_COVERAGE = 0.98  # smallest character coverage that SentencePiece accepts
@@ -25,8 +23,8 @@ LARGEST_SIZE = 1_000_000  # of a vocabulary; no model has more
 LEAST_PIECES, MOST_PIECES = 1000, 32_000  # limits of the default size
 CHARACTERS_PER_PIECE = 4000
 SIZE_RULE = (
-    f"two pieces for each different character and one for every {CHARACTERS_PER_PIECE:,} characters of text, from"
-    f" {LEAST_PIECES:,} to {MOST_PIECES:,}, as far as the text allows"
+    f"two pieces for each different character and one for every {CHARACTERS_PER_PIECE:,}"
+    f" characters of text, from {LEAST_PIECES:,} to {MOST_PIECES:,}, as far as the text allows"
 )
 PARALLEL, BACK_TRANSLATED = "parallel", "back-translated"
 MOST_COPIES = 100  # largest weight of a corpus, as its copies are written to disk
@@ -120,9 +118,8 @@ class Corpus:
     pair: Pair
     role: Role
     files: Annotated[list[_File], Rule("one file or two", lambda files: 1 <= len(files) <= 2)]
-    langs: dict[_Code, _Spelled] = field(
-        default_factory=dict
-    )  # of several corpora, with spellings in file names
+    # Languages of several corpora, with their spellings in file names.
+    langs: dict[_Code, _Spelled] = field(default_factory=dict)
     format: str = "auto"
     fields: dict[_Field, str | int] = field(default_factory=dict)
     address: list[_Address] = field(default_factory=list)
@@ -152,7 +149,10 @@ class Corpus:
 
     @property
     def downloads(self) -> list[str]:
-        """Return the files to download: the corpus' files, or the archives with these, each once."""
+        """Return the files to download, each once.
+
+        They are the corpus' files, or the archives with these.
+        """
         return list(dict.fromkeys(file.partition(ARCHIVE)[0] for file in self.files))
 
     def check(self, where: str) -> None:
@@ -197,7 +197,10 @@ class Corpus:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Numbers of sentence pairs to take from training data of language pairs without validation or test corpus."""
+    """Numbers of sentence pairs to take from training data.
+
+    They are for language pairs without validation or test corpus.
+    """
 
     __pydantic_config__: ClassVar = CHECKED
 
@@ -207,7 +210,10 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Filters:
-    """Filters of training pairs; see `cleaning`. Held-out sentences are always removed from training data."""
+    """Filters of training pairs; see `cleaning`.
+
+    Held-out sentences are always removed from training data.
+    """
 
     __pydantic_config__: ClassVar = CHECKED
 
@@ -237,7 +243,10 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Shards:
-    """Division of a pair's training data into shards: one for each `pairs` sentence pairs, at most `most`."""
+    """Division of a pair's training data into shards.
+
+    There is one for each `pairs` sentence pairs, at most `most`.
+    """
 
     __pydantic_config__: ClassVar = CHECKED
 
@@ -246,7 +255,10 @@ class Shards:
 
 
 def with_lists(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry of `corpora` with lists for single values, and a spelling for each of its `langs`."""
+    """Return an entry of `corpora` with lists for single values.
+
+    Each of its `langs` gets a spelling.
+    """
     lists = {key: entry[key] for key in LISTS if key in entry and not isinstance(entry[key], list)}
     entry = {**entry, **{key: [value] for key, value in lists.items()}}
     langs = entry.get("langs", {})

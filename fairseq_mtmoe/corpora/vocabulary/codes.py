@@ -1,6 +1,7 @@
 """Matching of corpora's languages with a model's: `en` is its `eng_Latn`, `en_XX` or `en`.
 
-By BCP 47 and the tables of `langcodes`, language and script must agree; `sw` matches its members, such as `swh`.
+By BCP 47 and the tables of `langcodes`, language and script must agree; `sw` matches its members,
+such as `swh`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,7 +20,8 @@ def codes_of_model(
     """Return the model's code for each language; `known` are its codes, `given` a user's choices.
 
     Raises:
-        UserError: the model lacks a language or has several matches for it, or two languages get the same code.
+        UserError: the model lacks a language or has several matches for it, or two languages get
+        the same code.
     """
     langs = set(langs)
     for lang, code in given.items():
@@ -40,7 +42,8 @@ def codes_of_model(
     for (lang, code), (other, other_code) in combinations(codes.items(), 2):
         if code == other_code:
             raise UserError(
-                f"`--codes` must give languages of the text different codes, but {lang} and {other} are {code}."
+                "`--codes` must give languages of the text different codes,"
+                f" but {lang} and {other} are {code}."
             )
     return codes
 
@@ -54,7 +57,8 @@ def _match(lang: str, tags: Mapping[str, str]) -> str:
     closest = [code for code in same if distances[code] == min(distances.values())]
     if len(closest) > 1:
         raise UserError(
-            f"`--codes` must give the model's code for {lang}, as in {lang}=CODE: the model has {', '.join(closest)}."
+            f"`--codes` must give the model's code for {lang}, as in {lang}=CODE:"
+            f" the model has {', '.join(closest)}."
         )
     return closest[0]
 

@@ -1,6 +1,7 @@
 """Training of one SentencePiece model for all languages that covers the characters of each script.
 
-Its text is sampled by temperature (Tang et al. 2020, following XLM): by a language's (share of all lines)^(1/T).
+Its text is sampled by temperature (Tang et al. 2020, following XLM): by a language's (share of all
+lines)^(1/T).
 """
 
 import io
@@ -26,18 +27,16 @@ from fairseq_mtmoe.corpora.recipes.schema import (
 )
 from fairseq_mtmoe.multitask.sampling.schedule import apportion, temperature_probabilities
 
-MAX_LINES = (
-    400_000  # lines to train on; more do not change vocabularies of this size, and take minutes
-)
+# Lines to train on; more do not change vocabularies of this size, and take minutes.
+MAX_LINES = 400_000
 THREADS = 8  # fixed, as the sums depend on it and the model records it
 SIZE = "vocabulary: size"  # in a recipe
 
 _MOST_BYTES, _PART = 4192, 1000  # SentencePiece skips longer lines; characters of their parts
 _LINES_AT_ONCE = 10_000
 _INDICES_AT_ONCE = 1 << 20
-_LEAST_SHARE = (
-    0.001  # smallest share of letters for a script to be covered; foreign names need no pieces
-)
+# Smallest share of letters for a script to be covered; foreign names need no pieces.
+_LEAST_SHARE = 0.001
 
 Indices = NDArray[np.int64]
 
@@ -50,7 +49,10 @@ _TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
 def sample_lines(
     sizes: Mapping[str, int], temperature: float, seed: int, total: int = MAX_LINES
 ) -> dict[str, Indices]:
-    """Return sorted indices of sampled sentences by language; small languages are repeated as a whole."""
+    """Return sorted indices of sampled sentences by language.
+
+    Small languages are repeated as a whole.
+    """
     sizes = {lang: size for lang, size in sorted(sizes.items()) if size}
     if not sizes:
         return {}
@@ -80,8 +82,9 @@ def _drawn(size: int, count: int, draw: int) -> Indices:
 def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
     """Return the default number of pieces for a text, by `SIZE_RULE`.
 
-    Most pieces then occur a hundred times or more, the largest useful vocabulary of Gowda and May ("Finding the Optimal
-    Vocabulary Size for Neural Machine Translation", 2020): by Zipf's law the last of V pieces has a share of 1 / 10 V.
+    Most pieces then occur a hundred times or more, the largest useful vocabulary of Gowda and May
+    ("Finding the Optimal Vocabulary Size for Neural Machine Translation", 2020): by Zipf's law the
+    last of V pieces has a share of 1 / 10 V.
     """
     length = sum(map(len, lines)) / max(1, len(lines))
     pieces = 2 * characters + round(sentences * length / CHARACTERS_PER_PIECE)
@@ -101,7 +104,10 @@ def train(lines: Sequence[str], vocabulary: Vocabulary, sentences: int) -> bytes
 
 
 def required_characters(lines: Sequence[str], coverage: float) -> str:
-    """Return each script's most frequent letters and marks, up to this share of the script's text."""
+    """Return each script's most frequent letters and marks.
+
+    They make up this share of the script's text.
+    """
     counts = np.zeros(CODES, np.int64)
     for first in range(0, len(lines), _LINES_AT_ONCE):
         codes = Columns.of(lines[first : first + _LINES_AT_ONCE]).codes
@@ -139,7 +145,8 @@ def train_model(
 ) -> bytes:
     """Return a serialized unigram model with `vocab_size` pieces, fairseq's special ones included.
 
-    Each required character has a piece. With `may_have_fewer` the model may be smaller if the text allows no more.
+    Each required character has a piece. With `may_have_fewer` the model may be smaller if the text
+    allows no more.
 
     Raises:
         UserError: the text does not allow this size.
@@ -155,7 +162,8 @@ def train_model(
             model_type="unigram",
             vocab_size=vocab_size,
             character_coverage=character_coverage,
-            normalization_rule_name="identity",  # ours is NFC; SentencePiece's NFKC would rewrite references
+            # Our normalisation is NFC; SentencePiece's NFKC would rewrite references.
+            normalization_rule_name="identity",
             bos_id=0,
             pad_id=1,
             eos_id=2,
@@ -167,15 +175,17 @@ def train_model(
     except RuntimeError as error:
         if match := _TOO_FEW_PIECES.search(str(error)):
             raise UserError(
-                f"`{SIZE}` (`--vocab-size`) must be at least {match[1]}, the number of characters in this text, but"
-                f" is {vocab_size} instead; raise it or lower `character_coverage` (`--character-coverage`)."
+                f"`{SIZE}` (`--vocab-size`) must be at least {match[1]},"
+                f" the number of characters in this text, but is {vocab_size} instead;"
+                " raise it or lower `character_coverage` (`--character-coverage`)."
             ) from error
         match = _TOO_MANY_PIECES.search(str(error))
         if match and may_have_fewer:
             return train_model(lines, int(match[1]), character_coverage, required_characters)
         if match:
             raise UserError(
-                f"`{SIZE}` (`--vocab-size`) must be at most {match[1]} for this text, but is {vocab_size} instead."
+                f"`{SIZE}` (`--vocab-size`) must be at most {match[1]} for this text,"
+                f" but is {vocab_size} instead."
             ) from error
         raise RuntimeError(f"SentencePiece failed: {error}") from error
     return model.getvalue()
