@@ -1,4 +1,6 @@
-"""Errors for users. Wrong input raises a `UserError`; the command line prints its sentence without a traceback.
+"""Errors for users. Wrong input raises a `UserError`.
+
+The command line prints its sentence without a traceback.
 
 See `training/failures.py`. Invariants of our own code are asserted, and keep their traceback.
 """
@@ -28,7 +30,8 @@ _SPELLED = {
 class UserError(ValueError):
     """Wrong input. The message is one sentence: what is wrong, where, and what to do.
 
-    It quotes files, so it is safe to print: without control characters, and cut in the middle if it is long.
+    It quotes files, so it is safe to print: without control characters, and cut in the middle if it
+    is long.
 
     names: the options, files and fields in backticks, the wrong one first.
     """
@@ -69,7 +72,8 @@ def raise_invalid(name: str, rule: str, value: object) -> NoReturn:
     try:
         shown = repr(value)
     except (ValueError, RecursionError):  # Python does not print integers of more than 4,300 digits
-        shown = f"{'a number' if isinstance(value, int) else f'a {type(value).__name__}'} too long to be shown"
+        kind = "a number" if isinstance(value, int) else f"a {type(value).__name__}"
+        shown = f"{kind} too long to be shown"
     shown = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
     raise UserError(f"`{name}` must be {rule}, but is {shown} instead.")
 
@@ -100,8 +104,8 @@ def _likeness(name: str, other: str) -> tuple[float, float]:
 def unknown_language(where: str, lang: str, known: Collection[str]) -> UserError:
     """Return the error of a language that a model lacks, with its most similar language."""
     return UserError(
-        f"`{where}` must name languages of the model, but {lang!r} is none of its {len(known)}; the most similar one "
-        f"is {nearest(lang, known)}, and `mtmoe extend` adds a language."
+        f"`{where}` must name languages of the model, but {lang!r} is none of its {len(known)};"
+        f" the most similar one is {nearest(lang, known)}, and `mtmoe extend` adds a language."
     )
 
 

@@ -82,7 +82,10 @@ def read_text(path: str | Path, what: str = "a text file") -> str:
 
 
 def decoded_line(line: bytes, number: int, name: str) -> str:
-    """Return a line of a stream as text (UserError, with its number and the stream's name: it is not UTF-8)."""
+    """Return a line of a stream as text.
+
+    Raises `UserError`, with its number and the stream's name, if it is not UTF-8.
+    """
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -95,8 +98,8 @@ def decoded_line(line: bytes, number: int, name: str) -> str:
 def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
     """Return the lines of a UTF-8 file.
 
-    There are as many lines as `wc -l` counts: only a line feed ends a line, no other break of Python or Unicode. A
-    carriage return before it is not part of the line.
+    There are as many lines as `wc -l` counts: only a line feed ends a line, no other break of
+    Python or Unicode. A carriage return before it is not part of the line.
 
     Raises:
         UserError: it cannot be read, is in another encoding, or has carriage returns alone.
@@ -104,7 +107,8 @@ def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
     text = read_text(path, what)
     if "\n" not in text and "\r" in text[:-1]:  # at its end it may be half of Windows' line end
         raise UserError(
-            f"`{path}` must have lines that end in line feeds, but has only carriage returns; convert it."
+            f"`{path}` must have lines that end in line feeds,"
+            " but has only carriage returns; convert it."
         )
     lines = text.replace("\r\n", "\n").split("\n")
     last = lines.pop().removesuffix("\r")
@@ -123,7 +127,9 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
 
 
 def open_in_place(path: Path, mode: str, **text: Any) -> Any:
-    """Open a file to change it where it lies; it is made if missing, and no link is followed (UserError).
+    """Open a file to change it where it lies; it is made if missing.
+
+    Raises `UserError` instead of following a link.
 
     mode, text: arguments of `open`.
     """
@@ -172,8 +178,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def _partial(target: Path, outcome: str) -> Iterator[Path]:
     """Yield a temporary path beside `target`, and remove it and dead processes' paths.
 
-    The name has the host, as a host knows only its own processes, and the suffix, by which libraries pick a format.
-    Nobody can put a link there before, because the end of the name is random.
+    The name has the host, as a host knows only its own processes, and the suffix, by which
+    libraries pick a format. Nobody can put a link there before, because the end of the name is
+    random.
     """
     host = re.sub(r"[^\w-]", "-", socket.gethostname())
     before = f".{target.stem}.{host}."
@@ -214,7 +221,8 @@ def move_into_place(partial: Path, target: Path) -> None:
     """Rename a complete file to `target`, and wait until it is on the disk."""
     _flush(partial)
     os.replace(partial, target)
-    # Some network file systems cannot flush a folder. By then the file is whole, the new or the old one.
+    # Some network file systems cannot flush a folder.
+    # By then the file is whole, the new or the old one.
     with suppress(OSError):
         _flush(target.parent)
 
@@ -223,7 +231,8 @@ def move_into_place(partial: Path, target: Path) -> None:
 def new_folder(path: str | Path, replaceable: Collection[str] | None = None) -> Iterator[Path]:
     """Yield an empty folder to fill, which becomes `path` if the block succeeds.
 
-    replaceable: names of files that an existing folder may have and lose; None: it must not exist (UserError).
+    replaceable: names of files that an existing folder may have and lose; None: it must not exist
+    (UserError).
     """
     target = Path(os.path.realpath(path)) if replaceable is not None else Path(path)
     _check_replaceable(target, replaceable)

@@ -1,4 +1,6 @@
-"""Calls in a separate process, for C++ and Rust libraries that files may crash; the start of worker processes.
+"""Calls in a separate process, and the start of worker processes.
+
+C++ and Rust libraries, which files may crash, are called in one.
 
 The process also limits memory and time.
 """
@@ -63,7 +65,8 @@ def _ending(code: int, seconds: int) -> str:
         return f"reading it takes over {seconds} seconds"
     if code == -signal.SIGKILL:
         return "the process that reads it was stopped from outside, for want of memory most likely"
-    return f"the library that reads it crashes ({signal.Signals(-code).name if code < 0 else f'exit status {code}'})"
+    reason = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    return f"the library that reads it crashes ({reason})"
 
 
 def serve() -> None:
@@ -72,9 +75,8 @@ def serve() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):  # output and crash traces of libraries
         os.dup2(nowhere, descriptor)
-    memory, seconds, function, arguments = pickle.load(
-        sys.stdin.buffer
-    )  # imports the module, before limits apply
+    # This imports the module, before limits apply.
+    memory, seconds, function, arguments = pickle.load(sys.stdin.buffer)
     _limit(memory)
     signal.alarm(seconds)  # without a handler it ends this process even inside the library
     answer: object
@@ -101,7 +103,10 @@ def _limit(memory: int) -> None:
 
 
 def begin_worker() -> None:
-    """Prepare this worker process: ignore interrupts, which its parent handles, and end with the parent."""
+    """Prepare this worker process.
+
+    It ignores interrupts, which its parent handles, and ends with the parent.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None

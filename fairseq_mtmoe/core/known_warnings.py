@@ -1,7 +1,7 @@
 """Filters of known warnings that a user cannot act on.
 
-fairseq was written for older versions of its libraries. A user's own filters (`python -W`, PYTHONWARNINGS) take
-precedence.
+fairseq was written for older versions of its libraries. A user's own filters (`python -W`,
+PYTHONWARNINGS) take precedence.
 """
 
 import logging

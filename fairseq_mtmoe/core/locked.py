@@ -7,7 +7,10 @@ from fairseq_mtmoe.core.errors import UserError
 
 
 def lock(file: BinaryIO | int, sentence: str) -> None:
-    """Lock a file for this process alone, without waiting (UserError with `sentence`: another one has it)."""
+    """Lock a file for this process alone, without waiting.
+
+    Raises `UserError` with `sentence` if another process has it.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -1,4 +1,7 @@
-"""Normalisation of lines: the same for text that a model learns from and for text that it is given later."""
+"""Normalisation of lines.
+
+Text that a model learns from and text that it is given later are normalised alike.
+"""
 
 import itertools
 import re
@@ -7,17 +10,24 @@ import unicodedata
 from functools import cache
 from typing import Literal
 
-# Control characters that are no white space, soft hyphens, byte order marks. Joiners are letters to some scripts: kept.
+# Control characters that are no white space, soft hyphens, byte order marks.
+# Joiners are letters to some scripts: kept.
 INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\ufeff]")
 
 
 def normalise(text: str) -> str:
-    """Return a line in NFC with single spaces, without control and invisible formatting characters."""
+    """Return a line in NFC with single spaces.
+
+    Control and invisible formatting characters are removed.
+    """
     return " ".join(normal_form("NFC", INVISIBLE.sub("", text)).split())
 
 
 def normal_form(form: Literal["NFC", "NFKC"], text: str) -> str:
-    """Return a Unicode normal form; marks on a character are processed 30 at a time (annex 15), or it takes days."""
+    """Return a Unicode normal form.
+
+    Marks on a character are processed 30 at a time (annex 15), or it takes days.
+    """
     if len(text) < 1000:
         return unicodedata.normalize(form, text)
     cuts = [match.end() for match in _long_marks().finditer(text)]

@@ -9,7 +9,9 @@ from fairseq_mtmoe.core.typed import Rule
 
 
 def option(default: Any, meaning: Optional[str], rule: Optional[Rule] = None, **more: Any) -> Any:
-    """Return a dataclass field with a default, a `--help` text and a rule, which `check_rules` applies.
+    """Return a dataclass field with a default, a `--help` text and a rule.
+
+    `check_rules` applies the rule.
 
     more: fairseq's `argparse_alias` and the like.
     """

@@ -9,7 +9,8 @@ from fairseq_mtmoe.core.sentencepieces import ModelProto
 # SentencePiece's numbers of piece kinds and model types
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 UNIGRAM, BPE = 1, 2
-# SentencePiece's treatment of spaces, which `transformers` writes as normalizers beside the table of characters
+# SentencePiece's treatment of spaces.
+# `transformers` writes it as normalizers beside the table of characters.
 _SPACES = (
     {"type": "Strip", "strip_left": False, "strip_right": True},
     *({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": space} for space in ("▁", " ")),
@@ -46,7 +47,8 @@ def serialized(
 ) -> bytes:
     """Return a `ModelProto` with these pieces.
 
-    pieces: (piece, score, kind). table: see `character_table`. special: ids of `unk`, `bos`, `eos` and `pad`; -1: none.
+    pieces: (piece, score, kind). table: see `character_table`. special: ids of `unk`, `bos`, `eos`
+    and `pad`; -1: none.
     """
     model = ModelProto()
     for piece, score, kind in pieces:

@@ -1,7 +1,7 @@
 """The hooks of tasks and models between packages, beyond fairseq's interfaces.
 
-Our tasks and models inherit a base class whose hooks do nothing, and override some. `training_task` and
-`training_model` return an object with all hooks, also for fairseq's own tasks and models.
+Our tasks and models inherit a base class whose hooks do nothing, and override some. `training_task`
+and `training_model` return an object with all hooks, also for fairseq's own tasks and models.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class TrainingTask:
     def expert_comm(
         self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]
     ) -> None:
-        """Each layer has these `seconds` and `bytes` of all-to-all in the last `updates` updates."""
+        """Take each layer's `seconds` and `bytes` of all-to-all.
+
+        They are those of the last `updates` updates.
+        """
 
     def begin_step(self) -> None:
         """A step begins; if the last step's figures were not reduced, it made no update."""
@@ -65,7 +68,10 @@ class TrainingTask:
         """Gather state before a rank saves the state of all ranks; a collective call."""
 
     def groups(self) -> Sequence[Any]:
-        """Return the groups of tasks, with names, that a validation averages, the largest data first."""
+        """Return the groups of tasks, with names, that a validation averages.
+
+        The one with the largest data comes first.
+        """
         return ()
 
     def check_vocabulary(self, state: Mapping[str, Any] | None, path: str) -> None:
@@ -88,7 +94,10 @@ class TrainingTask:
         return {}
 
     def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None:
-        """Take over what a run keeps of its first checkpoint; if it `goes_on`, check its tasks (UserError)."""
+        """Take over what a run keeps of its first checkpoint.
+
+        If it `goes_on`, check its tasks (UserError).
+        """
 
 
 class TrainingModel:
@@ -110,7 +119,10 @@ class TrainingModel:
 
     @property
     def gates_event(self) -> tuple[str, dict[str, Any]] | None:
-        """Name of its event in the run log, and fields that name the sources in the order of gate weights."""
+        """Name of its event in the run log, and fields for the sources.
+
+        The fields name the sources in the order of gate weights.
+        """
         return None
 
     @property
@@ -120,7 +132,10 @@ class TrainingModel:
 
     @property
     def constants(self) -> Set[str]:
-        """Names of values that training does not change; a moving average needs them bit for bit."""
+        """Names of values that training does not change.
+
+        A moving average needs them bit for bit.
+        """
         return frozenset()
 
     def sparsify(self) -> None:

@@ -56,6 +56,7 @@ def noted_sizes(
         value = getattr(cfg, name)
         if value is not None and value != sizes[field]:
             raise UserError(
-                f"`{flag(name)}` must be {sizes[field]}, as in the pretrained {kind}, but is {value} instead{remedy}."
+                f"`{flag(name)}` must be {sizes[field]}, as in the pretrained {kind},"
+                f" but is {value} instead{remedy}."
             )
     return sizes

@@ -1,4 +1,7 @@
-"""Resource tiers of language pairs, by training size ("Tricks for Training Sparse …", §3) or from `tiers.json`."""
+"""Resource tiers of language pairs, by training size or from `tiers.json`.
+
+The sizes follow "Tricks for Training Sparse …", §3.
+"""
 
 import os
 from collections.abc import Mapping
@@ -13,8 +16,8 @@ TIERS = ("high", "mid", "low")
 FROM_LOW = TIERS[::-1]  # the order in tables and charts
 FILE_NAME = "tiers.json"
 TIER_RULE = (
-    "Tiers: high has at least half as many training sentences as the largest pair, low under an eighth, unless a "
-    "recipe or tiers.json gives the tier of a pair."
+    "Tiers: high has at least half as many training sentences as the largest pair,"
+    " low under an eighth, unless a recipe or tiers.json gives the tier of a pair."
 )
 
 
@@ -33,7 +36,10 @@ def load_tiers(data_dir: str | Path, sizes: Mapping[str, int]) -> dict[str, str]
 
 
 def tier_of_size(size: int, largest: int) -> str:
-    """Return `high` for at least half the sentences of the largest pair, `low` for less than an eighth, else `mid`."""
+    """Return the tier of a number of sentences: `high`, `low` or `mid`.
+
+    `high` has at least half the sentences of the largest pair, `low` less than an eighth.
+    """
     if 2 * size >= largest:
         return "high"
     return "low" if 8 * size < largest else "mid"

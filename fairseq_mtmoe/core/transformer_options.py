@@ -1,7 +1,8 @@
 """Options of backbones: fairseq's transformer as one flat dataclass, a BERT encoder, and T5.
 
-fairseq nests its options (`cfg.encoder.embed_dim`). Its command line flattens them (`--encoder-embed-dim`), and cannot
-nest them again for a model with a dataclass. Every option keeps fairseq's name, default and meaning.
+fairseq nests its options (`cfg.encoder.embed_dim`). Its command line flattens them
+(`--encoder-embed-dim`), and cannot nest them again for a model with a dataclass. Every option keeps
+fairseq's name, default and meaning.
 """
 
 import dataclasses
@@ -30,7 +31,8 @@ FOLLOWS = {
 }
 
 
-# fairseq implements Marian's activation, but does not list it as a choice. It splits the numbers of blocks at commas.
+# fairseq implements Marian's activation, but does not list it as a choice.
+# It splits the numbers of blocks at commas.
 OTHER_TYPES = {
     "activation_fn": ChoiceEnum([*get_available_activation_fns(), "swish"]),
     "encoder_layers_to_keep": Optional[str],
@@ -50,7 +52,8 @@ def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[Optio
             flat_fields += _flat_fields(option_field.type, prefix=f"{name}_")
             continue
         default = II(f"model.{FOLLOWS[name]}") if name in FOLLOWS else option_field.default
-        # fairseq's parser omits an interpolated option without help: it takes it for one declared elsewhere.
+        # fairseq's parser omits an interpolated option without help:
+        # it takes it for one declared elsewhere.
         metadata = dict(option_field.metadata) or {"help": name.replace("_", " ")}
         flat_fields.append(
             (
@@ -113,7 +116,8 @@ class TranslatorForm:
     )
     decoder_begins_with_pad: bool = option(
         False,
-        "start the decoder with the embedding of <pad>, which is not trained, instead of fairseq's </s>",
+        "start the decoder with the embedding of <pad>, which is not trained,"
+        " instead of fairseq's </s>",
     )
 
 
@@ -151,10 +155,11 @@ class EncoderOptions:
     )
     freeze_layers: str = option(
         "0",
-        "freeze this number of the lowest blocks (half: half of all blocks) and, above 0, the embeddings; parts of "
-        "--conditional still train there",
+        "freeze this number of the lowest blocks (half: half of all blocks) and, above 0, the"
+        " embeddings; parts of --conditional still train there",
     )
-    # Sizes of the encoder and of the tasks' heads, and the labels of these, in JSON; the task fills them in.
+    # Sizes of the encoder and of the tasks' heads, and the labels of these, in JSON.
+    # The task fills them in.
     encoder: str = option("", SUPPRESS)
     heads: str = option("", SUPPRESS)
     head_labels: str = option("", SUPPRESS)

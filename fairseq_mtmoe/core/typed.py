@@ -1,7 +1,7 @@
 """Check values against annotations by pydantic, with a sentence for the first mistake.
 
-`fault` checks a file's plain values. Keys of a dictionary that its annotation does not name may have any value.
-`structured` makes a dataclass of them. Nothing is converted.
+`fault` checks a file's plain values. Keys of a dictionary that its annotation does not name may
+have any value. `structured` makes a dataclass of them. Nothing is converted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _MOST_SHOWN, _LARGEST_SHOWN = 80, 10**40
 
 @dataclass(frozen=True)
 class Rule:
-    """A test of a value besides its type, with its words: metadata of `Annotated`, or of an option's field."""
+    """A test of a value besides its type, with its words.
+
+    It is metadata of `Annotated`, or of an option's field.
+    """
 
     words: str
     holds: Callable[[Any], bool]
@@ -89,7 +92,10 @@ def one_of(choices: Collection[str]) -> Rule:
 
 
 def mapping(fields: dict[str, Any]) -> Any:
-    """Return the annotation of a dictionary with these keys, which are optional unless `Required`."""
+    """Return the annotation of a dictionary with these keys.
+
+    Keys are optional unless `Required`.
+    """
     return TypedDict("mapping", fields, total=False)  # type: ignore[operator]
 
 
@@ -133,14 +139,20 @@ def mapping_of(kind: type) -> Any:
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return the validator of a list of such values; a `TypedDict` itself takes no configuration."""
+    """Return the validator of a list of such values.
+
+    A `TypedDict` itself takes no configuration.
+    """
     from pydantic import ConfigDict, TypeAdapter
 
     return TypeAdapter(list[kind], config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 
 
 def _first_fault(error: Any, value: Any, path: str) -> Fault:
-    """Return the fault of pydantic's deepest mistakes, since other members of a union fail earlier."""
+    """Return the fault of pydantic's deepest mistakes.
+
+    Other members of a union fail earlier.
+    """
     mistakes = error.errors(include_url=False)
     paths = [_path_of(mistake, value) for mistake in mistakes]
     deepest = max(paths, key=len)

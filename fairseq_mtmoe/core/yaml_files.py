@@ -1,6 +1,7 @@
 """Users' YAML files.
 
-PyYAML's safe loader runs no code. But it accepts duplicate names, and values that JSON does not have.
+PyYAML's safe loader runs no code. But it accepts duplicate names, and values that JSON does not
+have.
 """
 
 import json

@@ -53,10 +53,7 @@ def _counts(character: str) -> bool:
 
 @cache
 def folding() -> tuple[NDArray[np.uint32], NDArray[np.uint8], dict[int, str]]:
-    """Return the first code point, the length and the rest of each `fold`.
-
-    The last dictionary has all code points of a `fold` with several.
-    """
+    """Return each `fold`'s first code point and length, and all of the longer ones."""
     first, count = np.zeros(CODES, np.uint32), np.zeros(CODES, np.uint8)
     more = {}
     for code in ASSIGNED:

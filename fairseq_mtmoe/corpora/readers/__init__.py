@@ -48,7 +48,7 @@ def read(files: CorpusFiles, block: int = BLOCK) -> Iterator[Block | BadLine]:
 
     Raises:
         UserError: evaluation data has a bad line, or a file is missing, damaged, in an unknown
-        format, or without the columns or keys of `fields`.
+            format, or without the columns or keys of `fields`.
     """
     for item in blocks.assemble(_found(files), block):
         if isinstance(item, BadLine):

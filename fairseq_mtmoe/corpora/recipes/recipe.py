@@ -47,10 +47,8 @@ from fairseq_mtmoe.corpora.recipes.schema import (
 if TYPE_CHECKING:
     from fairseq_mtmoe.corpora.blocks import CorpusFiles
 
-SOURCE_FILES = (
-    "source model",
-    "source dictionary",
-)  # keys of a given vocabulary's files for sources
+# Keys of a given vocabulary's files for sources.
+SOURCE_FILES = ("source model", "source dictionary")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +75,12 @@ class Recipe(Settings):
     Attributes:
         corpora: in order of priority; of several equal pairs the first is kept.
         path: the recipe's file.
-        known_languages: languages of a given vocabulary, in its spelling, listed first in the new directory.
-        codes: a translator's codes by language, in place of `languages`, if its vocabulary is given.
-        of_sources: model and dictionary of sources, by `SOURCE_FILES`, if the given vocabulary has two sides.
+        known_languages: languages of a given vocabulary, in its spelling; the new directory lists
+            them first.
+        codes: a translator's codes by language, in place of `languages`, if its vocabulary is
+            given.
+        of_sources: model and dictionary of sources, by `SOURCE_FILES`, if the given vocabulary has
+            two sides.
     """
 
     corpora: list[Corpus]
@@ -98,7 +99,10 @@ class Recipe(Settings):
         )
 
     def pair_of(self, corpus: Corpus) -> str:
-        """Return a corpus' pair; both orders are one pair, named as in evaluation data, else as in training data."""
+        """Return a corpus' pair; both orders are one pair.
+
+        It is named as in evaluation data, else as in training data.
+        """
         same = [
             other
             for other in self.corpora
@@ -111,7 +115,10 @@ class Recipe(Settings):
         return [*evaluated, *trained, corpus.pair][0]
 
     def data_code(self, lang: str) -> str:
-        """Return a language's code in the data directory's names; languages that mBART lacks keep theirs."""
+        """Return a language's code in the data directory's names.
+
+        Languages that mBART lacks keep theirs.
+        """
         if lang in self.codes:
             return self.codes[lang]
         return plain_code(lang) if self.languages is Spelling.plain else mbart_code(lang)
@@ -143,13 +150,17 @@ class Recipe(Settings):
         return trained
 
     def check_synthetic(self) -> None:
-        """Check that back-translations are never targets (UserError: a direction would train on them)."""
+        """Check that back-translations are never targets.
+
+        Raises `UserError` if a direction would train on them.
+        """
         trained = self.trained()
         for corpus in self.corpora:
             if corpus.is_synthetic and (turned := reversed_pair(corpus.pair)) in trained:
                 raise UserError(
-                    f"`{self.path}: directions` must be without {turned} for the corpus {corpus.name}, whose sources "
-                    f"are back-translated, but are {', '.join(trained)}; make a data directory for each direction."
+                    f"`{self.path}: directions` must be without {turned} for the corpus"
+                    f" {corpus.name}, whose sources are back-translated,"
+                    f" but are {', '.join(trained)}; make a data directory for each direction."
                 )
 
     def source_languages(self) -> set[str]:
@@ -157,15 +168,17 @@ class Recipe(Settings):
         return {direction.split("-")[0] for direction in self.trained()}
 
     def found_in(self, raw: Path) -> Recipe:
-        """Return the recipe with `xx` corpora replaced by one for each language (or pair) whose files exist.
+        """Return the recipe with a corpus for each pair of an `xx` corpus.
+
+        These are the languages, or pairs, whose files exist.
 
         Raises:
             UserError: there are no training files, only one side of a pair, or a pair twice.
         """
         if not self.pairs:
             raise UserError(
-                f"`{self.name}` has only test sets: include it in a recipe with training text, as in "
-                f"`corpora: [{{recipe: {self.name}, langs: [de, sw]}}, …]`."
+                f"`{self.name}` has only test sets: include it in a recipe with training text,"
+                f" as in `corpora: [{{recipe: {self.name}, langs: [de, sw]}}, …]`."
             )
         wants_all = any(set(direction.split("-")) == set(OPEN) for direction in self.directions)
         corpora: list[Corpus] = []
@@ -190,7 +203,10 @@ class Recipe(Settings):
         ]
 
     def without(self, names: Collection[str]) -> Recipe:
-        """Return the recipe without these corpora and directions without text (UserError: no training data left)."""
+        """Return the recipe without these corpora and directions without text.
+
+        Raises `UserError` if no training data is left.
+        """
         left = replace(
             self, corpora=[corpus for corpus in self.corpora if corpus.name not in names]
         )
@@ -202,12 +218,16 @@ class Recipe(Settings):
         if self.directions and not directions:
             patterns = ", ".join(self.directions)
             raise UserError(
-                f"`{self.path}: directions` has only {patterns}, but the corpora's files are missing."
+                f"`{self.path}: directions` has only {patterns},"
+                " but the corpora's files are missing."
             )
         return replace(left, directions=directions)
 
     def files_of(self, corpus: Corpus, raw: Path) -> CorpusFiles:
-        """Return a corpus' files below `raw`, with their format (UserError: one is missing; it names the origin)."""
+        """Return a corpus' files below `raw`, with their format.
+
+        Raises `UserError` with the file's origin if one is missing.
+        """
         from fairseq_mtmoe.corpora.blocks import CorpusFiles
 
         for file in corpus.downloads:
@@ -217,8 +237,8 @@ class Recipe(Settings):
                 )
                 origin = self._origin(corpus, file, raw)
                 raise UserError(
-                    f"`{raw / file}` of the corpus {corpus.name} is missing: {origin}; {lacking}, and `--skip-missing`"
-                    " leaves these out."
+                    f"`{raw / file}` of the corpus {corpus.name} is missing: {origin};"
+                    f" {lacking}, and `--skip-missing` leaves these out."
                 )
             regular_file(raw / file, f"a file of the corpus {corpus.name}")
         paths = tuple(raw / file for file in corpus.files)
@@ -238,9 +258,13 @@ class Recipe(Settings):
     def _origin(self, corpus: Corpus, file: str, raw: Path) -> str:
         """Return how to get a missing file."""
         if corpus.is_synthetic and file == corpus.files[0]:
-            text, (to, source) = raw / corpus.files[1], map(self.data_code, corpus.languages)
+            text = raw / corpus.files[1]
+            to, source = map(self.data_code, corpus.languages)
             command = ["--from", source, "--to", to, "--input", str(text), "--out", str(raw / file)]
-            return f"`mtmoe translate MODEL {shlex.join(command)}` makes it, with a model of {source}-{to}"
+            return (
+                f"`mtmoe translate MODEL {shlex.join(command)}` makes it,"
+                f" with a model of {source}-{to}"
+            )
         if corpus.address:
             return f"`mtmoe download` fetches it from {corpus.address[0]}"
         return corpus.by_hand.rstrip(".") or "put it there, or take the corpus out of the recipe"
@@ -250,7 +274,10 @@ class Recipe(Settings):
 
 
 def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
-    """Return the corpora of all pairs whose files exist (UserError: one side is missing, or a pair occurs twice)."""
+    """Return the corpora of all pairs whose files exist.
+
+    Raises `UserError` if one side is missing, or a pair occurs twice.
+    """
     corpora: dict[tuple[str, str], Corpus] = {}
     for source, target in sorted(_spellings_in(raw, corpus)):
         plain = plain_code(source), plain_code(target)
@@ -282,7 +309,10 @@ def _spellings_in(raw: Path, corpus: Corpus) -> set[tuple[str, str]]:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """Return a pattern for file names with codes in place of `{source}` and `{target}` in `name`."""
+    """Return a pattern for file names.
+
+    It has codes in place of `{source}` and `{target}` in `name`.
+    """
     text = re.escape(name)
     for hole, group in zip(HOLES, ("source", "target"), strict=True):
         text = text.replace(re.escape(hole), f"(?P<{group}>{CODE.pattern})", 1)
@@ -291,7 +321,10 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def _with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str]) -> Corpus:
-    """Return a corpus of several pairs for one pair: `plain` codes in name and pair, `spelling` in its files."""
+    """Return a corpus of several pairs for one pair.
+
+    `plain` codes are in name and pair, `spelling` is in its files.
+    """
     values = {name: _filled(value, spelling) for name, value in vars(corpus).items()}
     name = corpus.name
     if SOURCE not in name and TARGET not in name:

@@ -21,7 +21,7 @@ def codes_of_model(
 
     Raises:
         UserError: the model lacks a language or has several matches for it, or two languages get
-        the same code.
+            the same code.
     """
     langs = set(langs)
     for lang, code in given.items():

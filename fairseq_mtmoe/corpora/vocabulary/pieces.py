@@ -1,4 +1,7 @@
-"""A SentencePiece model and fairseq's dictionary of its pieces, trained or given, and their figures by language."""
+"""A SentencePiece model and fairseq's dictionary of its pieces.
+
+They are trained or given. Figures of both are by language.
+"""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,31 +27,35 @@ from fairseq_mtmoe.translation.data.file_names import (
     model_of_sources,
 )
 
-_LEAST_SHARED = (
-    0.5  # share of a model's pieces in its dictionary; with less, the dictionary is another model's
-)
+# Share of a model's pieces in its dictionary; with less, the dictionary is another model's.
+_LEAST_SHARED = 0.5
 
-# Fewer characters per piece on average, spaces included, mean that a language is split into hardly more than letters.
-# With 32,000 pieces for 50 languages most have 3 to 4.
+# With fewer characters per piece on average, spaces included, a language is split into hardly more
+# than letters. With 32,000 pieces for 50 languages most have 3 to 4.
 LEAST_CHARACTERS = 2.0
 LEAST_WIDE_CHARACTERS = 1.2  # the same for wide characters, which are words or syllables
 MOST_UNKNOWN = 0.005  # share of a language's tokens that may be unknown without a warning
 _WIDE_SCRIPTS = frozenset({"Hani", "Hira", "Kana", "Hang"})
-_NO_SPACES = frozenset(
-    {"Hani", "Hira", "Kana", "Thai", "Khmr", "Laoo", "Mymr"}
-)  # between words, that is
+# Scripts without spaces between words.
+_NO_SPACES = frozenset({"Hani", "Hira", "Kana", "Thai", "Khmr", "Laoo", "Mymr"})
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A dictionary's symbols without fairseq's own, and the id of each of the model's pieces, or `UNKNOWN`."""
+    """A dictionary's symbols without fairseq's own, and ids of the model's pieces.
+
+    The id of a piece that the dictionary lacks is `UNKNOWN`.
+    """
 
     symbols: list[str]
     ids: NDArray[np.int32]
 
 
 def load(model: bytes, dictionary: Path | None = None) -> Pieces:
-    """Return the pieces of a model with its `dict.txt`, or with all its pieces (UserError: they do not fit)."""
+    """Return the pieces of a model with its `dict.txt`, or with all its pieces.
+
+    Raises `UserError` if the files do not fit.
+    """
     names = _names(model)
     symbols = (
         [name for name in names if name not in SPECIAL]
@@ -61,8 +68,8 @@ def load(model: bytes, dictionary: Path | None = None) -> Pieces:
     shared = [name for name in names if name in indices and name not in SPECIAL]
     if len(shared) < _LEAST_SHARED * len(names):
         raise UserError(
-            f"`vocabulary.dictionary` must belong to `vocabulary.model`, but `{dictionary}` has only {len(shared):,}"
-            f" of its {len(names):,} pieces."
+            f"`vocabulary.dictionary` must belong to `vocabulary.model`, but `{dictionary}`"
+            f" has only {len(shared):,} of its {len(names):,} pieces."
         )
     return Pieces(symbols, np.array([indices.get(name, UNKNOWN) for name in names], np.int32))
 
@@ -76,8 +83,9 @@ def expect_tag(dictionary: Path) -> None:
     """Check that the dictionary of a given vocabulary has `TAG` (UserError: it lacks it)."""
     if TAG not in _symbols(dictionary):
         raise UserError(
-            f"The given vocabulary must have {TAG}, the first token of sources in corpora of the `kind`"
-            " back-translated, but lacks it; remove their `kind` to train on them like other text."
+            f"The given vocabulary must have {TAG}, the first token of sources in corpora of the"
+            " `kind` back-translated, but lacks it;"
+            " remove their `kind` to train on them like other text."
         )
 
 
@@ -97,14 +105,17 @@ def _names(model: bytes) -> list[str]:
 
 
 def _symbols(path: Path) -> list[str]:
-    """Return the symbols of fairseq's dictionary file, which has a symbol and a count on each line."""
+    """Return the symbols of fairseq's dictionary file.
+
+    Each line has a symbol and a count.
+    """
     symbols: dict[str, str] = dict.fromkeys(SPECIAL, "")
     for line in text_lines(path, "a dictionary of fairseq's"):
         symbol, _, count = line.rstrip().rpartition(" ")
         if not symbol or symbol in symbols or not count.lstrip("-").isdecimal():
             raise UserError(
-                f"`{path}` must have a symbol and a number on each line, each symbol once and none of fairseq's own"
-                f" four, but has the line {line!r:.80}."
+                f"`{path}` must have a symbol and a number on each line, each symbol once"
+                f" and none of fairseq's own four, but has the line {line!r:.80}."
             )
         symbols[symbol] = count
     return list(symbols)[len(SPECIAL) :]
@@ -112,8 +123,8 @@ def _symbols(path: Path) -> list[str]:
 
 OF_GIVEN = "the given vocabulary has too few pieces or characters for it"
 OF_RECIPE = (
-    "a larger `size` or a higher `temperature` gives longer pieces, a higher `character_coverage` (`folder`:"
-    " `--vocab-size`, `--character-coverage`) fewer unknown ones"
+    "a larger `size` or a higher `temperature` gives longer pieces, a higher `character_coverage`"
+    " (`folder`: `--vocab-size`, `--character-coverage`) fewer unknown ones"
 )
 
 
@@ -157,10 +168,12 @@ LANGS = "langs.txt"
 
 @dataclass(frozen=True)
 class GivenVocabulary:
-    """Vocabulary of another data directory or a translator: `model`, `dictionary`, languages, spelling of tokens.
+    """Vocabulary of another data directory or a translator.
 
-    With a `translator`, `codes` are the user's choices among its languages for the text's languages, and `num_experts`
-    is 0 if it is dense.
+    It consists of `model`, `dictionary`, languages and the spelling of tokens.
+
+    With a `translator`, `codes` are the user's choices among its languages for the text's
+    languages, and `num_experts` is 0 if it is dense.
     """
 
     files: dict[str, Path]
@@ -171,7 +184,10 @@ class GivenVocabulary:
     num_experts: int = 0
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with this vocabulary (UserError: see `codes_for`; a language on both of two sides)."""
+        """Return the recipe with this vocabulary.
+
+        Raises `UserError` like `codes_for`, or if a language is on both of two sides.
+        """
         recipe = replace(
             recipe,
             codes=self.codes_for({lang for corpus in recipe.corpora for lang in corpus.languages}),
@@ -184,8 +200,9 @@ class GivenVocabulary:
         )
         for lang in sorted(both):
             raise UserError(
-                f"`{self.translator}` has different vocabularies for sources and targets: each language must be one or "
-                f"the other, but {lang} is both; make a data directory for each direction."
+                f"`{self.translator}` has different vocabularies for sources and targets:"
+                f" each language must be one or the other, but {lang} is both;"
+                " make a data directory for each direction."
             )
         recipe = replace(recipe, of_sources=sources)
         model, dictionary, tokens = (
@@ -199,7 +216,10 @@ class GivenVocabulary:
         return replace(recipe, vocabulary=vocabulary, known_languages=self.langs)
 
     def codes_for(self, langs: Iterable[str]) -> dict[str, str]:
-        """Return the translator's codes for the text's languages (UserError: it lacks one); empty without one."""
+        """Return the translator's codes for the text's languages; empty without one.
+
+        Raises `UserError` if the translator lacks a language.
+        """
         if self.translator is None:
             return {}
         from fairseq_mtmoe.corpora.vocabulary.codes import codes_of_model  # imports large tables
@@ -207,25 +227,39 @@ class GivenVocabulary:
         return codes_of_model(langs, self.langs, self.codes)
 
     def how_to_go_on(self, data: Path) -> str:
-        """Return a sentence on training a model further with a data directory of this vocabulary."""
+        """Return a sentence on training a model further.
+
+        The training uses a data directory of this vocabulary.
+        """
         if self.num_experts:
             return (
-                f"To continue training {self.translator}: the options of its training, with --num-experts "
-                f"{self.num_experts} --finetune-from-model {self.translator} --lang-dict {data / LANGS} --lang-pairs "
-                f"{data / 'lang_pairs.txt'}. It trains all weights, and the model loses in its other languages."
+                f"To continue training {self.translator}: the options of its training, with"
+                f" --num-experts {self.num_experts} --finetune-from-model {self.translator}"
+                f" --lang-dict {data / LANGS} --lang-pairs {data / 'lang_pairs.txt'}."
+                " It trains all weights, and the model loses in its other languages."
             )
         if self.translator is not None:
-            return f"Its languages and token formats are those of {self.translator}, as `--init-model` sets them."
+            return (
+                f"Its languages and token formats are those of {self.translator},"
+                " as `--init-model` sets them."
+            )
         how = f"--finetune-from-model CHECKPOINT --lang-dict {data / LANGS}"
         sentences = f"To continue training a model with this vocabulary: {how}."
         if new := [lang for lang in languages_in(data) if lang not in self.langs]:
             order = " in this order" if len(new) > 1 else ""
-            sentences += f" First add {', '.join(new)}{order}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`."
+            sentences += (
+                f" First add {', '.join(new)}{order}:"
+                f" `mtmoe add-task CHECKPOINT OUT --task {new[0]}`."
+            )
         return sentences
 
 
 def vocabulary_of_data(folder: Path) -> GivenVocabulary:
-    """Return a data directory's vocabulary (UserError: it is none of `mtmoe prepare`, or has one for each side)."""
+    """Return a data directory's vocabulary.
+
+    Raises `UserError` if the folder is none of `mtmoe prepare`, or has one vocabulary for each
+    side.
+    """
     if not folder.is_dir():
         raise_invalid("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))
     model = regular_file(
@@ -233,9 +267,11 @@ def vocabulary_of_data(folder: Path) -> GivenVocabulary:
     )
     if model_of_sources(folder) != model:
         raise_invalid(
-            "--vocabulary-from", "a data directory with one vocabulary for sources and targets; give this one's model "
-            "as `--vocabulary-of MODEL`", str(folder),
-        )  # fmt: skip
+            "--vocabulary-from",
+            "a data directory with one vocabulary for sources and targets;"
+            " give this one's model as `--vocabulary-of MODEL`",
+            str(folder),
+        )
     folders = (folder, folder / "shard0")
     dictionary = next(
         (path for each in folders for path in sorted(each.glob(dictionary_name("*")))), None
