@@ -15,7 +15,8 @@ from typing import NoReturn
 
 MAX_SHOWN = 300  # characters of a wrong value in a message; values in files may have any length
 MANY = 5  # names that a sentence lists if it cannot list all
-MAX_SENTENCE, MAX_END = 1300, 300  # characters of a sentence, and of its end if it is cut
+MAX_SENTENCE = 1300  # characters of a sentence
+MAX_END = 300  # characters of a sentence's end if it is cut
 _JOINERS = {"\u200c", "\u200d"}  # part of the spelling of Persian and many Indian languages
 _SPELLED = {
     "Cc",
@@ -78,9 +79,9 @@ def raise_invalid(name: str, rule: str, value: object) -> NoReturn:
     raise UserError(f"`{name}` must be {rule}, but is {shown} instead.")
 
 
-def nearest(name: str, known: Collection[str]) -> str:
-    """Return the known name that is spelled most like `name`."""
-    return max(known, key=lambda other: _likeness(name, other))
+def nearest(name: str, names: Collection[str]) -> str:
+    """Return the one of `names` that is spelled most like `name`."""
+    return max(names, key=lambda other: _likeness(name, other))
 
 
 def shortened(names: Collection[str], like: str = "") -> str:
@@ -101,11 +102,11 @@ def _likeness(name: str, other: str) -> tuple[float, float]:
     return SequenceMatcher(None, *heads).ratio(), SequenceMatcher(None, name, other).ratio()
 
 
-def unknown_language(where: str, lang: str, known: Collection[str]) -> UserError:
+def unknown_language(where: str, lang: str, langs: Collection[str]) -> UserError:
     """Return the error of a language that a model lacks, with its most similar language."""
     return UserError(
-        f"`{where}` must name languages of the model, but {lang!r} is none of its {len(known)};"
-        f" the most similar one is {nearest(lang, known)}, and `mtmoe extend` adds a language."
+        f"`{where}` must name languages of the model, but {lang!r} is none of its {len(langs)};"
+        f" the most similar one is {nearest(lang, langs)}, and `mtmoe extend` adds a language."
     )
 
 
@@ -121,14 +122,14 @@ def find_user_error(error: BaseException | None) -> UserError | None:
 
 def chain_of(error: BaseException | None) -> list[BaseException]:
     """Return an exception, its cause, and so on; stop at a cycle."""
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return chain
 
 
 def _is_given(path: str) -> bool:
     """Return whether a path or a parent is on the command line, also as in `--out=PATH`."""
-    given = {part for argument in sys.argv[1:] for part in (argument, *re.split("[=:]", argument))}
-    return any(str(parent) in given for parent in (path, *Path(path).parents))
+    parts = {part for argument in sys.argv[1:] for part in (argument, *re.split("[=:]", argument))}
+    return any(str(parent) in parts for parent in (path, *Path(path).parents))

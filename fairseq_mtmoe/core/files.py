@@ -205,8 +205,8 @@ def _partial(target: Path, outcome: str) -> Iterator[Path]:
 def _remove_left(folder: Path, pattern: str) -> None:
     """Remove partial files whose process, named in them, no longer runs on this host."""
     for name in os.listdir(folder):
-        found = re.fullmatch(pattern, name)
-        if found and not _is_running(int(found[1])):
+        match = re.fullmatch(pattern, name)
+        if match and not _is_running(int(match[1])):
             _remove(folder / name)
 
 

@@ -7,8 +7,12 @@ from typing import Any
 from fairseq_mtmoe.core.sentencepieces import ModelProto
 
 # SentencePiece's numbers of piece kinds and model types
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-UNIGRAM, BPE = 1, 2
+NORMAL = 1
+UNKNOWN = 2
+CONTROL = 3
+USER_DEFINED = 4
+UNIGRAM = 1
+BPE = 2
 # SentencePiece's treatment of spaces.
 # `transformers` writes it as normalizers beside the table of characters.
 _SPACES = (

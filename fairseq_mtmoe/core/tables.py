@@ -12,7 +12,8 @@ from tabulate import SEPARATING_LINE, tabulate
 from fairseq_mtmoe.core.errors import visible
 
 # Private characters that stand for bold type while LaTeX's special characters are escaped.
-_BOLD, _END = "\ue000", "\ue001"
+_BOLD = "\ue000"
+_END = "\ue001"
 _SIGNS = {"±": r"$\pm$", "−": "$-$", _BOLD: r"\textbf{", _END: "}"}
 
 
@@ -70,7 +71,10 @@ class Table:
     def _marked(self, start: str, end: str) -> list[list[str]]:
         if not self.bold:
             return [list(row) for row in self.below]
-        return [[cell and f"{start}{cell}{end}" for cell in row] for row in self.below]
+        rows = []
+        for row in self.below:
+            rows.append([cell and f"{start}{cell}{end}" for cell in row])
+        return rows
 
 
 def _shown(text: str) -> str:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Structure = TypeVar("Structure")
 
-_MOST_SHOWN, _LARGEST_SHOWN = 80, 10**40
+_MOST_SHOWN = 80
+_LARGEST_SHOWN = 10**40
 
 
 @dataclass(frozen=True)

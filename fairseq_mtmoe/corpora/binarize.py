@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 # fairseq's own symbols, with which every dictionary begins, even if its file lacks them.
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-EOS, UNKNOWN = SPECIAL.index("</s>"), SPECIAL.index("<unk>")
+EOS = SPECIAL.index("</s>")
+UNKNOWN = SPECIAL.index("<unk>")
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _CODES = {np.uint16: 8, np.uint32: 9}  # of fairseq's `indexed_dataset._code_to_dtype`

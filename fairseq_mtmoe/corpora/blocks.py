@@ -221,7 +221,8 @@ def assemble(items: Iterator[Pairs | BadLine], size: int) -> Iterator[Block | Ba
         characters += _characters(item.texts)
         while len(lines) >= size or characters > MAX_CHARACTERS:
             yield _block([held[:size] for held in texts], lines[:size])
-            texts, lines = [held[size:] for held in texts], lines[size:]
+            texts = [held[size:] for held in texts]
+            lines = lines[size:]
             characters = _characters(texts)
     if lines:
         yield _block(texts, lines)

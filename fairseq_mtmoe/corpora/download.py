@@ -54,7 +54,8 @@ class _Interrupted(Exception):
 
     def __init__(self, reason: str, pause: float = 0.0, is_unreachable: bool = False) -> None:
         super().__init__(reason)
-        self.pause, self.is_unreachable = pause, is_unreachable
+        self.pause = pause
+        self.is_unreachable = is_unreachable
 
 
 @dataclass
@@ -80,7 +81,9 @@ def download(
 
     The next call resumes.
     """
-    run, failed, raised = _Run(watch, pauses, timeout), dict[str, str](), list[BaseException]()
+    run = _Run(watch, pauses, timeout)
+    failed = dict[str, str]()
+    raised = list[BaseException]()
     queues: dict[str, deque[Item]] = defaultdict(deque)
     for item in items:
         queues[item.host].append(item)
@@ -151,11 +154,9 @@ def _fetch(item: Item, target: Path, run: _Run, session: requests.Session) -> No
                 write_record(target, item.address, sha256)
                 return
             part.begin_anew()
-        hint = (
-            ""
-            if item.sha256 or item.md5
-            else f"; if the new one is right, delete {record_path(target)}"
-        )
+        hint = ""
+        if not item.sha256 and not item.md5:
+            hint = f"; if the new one is right, delete {record_path(target)}"
         raise UserError(f"`{item.address}` is not the expected file: {wrong}{hint}.")
 
 
@@ -210,7 +211,9 @@ class _Part:
 
 def _receive(part: _Part, run: _Run, session: requests.Session) -> None:
     """Download a whole file into its part, with further tries as long as they make progress."""
-    item, furthest, tries = part.item, part.size, 0
+    item = part.item
+    furthest = part.size
+    tries = 0
     while True:
         if item.host in run.unreachable:
             raise _refused(item, run.unreachable[item.host])
@@ -236,7 +239,8 @@ def _refused(item: Item, why: str, when: str = "") -> UserError:
 
 def _ask(part: _Part, run: _Run, session: requests.Session) -> None:
     """Request a file, or the rest of it, and append the answer to the part."""
-    item, validator = part.item, part.validator()
+    item = part.item
+    validator = part.validator()
     if validator is None:
         part.begin_anew()
     headers = {"Range": f"bytes={part.size}-"} if part.size else {}
@@ -263,28 +267,25 @@ def _ask(part: _Part, run: _Run, session: requests.Session) -> None:
 def _check(response: requests.Response, part: _Part) -> None:
     """Check that an answer has the file, or the requested rest of it."""
     item = part.item
-    status, said = (
-        response.status_code,
-        f"the server answers {response.status_code} {response.reason}",
-    )
+    status = response.status_code
+    answer = f"the server answers {response.status_code} {response.reason}"
     if status == 416 and part.size:
         part.begin_anew()
         raise _Interrupted("the file is not longer than the part downloaded before")
     if status in _TRY_AGAIN:
         seconds = response.headers.get("Retry-After", "")
-        raise _Interrupted(
-            said, min(float(seconds), _LONGEST_PAUSE) if seconds.isdecimal() else 0.0
-        )
+        pause = min(float(seconds), _LONGEST_PAUSE) if seconds.isdecimal() else 0.0
+        raise _Interrupted(answer, pause)
     if status not in (200, 206):
-        raise _refused(item, said)
+        raise _refused(item, answer)
     if response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html":
         raise _refused(item, "the server answers with an HTML page instead of a file")
     if item.address.startswith("https:") and not response.url.startswith("https:"):
         raise _refused(item, f"it redirects to {response.url}, which is not encrypted")
     if status == 200:
         part.begin_anew()
-    found = _RANGE.match(response.headers.get("Content-Range", ""))
-    if status == 206 and (not found or int(found[1]) != part.size):
+    span = _RANGE.match(response.headers.get("Content-Range", ""))
+    if status == 206 and (not span or int(span[1]) != part.size):
         raise _Interrupted("the server sends another part of the file than requested")
 
 

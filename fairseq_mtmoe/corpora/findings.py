@@ -120,13 +120,16 @@ def pair_table(report: Report) -> Table:
     rows.append(_pair_row("total", "", list(report["pairs"].values())))
     columns = ["pair", "tier", "directions", *SPLITS, "shards", "unknown", "back-translated"]
     if not any("back_translated" in pair for _, pair in pairs):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
+        columns = columns[:-1]
+        rows = [row[:-1] for row in rows]
     return Table(columns, rows[:-1], rows[-1:], texts=2)
 
 
 def _pair_row(name: str, tier: str, pairs: Sequence[Report]) -> list[str]:
     directions = sum(len(pair["directions"]) for pair in pairs)
-    counts = [sum(pair[split] for pair in pairs) for split in SPLITS]
+    counts = []
+    for split in SPLITS:
+        counts.append(sum(pair[split] for pair in pairs))
     shards = max((pair["shards"] for pair in pairs), default=0)
     synthetic = sum(pair.get("back_translated", 0) for pair in pairs) / max(1, counts[0])
     shares = [f"{unknown_share(pairs) or 0:.2%}", f"{synthetic:.2%}"]

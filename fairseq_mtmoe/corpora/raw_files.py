@@ -105,7 +105,8 @@ def is_there(file: Path, item: Item) -> bool:
     """
     if not os.path.exists(file):  # unlike `Path.exists`, returns False for names that are too long
         return False
-    stat, record = regular_file(file, "a file of the recipe").stat(), _read_record(file)
+    stat = regular_file(file, "a file of the recipe").stat()
+    record = _read_record(file)
     is_known = record and (record.size, record.changed) == (stat.st_size, stat.st_mtime_ns)
     if not is_known or (record and item.sha256 not in ("", record.sha256)):
         write_record(file, record.address if record else "", check_file(file, item))
@@ -118,11 +119,9 @@ def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = dige
     if wrong:
         is_same_size = item.size in (None, file.stat().st_size)
         is_replaced = _read_record(file) and not item.sha256 and not item.md5 and is_same_size
-        or_else = (
-            f" (or delete `{record_path(file).name}` to accept it as it is now)"
-            if is_replaced
-            else ""
-        )
+        or_else = ""
+        if is_replaced:
+            or_else = f" (or delete `{record_path(file).name}` to accept it as it is now)"
         raise UserError(
             f"`{file}` is not the expected file ({wrong});"
             f" delete or replace it{or_else}, and run again."
@@ -138,19 +137,20 @@ def mismatch(
     The difference from the expected file is empty if there is none.
     """
     size = content.stat().st_size
-    sums = {name: digest(content, name) for name in ("sha256", *(["md5"] if item.md5 else []))}
+    sums = {"sha256": digest(content, "sha256")}
+    if item.md5:
+        sums["md5"] = digest(content, "md5")
+    sha256 = sums["sha256"]
     if item.size is not None and size != item.size:
-        return sums["sha256"], f"{size:,} bytes, not the published {item.size:,}"
+        return sha256, f"{size:,} bytes, not the published {item.size:,}"
     for name, digest_found in sums.items():
         published = getattr(item, name)
         if published and digest_found != published:
-            return sums["sha256"], f"{name} {digest_found}, not the published {published}"
+            return sha256, f"{name} {digest_found}, not the published {published}"
     record = _read_record(file)
-    if not item.sha256 and not item.md5 and record and sums["sha256"] != record.sha256:
-        return sums[
-            "sha256"
-        ], f"sha256 {sums['sha256']}, not {record.sha256} as at the first download"
-    return sums["sha256"], ""
+    if not item.sha256 and not item.md5 and record and sha256 != record.sha256:
+        return sha256, f"sha256 {sha256}, not {record.sha256} as at the first download"
+    return sha256, ""
 
 
 class Digests:
@@ -159,9 +159,8 @@ class Digests:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, dict[str, object]] = {}
-        with suppress(
-            UserError, ValueError, TypeError
-        ):  # missing or damaged: all files are hashed again
+        # If the cache is missing or damaged, all files are hashed again.
+        with suppress(UserError, ValueError, TypeError):
             self._known = dict(read_json(path))
 
     def learn(self, paths: Iterable[Path]) -> None:
@@ -189,11 +188,11 @@ class Digests:
 
         For a member of an archive, it is the archive's with the member's name.
         """
-        members = map(split_member, paths)
-        return [
-            self.of_file(file) + ("" if name is None else f"{ARCHIVE}{name}")
-            for file, name in members
-        ]
+        hashes = []
+        for file, name in map(split_member, paths):
+            member = "" if name is None else f"{ARCHIVE}{name}"
+            hashes.append(self.of_file(file) + member)
+        return hashes
 
     def of_file(self, path: Path, name: str = "sha256") -> str:
         """Return a file's hash, from the cache if the file has not changed."""

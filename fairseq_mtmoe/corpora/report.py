@@ -91,11 +91,13 @@ def of_corpora(data: DataDirectory) -> Report:
     advice = OF_GIVEN if recipe.vocabulary.model else OF_RECIPE
     rows = table(dict(sorted(languages.items())), advice)
     pairs = {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.pairs}
+    corpus_rows = {corpus.name: _corpus(corpora[corpus.name]) for corpus in recipe.corpora}
+    vocabulary_rows = {recipe.data_code(lang): row for lang, row in rows.items()}
     return {
         "recipe": settings,
-        "corpora": {corpus.name: _corpus(corpora[corpus.name]) for corpus in recipe.corpora},
+        "corpora": corpus_rows,
         "pairs": pairs,
-        "vocabulary": {recipe.data_code(lang): row for lang, row in rows.items()},
+        "vocabulary": vocabulary_rows,
         "meanings": {"bad": BAD_REASONS, "dropped": RULES},
     }
 

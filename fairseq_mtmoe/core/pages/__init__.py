@@ -80,9 +80,8 @@ def markdown_of(title: str, sections: Sequence[Section], about: str) -> str:
             elif kind == "points":
                 paragraphs.append("\n".join(f"- {_plain(point)}" for point in part))
             elif kind == "table":
-                rows, below = (
-                    [[*map(_plain, row)] for row in half] for half in (part.rows, part.below)
-                )
+                rows = [[*map(_plain, row)] for row in part.rows]
+                below = [[*map(_plain, row)] for row in part.below]
                 paragraphs.append(replace(part, rows=rows, below=below).in_markdown())
     return "\n\n".join(paragraphs) + "\n"
 

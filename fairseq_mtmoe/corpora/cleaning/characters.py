@@ -48,11 +48,9 @@ class Columns:
 
         The values of spaces must be 0.
         """
-        return (
-            np.add.reduceat(values, self.starts, dtype=np.int64)
-            if len(self.starts)
-            else np.zeros(0, np.int64)
-        )
+        if not len(self.starts):
+            return np.zeros(0, np.int64)
+        return np.add.reduceat(values, self.starts, dtype=np.int64)
 
 
 def table(codes: Iterable[int]) -> NDArray[np.bool_]:

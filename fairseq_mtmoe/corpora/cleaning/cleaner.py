@@ -162,9 +162,10 @@ def clean(block: Block, langs: Sequence[str], filters: Filters | None) -> Cleane
 
 def sample(line: int, source: str, target: str) -> Sample:
     """Return a pair for reports, with long sentences truncated."""
-    source, target = (
-        text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…" for text in (source, target)
-    )
+    if len(source) > _SHOWN:
+        source = f"{source[:_SHOWN]}…"
+    if len(target) > _SHOWN:
+        target = f"{target[:_SHOWN]}…"
     return line, source, target
 
 

@@ -54,14 +54,16 @@ def _counts(character: str) -> bool:
 @cache
 def folding() -> tuple[NDArray[np.uint32], NDArray[np.uint8], dict[int, str]]:
     """Return each `fold`'s first code point and length, and all of the longer ones."""
-    first, count = np.zeros(CODES, np.uint32), np.zeros(CODES, np.uint8)
+    first = np.zeros(CODES, np.uint32)
+    count = np.zeros(CODES, np.uint8)
     more = {}
     for code in ASSIGNED:
         character = chr(code)
         if unicodedata.category(character) in ("Cn", "Co", "Cs", "Cc"):
             continue
         if folded := fold(character):
-            first[code], count[code] = ord(folded[0]), len(folded)
+            first[code] = ord(folded[0])
+            count[code] = len(folded)
             if len(folded) > 1:
                 more[code] = folded
     return first, count, more
@@ -73,10 +75,8 @@ def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     counts = count[columns.codes]
     characters = np.repeat(first[columns.codes], counts)
     several = np.flatnonzero(counts > 1)
-    positions, codes = (
-        np.cumsum(counts, dtype=np.int64)[several] - counts[several],
-        columns.codes[several],
-    )
+    positions = np.cumsum(counts, dtype=np.int64)[several] - counts[several]
+    codes = columns.codes[several]
     for code in np.unique(codes).tolist():
         for offset, part in enumerate(more[code]):
             characters[positions[codes == code] + offset] = ord(part)

@@ -124,7 +124,9 @@ def name_in(label: str) -> str:
     return label.removeprefix("__label__").split("_")[0]
 
 
-_MEMORY, _MEMORY_PER_BYTE, _SECONDS = 1 << 30, 4, 300
+_MEMORY = 1 << 30
+_MEMORY_PER_BYTE = 4
+_SECONDS = 300
 _TEXTS = (
     "the house is old",
     "Größe, naïve",

@@ -61,10 +61,11 @@ def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> l
     jobs = [partial(unpack, members) for members in by_archive.values()]
     sizes = [archive.stat().st_size / MEGABYTE for archive in by_archive]
     tools.run("Unpacking", jobs, sizes, "MB")
-    return [
-        replace(files, unpacked=tuple(places.get(path, path) for path in files.paths))
-        for files in corpora
-    ]
+    unpacked = []
+    for files in corpora:
+        paths = tuple(places.get(path, path) for path in files.paths)
+        unpacked.append(replace(files, unpacked=paths))
+    return unpacked
 
 
 def _megabytes(files: CorpusFiles) -> float:

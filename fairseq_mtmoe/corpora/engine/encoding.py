@@ -27,7 +27,9 @@ from fairseq_mtmoe.corpora.vocabulary.pieces import with_tag
 from fairseq_mtmoe.corpora.vocabulary.training import sample_lines, train
 from fairseq_mtmoe.translation.data.file_names import TAG
 
-MODEL, IDS, DICTIONARY = "spm.model", "ids.npy", "dict.txt"
+MODEL = "spm.model"
+IDS = "ids.npy"
+DICTIONARY = "dict.txt"
 # Begins the names of such files of sources, if they have a vocabulary of their own.
 SOURCE = "source."
 

@@ -65,11 +65,11 @@ class WorkFolder:
             make: the stage, given an empty folder for its files.
         """
         self._key = hash_of([FORMAT, self._key, name, str(self.path), made_from])
-        folder, record = self.path / name, self.path / f"{name}.json"
+        folder = self.path / name
+        record = self.path / f"{name}.json"
         adapter: TypeAdapter[Result] = TypeAdapter(kind)
-        with suppress(
-            UserError, ValueError, KeyError, TypeError
-        ):  # missing or damaged: the stage is made again
+        # If the record is missing or damaged, the stage is made again.
+        with suppress(UserError, ValueError, KeyError, TypeError):
             content = read_json(record)
             if content["key"] == self._key:
                 return adapter.validate_python(content["result"])

@@ -36,13 +36,8 @@ from fairseq_mtmoe.translation.data.file_names import (
 )
 
 TRAIN = Role.train.name
-OF_ALL_SHARDS = (
-    "langs.txt",
-    "lang_pairs.txt",
-    TOKEN_STYLE,
-    SENTENCEPIECE,
-    OF_SOURCES,
-)  # also beside shards
+# These files are also beside shards.
+OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, SENTENCEPIECE, OF_SOURCES)
 
 
 @dataclass(frozen=True)

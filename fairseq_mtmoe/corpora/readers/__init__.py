@@ -102,9 +102,8 @@ def recognise(files: CorpusFiles) -> str | None:
 def _form(head: bytes) -> str | None:
     if head.startswith(MAGIC):
         return "mo"
-    is_utf_16 = head.startswith(
-        (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    )  # as some programs write XML
+    # Some programs write XML in UTF-16.
+    is_utf_16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     text = head.decode("utf-16" if is_utf_16 else "utf-8", "replace").lstrip("\ufeff \t\r\n")
     if text.startswith("<") and (root := _ROOT.match(_COMMENT.sub("", text).lstrip())):
         if (form := _ROOTS.get(root[1].lower())) is not None:
@@ -133,11 +132,12 @@ def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[Corpu
     marks = [_marks(path, every) for path in paths]
     parts = []
     for begin, end in pairwise([*_begins(marks, most_lines // every, most_bytes), None]):
-        spans = tuple(
-            (int(offsets[begin or 0]), None if end is None else int(offsets[end]))
-            for offsets in marks
-        )
-        parts.append(replace(files, format=form, first=(begin or 0) * every + 1, spans=spans))
+        spans = []
+        for offsets in marks:
+            last = None if end is None else int(offsets[end])
+            spans.append((int(offsets[begin or 0]), last))
+        first = (begin or 0) * every + 1
+        parts.append(replace(files, format=form, first=first, spans=tuple(spans)))
     return parts
 
 

@@ -60,7 +60,8 @@ class Batch:
 def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
     """Yield the lines of a file or of a `span`, in UTF-8."""
     begin, end = span
-    any_feed, pending = begin > 0, b""
+    any_feed = begin > 0
+    pending = b""
     with regular_file(content.path, "a corpus' file").open("rb") as file:
         file.seek(begin)
         for data in _pieces(file, end):
@@ -103,7 +104,12 @@ def _decode_one_by_one(lines: bytes) -> Batch:
     batch = Batch([])
     for index, line in enumerate(lines.split(b"\n")):
         line = line.removesuffix(b"\r")
-        text, reason = "", "long" if len(line) > _MAX_BYTES else "nul" if b"\0" in line else ""
+        text = ""
+        reason = ""
+        if len(line) > _MAX_BYTES:
+            reason = "long"
+        elif b"\0" in line:
+            reason = "nul"
         try:
             text = "" if reason else line.decode("utf-8")
         except UnicodeDecodeError:
@@ -141,10 +147,11 @@ def usable_pairs(
         yield BadLine(name, first + index, reason, excerpt)
     if bad:
         kept = [index for index in range(len(lines)) if index not in bad]
-        texts, lines = (
-            [[side[index] for index in kept] for side in texts],
-            [lines[index] for index in kept],
-        )
+        usable = []
+        for side in texts:
+            usable.append([side[index] for index in kept])
+        texts = usable
+        lines = [lines[index] for index in kept]
     if lines:
         yield Pairs(texts, lines)
 

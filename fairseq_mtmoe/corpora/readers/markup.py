@@ -70,8 +70,11 @@ def tmx_segments(files: CorpusFiles) -> Iterator[Segment]:
             lang = variant.get(_LANG, variant.get("lang", ""))
             for segment in (child for child in variant if _name(child) == "seg"):
                 texts.setdefault(lang, _text(segment, _CODES).strip())
-        codes = (best_match(list(texts), lang) for lang in (files.source_lang, files.target_lang))
-        source, target = (None if code is None else texts[code] for code in codes)
+        sides = []
+        for side_lang in (files.source_lang, files.target_lang):
+            code = best_match(list(texts), side_lang)
+            sides.append(None if code is None else texts[code])
+        source, target = sides
         yield Segment(source, target)
 
 

@@ -28,17 +28,22 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
     """
     (content,) = files.contents
     catalog = load_catalog(content, is_compiled=files.format == "mo")
-    lang, sides = catalog.metadata.get("Language", ""), [files.source_lang, files.target_lang]
+    lang = catalog.metadata.get("Language", "")
+    sides = [files.source_lang, files.target_lang]
     if lang and all(is_distant(lang, side) for side in sides):
         raise_invalid(
             f"Language in the header of {files.paths[0]}", f"{sides[0]} or {sides[1]}", lang
         )
-    is_in_source, is_in_target = (
-        is_same_language(lang or "en", side) for side in (sides if lang else sides[::-1])
-    )
+    # The messages of a catalog without a language are in English.
+    if lang:
+        is_in_source, is_in_target = (is_same_language(lang, side) for side in sides)
+    else:
+        is_in_target, is_in_source = (is_same_language("en", side) for side in sides)
+    is_backwards = is_in_source and not is_in_target
     for entry in catalog:
-        for source, target in () if entry.obsolete else messages_of(entry, catalog):
-            is_backwards = is_in_source and not is_in_target
+        if entry.obsolete:
+            continue
+        for source, target in messages_of(entry, catalog):
             first, second = (target or None, source) if is_backwards else (source, target or None)
             yield Segment(first, second, excerpt=excerpt_of(source))
 

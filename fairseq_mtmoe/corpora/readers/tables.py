@@ -44,13 +44,14 @@ def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
             if columns.named:
                 tabs = columns.width - 1
                 fits = (
-                    i
-                    for i, text in enumerate(batch.texts)
-                    if i not in batch.bad and text.count("\t") == tabs
+                    index
+                    for index, text in enumerate(batch.texts)
+                    if index not in batch.bad and text.count("\t") == tabs
                 )
                 at = next(fits)
                 yield from _pairs(batch.part(0, at), columns, first, files)
-                batch, first = batch.part(at + 1), at + 2
+                batch = batch.part(at + 1)
+                first = at + 2
         yield from _pairs(batch, columns, first, files)
         first += len(batch.texts)
 
@@ -136,9 +137,10 @@ def _named_sides(names: Sequence[str], files: CorpusFiles) -> tuple[str, str] | 
     """
     source, target = (best_match(names, lang) for lang in (files.source_lang, files.target_lang))
     if source is None or target is None or source == target:
-        source, target = (
-            next((name for name in names if name.lower() in words), None) for words in _SIDES
-        )
+        matches = []
+        for words in _SIDES:
+            matches.append(next((name for name in names if name.lower() in words), None))
+        source, target = matches
     return None if source is None or target is None else (source, target)
 
 

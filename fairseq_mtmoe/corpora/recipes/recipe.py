@@ -196,11 +196,11 @@ class Recipe(Settings):
 
     def missing(self, raw: Path) -> list[Corpus]:
         """Return the corpora with missing files."""
-        return [
-            corpus
-            for corpus in self.corpora
-            if not all((raw / file).exists() for file in corpus.downloads)
-        ]
+        corpora = []
+        for corpus in self.corpora:
+            if not all((raw / file).exists() for file in corpus.downloads):
+                corpora.append(corpus)
+        return corpora
 
     def without(self, names: Collection[str]) -> Recipe:
         """Return the recipe without these corpora and directions without text.
@@ -430,7 +430,10 @@ def _corpora(path: Path, number: int, entry: Any) -> Iterator[Corpus]:
     num_open = sum(lang in OPEN for lang in corpus.languages)
     for langs in combinations(corpus.langs, num_open):
         chosen = iter(langs)
-        source, target = (next(chosen) if code in OPEN else code for code in corpus.languages)
+        codes = []
+        for code in corpus.languages:
+            codes.append(next(chosen) if code in OPEN else code)
+        source, target = codes
         spelling = corpus.langs.get(source, source), corpus.langs.get(target, target)
         yield _with_codes(corpus, (source, target), spelling)
 

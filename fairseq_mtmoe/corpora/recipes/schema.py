@@ -20,18 +20,19 @@ OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # fields with a value per 
 LISTS = ("files", *OF_DOWNLOADS)  # fields whose single values need no brackets
 LEAST_COVERAGE = 0.98  # smallest character coverage that SentencePiece accepts
 LARGEST_SIZE = 1_000_000  # of a vocabulary; no model has more
-LEAST_PIECES, MOST_PIECES = 1000, 32_000  # limits of the default size
+# Limits of the default size.
+LEAST_PIECES = 1000
+MOST_PIECES = 32_000
 CHARACTERS_PER_PIECE = 4000
 SIZE_RULE = (
     f"two pieces for each different character and one for every {CHARACTERS_PER_PIECE:,}"
     f" characters of text, from {LEAST_PIECES:,} to {MOST_PIECES:,}, as far as the text allows"
 )
-PARALLEL, BACK_TRANSLATED = "parallel", "back-translated"
+PARALLEL = "parallel"
+BACK_TRANSLATED = "back-translated"
 MOST_COPIES = 100  # largest weight of a corpus, as its copies are written to disk
-CHECKED = {
-    "extra": "forbid",
-    "strict": True,
-}  # pydantic's configuration of each part: no other names, no conversions
+# Pydantic's configuration of each part: no other names, no conversions.
+CHECKED = {"extra": "forbid", "strict": True}
 
 _SPELLED = re.compile(r"[A-Za-z0-9_-]+")  # a code in the names of a corpus' files
 _NAME = re.compile(r"(?!\.)([A-Za-z0-9._-]|\{source\}|\{target\})+")

@@ -15,30 +15,36 @@ _NO_COUNTRY = "XX"  # mBART's `en_XX`
 
 
 def codes_of_model(
-    langs: Iterable[str], known: Collection[str], given: Mapping[str, str]
+    langs: Iterable[str], model_codes: Collection[str], choices: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the model's code for each language; `known` are its codes, `given` a user's choices.
+    """Return the model's code for each language of a text.
+
+    `model_codes` are the model's codes, and `choices` are the user's.
 
     Raises:
         UserError: the model lacks a language or has several matches for it, or two languages get
             the same code.
     """
     langs = set(langs)
-    for lang, code in given.items():
+    for lang, code in choices.items():
         if lang not in langs:
             rule = f"a list of languages of the text ({shortened(sorted(langs), lang)})"
             raise_invalid("--codes", rule, f"{lang}={code}")
-        if code not in known:
+        if code not in model_codes:
             raise_invalid(
                 "--codes",
-                f"a list with codes of the model, such as {lang}={nearest(code, known)}",
+                f"a list with codes of the model, such as {lang}={nearest(code, model_codes)}",
                 code,
             )
-    tags = {code: _tag(code) for code in known}
-    codes = {
-        lang: given.get(lang) or (lang if lang in known else _match(lang, tags))
-        for lang in sorted(langs)
-    }
+    tags = {code: _tag(code) for code in model_codes}
+    codes = {}
+    for lang in sorted(langs):
+        if choice := choices.get(lang):
+            codes[lang] = choice
+        elif lang in model_codes:
+            codes[lang] = lang
+        else:
+            codes[lang] = _match(lang, tags)
     for (lang, code), (other, other_code) in combinations(codes.items(), 2):
         if code == other_code:
             raise UserError(

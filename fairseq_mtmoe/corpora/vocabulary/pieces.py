@@ -57,11 +57,9 @@ def load(model: bytes, dictionary: Path | None = None) -> Pieces:
     Raises `UserError` if the files do not fit.
     """
     names = _names(model)
-    symbols = (
-        [name for name in names if name not in SPECIAL]
-        if dictionary is None
-        else _symbols(dictionary)
-    )
+    symbols = [name for name in names if name not in SPECIAL]
+    if dictionary is not None:
+        symbols = _symbols(dictionary)
     indices: Mapping[str, int] = {
         symbol: index for index, symbol in enumerate((*SPECIAL, *symbols))
     }
@@ -135,15 +133,14 @@ def table(counts: Mapping[str, Mapping[str, int]], advice: str) -> dict[str, dic
     """
     rows = {}
     for lang, sums in counts.items():
-        length, unknown = (
-            _share(sums["characters"], sums["tokens"]),
-            _share(sums["unknown"], sums["tokens"]),
-        )
+        length = _share(sums["characters"], sums["tokens"])
+        unknown = _share(sums["unknown"], sums["tokens"])
         warnings = list(_warnings(lang, length, unknown))
+        pieces_per_word = None
+        if not _NO_SPACES & {*scripts_of(lang)}:
+            pieces_per_word = _share(sums["tokens"], sums["words"])
         rows[lang] = {
-            "pieces_per_word": None
-            if _NO_SPACES & {*scripts_of(lang)}
-            else _share(sums["tokens"], sums["words"]),
+            "pieces_per_word": pieces_per_word,
             "characters_per_piece": length,
             "unknown_share": unknown,
             "warning": "; ".join([*warnings, advice]) if warnings else None,
@@ -188,16 +185,13 @@ class GivenVocabulary:
 
         Raises `UserError` like `codes_for`, or if a language is on both of two sides.
         """
-        recipe = replace(
-            recipe,
-            codes=self.codes_for({lang for corpus in recipe.corpora for lang in corpus.languages}),
-        )
+        langs = {lang for corpus in recipe.corpora for lang in corpus.languages}
+        recipe = replace(recipe, codes=self.codes_for(langs))
         sources = {name: str(self.files[name]) for name in SOURCE_FILES if name in self.files}
-        both = (
-            recipe.source_languages() & {way.split("-")[1] for way in recipe.trained()}
-            if sources
-            else ()
-        )
+        both: set[str] = set()
+        if sources:
+            targets = {direction.split("-")[1] for direction in recipe.trained()}
+            both = recipe.source_languages() & targets
         for lang in sorted(both):
             raise UserError(
                 f"`{self.translator}` has different vocabularies for sources and targets:"
@@ -205,13 +199,12 @@ class GivenVocabulary:
                 " make a data directory for each direction."
             )
         recipe = replace(recipe, of_sources=sources)
-        model, dictionary, tokens = (
-            str(self.files["model"]),
-            str(self.files["dictionary"]),
-            self.language_tokens,
-        )
         vocabulary = replace(
-            recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens
+            recipe.vocabulary,
+            size=None,
+            model=str(self.files["model"]),
+            dictionary=str(self.files["dictionary"]),
+            language_tokens=self.language_tokens,
         )
         return replace(recipe, vocabulary=vocabulary, known_languages=self.langs)
 

@@ -32,7 +32,8 @@ MAX_LINES = 400_000
 THREADS = 8  # fixed, as the sums depend on it and the model records it
 SIZE = "vocabulary: size"  # in a recipe
 
-_MOST_BYTES, _PART = 4192, 1000  # SentencePiece skips longer lines; characters of their parts
+_MOST_BYTES = 4192  # SentencePiece skips longer lines
+_PART = 1000  # characters of longer lines' parts
 _LINES_AT_ONCE = 10_000
 _INDICES_AT_ONCE = 1 << 20
 # Smallest share of letters for a script to be covered; foreign names need no pieces.
@@ -41,7 +42,8 @@ _LEAST_SHARE = 0.001
 Indices = NDArray[np.int64]
 
 # Limits that training never reaches; it runs in a process only so that an interrupt ends it.
-_MEMORY, _SECONDS = 1 << 46, 10**7
+_MEMORY = 1 << 46
+_SECONDS = 10**7
 _TOO_FEW_PIECES = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 _TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
 
