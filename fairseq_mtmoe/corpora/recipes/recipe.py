@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,6 @@ from fairseq_mtmoe.core.typed import between, one_of, structured
 from fairseq_mtmoe.core.yaml_files import read_mapping
 from fairseq_mtmoe.corpora.recipes import SHIPPED
 from fairseq_mtmoe.corpora.recipes.codes import (
-    CODE,
     OPEN,
     Spelling,
     each_code,
@@ -28,9 +26,6 @@ from fairseq_mtmoe.corpora.recipes.codes import (
 )
 from fairseq_mtmoe.corpora.recipes.schema import (
     CHECKED,
-    HOLES,
-    SOURCE,
-    TARGET,
     Action,
     Corpus,
     Filters,
@@ -43,6 +38,7 @@ from fairseq_mtmoe.corpora.recipes.schema import (
     Vocabulary,
     with_lists,
 )
+from fairseq_mtmoe.corpora.recipes.several_pairs import corpora_in, with_codes
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.corpora.blocks import CorpusFiles
@@ -186,9 +182,9 @@ class Recipe(Settings):
             if not corpus.is_open:
                 corpora.append(corpus)
             elif wants_all:  # every pair, also where the corpora say `en-xx`
-                corpora += _corpora_in(raw, replace(corpus, pair="-".join(OPEN)))
+                corpora += corpora_in(raw, replace(corpus, pair="-".join(OPEN)))
             else:
-                corpora += _corpora_in(raw, corpus)
+                corpora += corpora_in(raw, corpus)
         if not any(corpus.role is Role.train for corpus in corpora):
             names = next(corpus.files for corpus in self.corpora if corpus.role is Role.train)
             raise UserError(f"`{raw}` must have files such as {' and '.join(names)}, but has none.")
@@ -268,79 +264,6 @@ class Recipe(Settings):
         if corpus.address:
             return f"`mtmoe download` fetches it from {corpus.address[0]}"
         return corpus.by_hand.rstrip(".") or "put it there, or take the corpus out of the recipe"
-
-
-# ---- corpora of several pairs ----
-
-
-def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
-    """Return the corpora of all pairs whose files exist.
-
-    Raises `UserError` if one side is missing, or a pair occurs twice.
-    """
-    corpora: dict[tuple[str, str], Corpus] = {}
-    for source, target in sorted(_spellings_in(raw, corpus)):
-        plain = plain_code(source), plain_code(target)
-        if plain[0] == plain[1] or not matches("-".join(plain), corpus.pair):
-            continue
-        filled = _with_codes(corpus, plain, (source, target))
-        if plain in corpora:
-            files = f"{corpora[plain].files[0]} and {filled.files[0]}"
-            raise UserError(
-                f"`{raw}` must have each pair in only one spelling of its codes, but has {files}."
-            )
-        for file in () if filled.is_synthetic else filled.files:
-            if not (raw / file).exists():
-                raise UserError(f"`{raw / file}` is missing: {'-'.join(plain)} needs both sides.")
-        corpora[plain] = filled
-    return [corpora[pair] for pair in sorted(corpora)]
-
-
-def _spellings_in(raw: Path, corpus: Corpus) -> set[tuple[str, str]]:
-    """Return the codes of source and target in the names of a corpus' files."""
-    spellings: set[tuple[str, str]] = set()
-    for file in corpus.files:
-        folder, _, name = file.rpartition("/")
-        pattern = _pattern(name)
-        for path in (raw / folder).iterdir() if (raw / folder).is_dir() else ():
-            if match := pattern.fullmatch(path.name):
-                spellings.add((match["source"], match["target"]))
-    return spellings
-
-
-def _pattern(name: str) -> re.Pattern[str]:
-    """Return a pattern for file names.
-
-    It has codes in place of `{source}` and `{target}` in `name`.
-    """
-    text = re.escape(name)
-    for hole, group in zip(HOLES, ("source", "target"), strict=True):
-        text = text.replace(re.escape(hole), f"(?P<{group}>{CODE.pattern})", 1)
-        text = text.replace(re.escape(hole), f"(?P={group})")
-    return re.compile(text)
-
-
-def _with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str]) -> Corpus:
-    """Return a corpus of several pairs for one pair.
-
-    `plain` codes are in name and pair, `spelling` is in its files.
-    """
-    values = {name: _filled(value, spelling) for name, value in vars(corpus).items()}
-    name = corpus.name
-    if SOURCE not in name and TARGET not in name:
-        name = f"{name}-{SOURCE}-{TARGET}"
-    return Corpus(**{**values, "name": _filled(name, plain), "pair": "-".join(plain), "langs": {}})
-
-
-def _filled(value: Any, codes: Sequence[str]) -> Any:
-    """Return a value with codes in place of `{source}` and `{target}` in its texts."""
-    if isinstance(value, list):
-        return [_filled(part, codes) for part in value]
-    if isinstance(value, dict):
-        return {key: _filled(part, codes) for key, part in value.items()}
-    if isinstance(value, str):
-        return value.replace(SOURCE, codes[0]).replace(TARGET, codes[1])
-    return value
 
 
 # ---- from YAML ----
@@ -435,7 +358,7 @@ def _corpora(path: Path, number: int, entry: Any) -> Iterator[Corpus]:
             codes.append(next(chosen) if code in OPEN else code)
         source, target = codes
         spelling = corpus.langs.get(source, source), corpus.langs.get(target, target)
-        yield _with_codes(corpus, (source, target), spelling)
+        yield with_codes(corpus, (source, target), spelling)
 
 
 @dataclass(frozen=True)

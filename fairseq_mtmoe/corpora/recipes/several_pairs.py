@@ -1,0 +1,82 @@
+"""Corpora of several pairs, whose files have language codes in their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.corpora.recipes.codes import CODE, matches, plain_code
+from fairseq_mtmoe.corpora.recipes.schema import HOLES, SOURCE, TARGET, Corpus
+
+
+def corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
+    """Return the corpora of all pairs whose files exist.
+
+    Raises `UserError` if one side is missing, or a pair occurs twice.
+    """
+    corpora: dict[tuple[str, str], Corpus] = {}
+    for source, target in sorted(_spellings_in(raw, corpus)):
+        plain = plain_code(source), plain_code(target)
+        if plain[0] == plain[1] or not matches("-".join(plain), corpus.pair):
+            continue
+        filled = with_codes(corpus, plain, (source, target))
+        if plain in corpora:
+            files = f"{corpora[plain].files[0]} and {filled.files[0]}"
+            raise UserError(
+                f"`{raw}` must have each pair in only one spelling of its codes, but has {files}."
+            )
+        for file in () if filled.is_synthetic else filled.files:
+            if not (raw / file).exists():
+                raise UserError(f"`{raw / file}` is missing: {'-'.join(plain)} needs both sides.")
+        corpora[plain] = filled
+    return [corpora[pair] for pair in sorted(corpora)]
+
+
+def _spellings_in(raw: Path, corpus: Corpus) -> set[tuple[str, str]]:
+    """Return the codes of source and target in the names of a corpus' files."""
+    spellings: set[tuple[str, str]] = set()
+    for file in corpus.files:
+        folder, _, name = file.rpartition("/")
+        pattern = _pattern(name)
+        for path in (raw / folder).iterdir() if (raw / folder).is_dir() else ():
+            if match := pattern.fullmatch(path.name):
+                spellings.add((match["source"], match["target"]))
+    return spellings
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """Return a pattern for file names.
+
+    It has codes in place of `{source}` and `{target}` in `name`.
+    """
+    text = re.escape(name)
+    for hole, group in zip(HOLES, ("source", "target"), strict=True):
+        text = text.replace(re.escape(hole), f"(?P<{group}>{CODE.pattern})", 1)
+        text = text.replace(re.escape(hole), f"(?P={group})")
+    return re.compile(text)
+
+
+def with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str]) -> Corpus:
+    """Return a corpus of several pairs for one pair.
+
+    `plain` codes are in name and pair, `spelling` is in its files.
+    """
+    values = {name: _filled(value, spelling) for name, value in vars(corpus).items()}
+    name = corpus.name
+    if SOURCE not in name and TARGET not in name:
+        name = f"{name}-{SOURCE}-{TARGET}"
+    return Corpus(**{**values, "name": _filled(name, plain), "pair": "-".join(plain), "langs": {}})
+
+
+def _filled(value: Any, codes: Sequence[str]) -> Any:
+    """Return a value with codes in place of `{source}` and `{target}` in its texts."""
+    if isinstance(value, list):
+        return [_filled(part, codes) for part in value]
+    if isinstance(value, dict):
+        return {key: _filled(part, codes) for key, part in value.items()}
+    if isinstance(value, str):
+        return value.replace(SOURCE, codes[0]).replace(TARGET, codes[1])
+    return value
