@@ -1,1 +1,4 @@
-"""The ground of all folders: errors, files, checked readers, options, tables and pages."""
+"""The ground of all folders.
+
+It has errors, files, checked readers, options, tables and pages.
+"""

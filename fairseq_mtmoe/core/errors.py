@@ -85,7 +85,10 @@ def nearest(name: str, names: Collection[str]) -> str:
 
 
 def shortened(names: Collection[str], like: str = "") -> str:
-    """Return names for a sentence: all, or if they are long, those spelled most like one."""
+    """Return names for a sentence.
+
+    All are returned, or if they are long, those spelled most like one.
+    """
     text = ", ".join(names)
     if len(text) <= MAX_SHOWN:
         return text
@@ -103,7 +106,10 @@ def _likeness(name: str, other: str) -> tuple[float, float]:
 
 
 def unknown_language(where: str, lang: str, langs: Collection[str]) -> UserError:
-    """Return the error of a language that a model lacks, with its most similar language."""
+    """Return the error of a language that a model lacks.
+
+    It has the language of the model that is most similar.
+    """
     return UserError(
         f"`{where}` must name languages of the model, but {lang!r} is none of its {len(langs)};"
         f" the most similar one is {nearest(lang, langs)}, and `mtmoe extend` adds a language."
@@ -130,6 +136,9 @@ def chain_of(error: BaseException | None) -> list[BaseException]:
 
 
 def _is_given(path: str) -> bool:
-    """Return whether a path or a parent is on the command line, also as in `--out=PATH`."""
+    """Return whether a path or a parent is on the command line.
+
+    Forms such as `--out=PATH` count, too.
+    """
     parts = {part for argument in sys.argv[1:] for part in (argument, *re.split("[=:]", argument))}
     return any(str(parent) in parts for parent in (path, *Path(path).parents))

@@ -1,4 +1,7 @@
-"""A lock on an open file or folder, which ends with its process or when the file is closed."""
+"""A lock on an open file or folder.
+
+It ends with its process or when the file is closed.
+"""
 
 import fcntl
 from typing import BinaryIO

@@ -19,7 +19,9 @@ def option(default: Any, meaning: Optional[str], rule: Optional[Rule] = None, **
 
 
 def check_rules(cfg: Any, options: type) -> None:
-    """Check the options of a dataclass by their rules (UserError: the first one that is wrong).
+    """Check the options of a dataclass by their rules.
+
+    Raises `UserError` for the first option that is wrong.
 
     None is no value.
     """

@@ -78,7 +78,10 @@ class TrainingTask:
         """Compare the dictionaries with a checkpoint's `task_state` (UserError: others)."""
 
     def described(self) -> TaskDescription | None:
-        """Return the description of the single task (UserError: several); None if it has none."""
+        """Return the description of the single task; None if it has none.
+
+        Raises `UserError` if there are several tasks.
+        """
         return None
 
     @classmethod
@@ -142,7 +145,10 @@ class TrainingModel:
         """Give the model experts, after `dense_updates` or to load sparse weights."""
 
     def expect_weights(self) -> None:
-        """Raise a `UserError` if the model needs another's weights; called before an epoch."""
+        """Raise a `UserError` if the model needs another's weights.
+
+        It is called before an epoch.
+        """
 
     def export_source(self, folder: str) -> Path | None:
         """Write a source file beside the best checkpoint, or return None."""
@@ -155,5 +161,8 @@ def training_task(task: Any) -> TrainingTask:
 
 
 def training_model(model: Any) -> TrainingModel:
-    """Return a model with hooks: itself, or for fairseq's own models one without effect."""
+    """Return a model with hooks.
+
+    It is the model itself, or for fairseq's own models one without effect.
+    """
     return model if isinstance(model, TrainingModel) else TrainingModel()

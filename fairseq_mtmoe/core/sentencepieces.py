@@ -31,7 +31,10 @@ def parse_model(model: bytes) -> Any:
 
 
 def serialized_pieces(scores: dict[str, float]) -> bytes:
-    """Return normal pieces as a message, which extends the model that it is appended to."""
+    """Return normal pieces as a message.
+
+    The message extends the model that it is appended to.
+    """
     added = ModelProto()
     for piece, score in scores.items():
         added.pieces.add(piece=piece, score=score, type=ModelProto.SentencePiece.NORMAL)

@@ -22,7 +22,10 @@ TIER_RULE = (
 
 
 def load_tiers(data_dir: str | Path, sizes: Mapping[str, int]) -> dict[str, str]:
-    """Return pairs' tiers by `tiers.json`, else by the sentences in `sizes` (0: no tier)."""
+    """Return pairs' tiers by `tiers.json`, else by the sentences in `sizes`.
+
+    A pair with 0 sentences has a tier only by `tiers.json`.
+    """
     path = Path(data_dir) / FILE_NAME
     listed = read_tiers(path) if os.path.lexists(path) else {}
     named = {name: tier for tier, names in listed.items() for name in names}
@@ -46,7 +49,10 @@ def tier_of_size(size: int, largest: int) -> str:
 
 
 def read_tiers(path: Path) -> dict[str, list[str]]:
-    """Return the pairs or target languages of each tier in a file such as `tiers.json`."""
+    """Return the pairs or target languages of each tier in a file.
+
+    The file has the form of `tiers.json`.
+    """
     content = read_json(path, "a file of tiers")
     if fault(content, dict[Annotated[str, one_of(TIERS)], list[str]]) is not None:
         raise UserError(

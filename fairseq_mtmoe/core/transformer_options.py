@@ -1,4 +1,6 @@
-"""Options of backbones: fairseq's transformer as one flat dataclass, a BERT encoder, and T5.
+"""Options of backbones.
+
+They are fairseq's transformer as one flat dataclass, a BERT encoder, and T5.
 
 fairseq nests its options (`cfg.encoder.embed_dim`). Its command line flattens them
 (`--encoder-embed-dim`), and cannot nest them again for a model with a dataclass. Every option keeps
@@ -134,7 +136,10 @@ def form_of(cfg: Any) -> TranslatorForm:
 
 @dataclass
 class EncoderOptions:
-    """Options of every model on a BERT encoder; sizes must match the pretrained encoder."""
+    """Options of every model on a BERT encoder.
+
+    Sizes must match the pretrained encoder.
+    """
 
     encoder_layers: Optional[int] = option(
         None, "number of encoder blocks (default: the pretrained encoder's)"

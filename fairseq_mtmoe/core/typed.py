@@ -1,4 +1,6 @@
-"""Check values against annotations by pydantic, with a sentence for the first mistake.
+"""Check values against annotations by pydantic.
+
+The first mistake is described in a sentence.
 
 `fault` checks a file's plain values. Keys of a dictionary that its annotation does not name may
 have any value. `structured` makes a dataclass of them. Nothing is converted.
@@ -115,7 +117,10 @@ def fault(value: Any, kind: Any, path: str = "") -> Fault | None:
 
 
 def structured(kind: type[Structure], value: Any, where: str) -> Structure:
-    """Return plain values as an instance of a dataclass (UserError: `where` names their place)."""
+    """Return plain values as an instance of a dataclass.
+
+    Raises `UserError`; `where` names the values' place.
+    """
     from pydantic import ValidationError
 
     adapter = _adapter(kind)  # type: ignore[arg-type]
@@ -164,7 +169,10 @@ def _first_fault(error: Any, value: Any, path: str) -> Fault:
 
 
 def _path_of(mistake: dict[str, Any], value: Any) -> list[str]:
-    """Return the keys and indices that lead to a mistake, without pydantic's names of types."""
+    """Return the keys and indices that lead to a mistake.
+
+    They are without pydantic's names of types.
+    """
     steps, is_missing = mistake["loc"], mistake["type"] == "missing"
     if not steps:  # the text itself: half a character, or too many levels
         return []

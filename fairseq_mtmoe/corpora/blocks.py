@@ -135,7 +135,10 @@ def excerpt_of(text: str | bytes) -> str:
 
 
 def text_fault(text: str) -> str | None:
-    """Return why a text from a structured file is unusable, by `BAD_REASONS`; else None."""
+    """Return why a text from a structured file is unusable; else None.
+
+    The reasons are those of `BAD_REASONS`.
+    """
     if not text.strip():
         return "empty"
     if len(text) > MAX_LINE:
@@ -167,7 +170,10 @@ MAX_CHARACTERS = 16_000_000  # in a block, on both sides together
 
 
 class Pairs(NamedTuple):
-    """Sentence pairs in order: sources, targets and further references, and each pair's line."""
+    """Sentence pairs in order: sources, targets and further references.
+
+    `lines` has each pair's line.
+    """
 
     texts: Sequence[list[str]]
     lines: Sequence[int]

@@ -1,4 +1,7 @@
-"""Output directories that are complete or absent, made only once, and replaced only on request."""
+"""Output directories that are complete or absent.
+
+They are made only once, and replaced only on request.
+"""
 
 import errno
 import json
@@ -29,7 +32,10 @@ _DISK_ERRORS = (
 
 
 def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
-    """Write the hashes of all files of a complete data directory, and those of its raw files."""
+    """Write the hashes of all files of a complete data directory.
+
+    The hashes of its raw files are written, too.
+    """
     content = {"raw": raw, "files": _hashes(folder, sorted(_file_sizes(folder)), digest_of_file)}
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")

@@ -1,4 +1,7 @@
-"""Downloads: resumable (`NAME.part`), verified, and given their names only when complete."""
+"""Downloads, which can be resumed (`NAME.part`) and are verified.
+
+Files get their names only when they are complete.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,10 @@ def download(
 
 
 def _new_session() -> requests.Session:
-    """Return a session with proxies from the environment, and without passwords from `.netrc`."""
+    """Return a session with proxies from the environment.
+
+    It has no passwords from `.netrc`.
+    """
     session = requests.Session()
     session.auth = lambda request: request
     session.headers.update(
@@ -210,7 +216,10 @@ class _Part:
 
 
 def _receive(part: _Part, run: _Run, session: requests.Session) -> None:
-    """Download a whole file into its part, with further tries as long as they make progress."""
+    """Download a whole file into its part.
+
+    There are further tries as long as they make progress.
+    """
     item = part.item
     furthest = part.size
     tries = 0

@@ -114,7 +114,10 @@ def is_there(file: Path, item: Item) -> bool:
 
 
 def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = digest_of_file) -> str:
-    """Return a file's SHA-256 (UserError: the file differs from the published or recorded one)."""
+    """Return a file's SHA-256.
+
+    Raises `UserError` if the file differs from the published or recorded one.
+    """
     sha256, wrong = mismatch(file, item, file, digest)
     if wrong:
         is_same_size = item.size in (None, file.stat().st_size)
@@ -154,7 +157,10 @@ def mismatch(
 
 
 class Digests:
-    """Cache of raw files' hashes, with size, times and inode; a changed file is read again."""
+    """Cache of raw files' hashes, with size, times and inode.
+
+    A changed file is read again.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

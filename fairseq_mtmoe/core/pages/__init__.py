@@ -1,4 +1,6 @@
-"""HTML pages: one file with texts, tables and charts, which needs no server and no network.
+"""HTML pages: one file with texts, tables and charts.
+
+A page needs no server and no network.
 
 `page_of` makes a page of sections. `templates` is for pages of another form. The style of both
 is `basics.css`.

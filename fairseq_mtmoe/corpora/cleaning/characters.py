@@ -1,4 +1,7 @@
-"""Texts as arrays of code points, a hundred times faster than loops over characters."""
+"""Texts as arrays of code points.
+
+Arrays are a hundred times faster than loops over characters.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ def table(codes: Iterable[int]) -> NDArray[np.bool_]:
 
 @cache
 def wide() -> NDArray[np.bool_]:
-    """Return which characters are as wide as two Latin ones: Chinese, Japanese, Korean."""
+    """Return which characters are as wide as two Latin ones.
+
+    These are Chinese, Japanese and Korean characters.
+    """
     return table(code for code in ASSIGNED if unicodedata.east_asian_width(chr(code)) in "WF")
 
 

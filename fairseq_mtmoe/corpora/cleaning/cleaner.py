@@ -1,4 +1,7 @@
-"""Filters of a block's training pairs: rules over columns of texts, a few microseconds per pair."""
+"""Filters of a block's training pairs: rules over columns of texts.
+
+They take a few microseconds per pair.
+"""
 
 import sys
 from collections import Counter
@@ -70,7 +73,10 @@ class Cleaned:
 
 
 class _Side:
-    """One side of pairs for the rules; in lengths and letters a wide character counts as `WIDE`."""
+    """One side of pairs for the rules.
+
+    In lengths and letters a wide character counts as `WIDE`.
+    """
 
     def __init__(self, texts: Sequence[str], most: int) -> None:
         self.too_long: Found = np.array([len(text) > most for text in texts], np.bool_)
@@ -100,7 +106,10 @@ class _Side:
 def _rules(
     source: _Side, target: _Side, langs: Sequence[str], filters: Filters
 ) -> Iterator[tuple[str, Callable[[Found], Found]]]:
-    """Yield rules, with functions from the mask of pairs still kept to the mask of pairs found."""
+    """Yield rules with their functions.
+
+    A function maps the mask of pairs still kept to the mask of pairs found.
+    """
     yield "length", lambda _: source.too_long | target.too_long
     yield "empty", lambda _: (source.keys.counted == 0) | (target.keys.counted == 0)
     widths = (source.widths, target.widths)
@@ -116,7 +125,10 @@ def _rules(
 def _is_other(
     sides: Sequence[_Side], stays: Found, langs: Sequence[str], filters: Filters
 ) -> Found:
-    """Return which of the kept pairs have a side that the model takes for another language."""
+    """Return which of the kept pairs have a side in another language.
+
+    The model identifies the language.
+    """
     is_other = np.zeros(len(stays), np.bool_)
     for side, lang in zip(sides, langs, strict=True):
         rows = np.flatnonzero(stays & ~is_other)
@@ -128,7 +140,9 @@ def _is_other(
 
 
 def clean(block: Block, langs: Sequence[str], filters: Filters | None) -> Cleaned:
-    """Return the normalised pairs that no rule finds, with keys; all of them without `filters`.
+    """Return the normalised pairs that no rule finds, with keys.
+
+    Without `filters` these are all pairs.
 
     `langs` are the languages of source and target, in plain codes.
     """
@@ -170,7 +184,10 @@ def sample(line: int, source: str, target: str) -> Sample:
 
 
 def chosen(samples: Iterable[Sample]) -> list[Sample]:
-    """Return `SAMPLES` of them by hash, sorted by line, independent of the order of blocks."""
+    """Return `SAMPLES` of them by hash, sorted by line.
+
+    The order of blocks does not change the samples.
+    """
     by_hash = sorted(
         samples, key=lambda pair: xxhash.xxh3_64_intdigest("\n".join(map(str, pair)).encode())
     )

@@ -70,7 +70,10 @@ def folding() -> tuple[NDArray[np.uint32], NDArray[np.uint8], dict[int, str]]:
 
 
 def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Return the folded characters of all texts, concatenated, and each text's number of them."""
+    """Return the folded characters of all texts, and each text's number of them.
+
+    The characters are concatenated.
+    """
     first, count, more = folding()
     counts = count[columns.codes]
     characters = np.repeat(first[columns.codes], counts)
@@ -108,7 +111,10 @@ class SideKeys:
 
 
 def sentence_keys(texts: Sequence[str]) -> Keys:
-    """Return a key for each normalised text, from its letters, marks and digits without case."""
+    """Return a key for each normalised text.
+
+    Keys are made from letters, marks and digits without case.
+    """
     return SideKeys.of(Columns.of(texts)).sentence
 
 
@@ -150,7 +156,10 @@ KEYS_AT_ONCE = 1 << 22  # keys sorted at a time: 160 MB
 
 
 def first_occurrences(keys: Keys) -> NDArray[np.bool_]:
-    """Return a mask of the keys that occur for the first time; parts of them are sorted in turn."""
+    """Return a mask of the keys that occur for the first time.
+
+    Parts of the keys are sorted in turn.
+    """
     is_first = np.zeros(len(keys), np.bool_)
     number = len(keys) // KEYS_AT_ONCE + 1
     for part in range(number):  # keys are uniform

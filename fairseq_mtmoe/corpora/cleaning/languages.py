@@ -44,7 +44,10 @@ def _subtags(code: str) -> tuple[str, ...]:
 
 
 def is_same_language(code: str, lang: str) -> bool:
-    """Return whether two codes begin with the same language, as `en`, `en_XX` and `en-GB` do."""
+    """Return whether two codes begin with the same language.
+
+    `en`, `en_XX` and `en-GB` do.
+    """
     return _subtags(code)[0] == _subtags(lang)[0]
 
 
@@ -114,7 +117,10 @@ def letters(lang: str) -> NDArray[np.int64]:
 
 
 def names_of(lang: str) -> frozenset[str]:
-    """Return possible names of this language in a model: its code, and the table's names."""
+    """Return possible names of this language in a model.
+
+    They are its code, and the table's names.
+    """
     base = lang.split("_")[0]
     return frozenset((base, *languages().get(base, {}).get("names", ())))
 
@@ -203,7 +209,9 @@ def load_model(path: str) -> tuple[Any, frozenset[str]]:
 
 
 def _has_all_rows(file: Path, num_labels: int) -> bool:
-    """Return whether a model ends with a row for each label, which its library does not check.
+    """Return whether a model ends with a row for each label.
+
+    Its library does not check this.
 
     Quantised models (`.ftz`) may end in another way.
     """

@@ -1,4 +1,7 @@
-"""The first stage: raw files are unpacked, and read and cleaned in parts by the workers."""
+"""The first stage: unpack raw files, and read and clean them.
+
+The workers read and clean them in parts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All stages, one after the other: from a recipe and raw files to a data directory."""
+"""All stages, from a recipe and raw files to a data directory."""
 
 import os
 from collections.abc import Sequence

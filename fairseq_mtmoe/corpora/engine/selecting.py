@@ -1,4 +1,7 @@
-"""The second stage: remove duplicates and held-out sentences, and draw held-out pairs."""
+"""The second stage: remove duplicates and draw held-out pairs.
+
+Held-out sentences are removed, too.
+"""
 
 from __future__ import annotations
 

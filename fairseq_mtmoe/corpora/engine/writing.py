@@ -1,4 +1,7 @@
-"""The fourth stage: shards of ids, dictionaries, evaluation text and lists of them."""
+"""The fourth stage: write shards, dictionaries and evaluation text.
+
+Shards consist of ids. Lists name the written files.
+"""
 
 from __future__ import annotations
 

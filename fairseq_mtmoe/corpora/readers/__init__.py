@@ -1,4 +1,7 @@
-"""Readers of raw files in all formats, as a stream of blocks; every lost line is reported."""
+"""Readers of raw files in all formats, as a stream of blocks.
+
+Every lost line is reported.
+"""
 
 import codecs
 import re
@@ -85,7 +88,10 @@ _CATALOG = re.compile(r"(?:[ \t]*(?:#.*)?\r?\n)*(?:msgctxt|msgid)[ \t]*\"")
 
 
 def recognise(files: CorpusFiles) -> str | None:
-    """Return one of `FORMATS` by the beginning of a corpus' content; None for an empty file."""
+    """Return one of `FORMATS` by the beginning of a corpus' content.
+
+    For an empty file return None.
+    """
     with regular_file(files.contents[0].path, "a corpus' file").open("rb") as file:
         head = file.read(_HEAD)
     form = _form(head)
@@ -142,7 +148,10 @@ def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[Corpu
 
 
 def _marks(path: Path, every: int) -> NDArray[np.int64]:
-    """Return the offsets of the lines 0, `every`, 2 * `every` … of a file, and of its end."""
+    """Return the offsets of the lines 0, `every`, 2 * `every` … of a file.
+
+    The last offset is the file's end.
+    """
     offsets = [np.zeros(1, np.int64)]
     lines = at = 0
     with path.open("rb") as file:

@@ -117,7 +117,10 @@ def _texts(sides: Iterable[Element]) -> dict[Key, str]:
 
 
 def _by_key(segments: Iterable[tuple[Key, str]]) -> dict[Key, str]:
-    """Return segments by their keys, with a count in each, so that none replaces another."""
+    """Return segments by their keys.
+
+    Keys have a count, so that no segment replaces another.
+    """
     texts: dict[Key, str] = {}
     seen = Counter[Key]()
     for key, text in segments:

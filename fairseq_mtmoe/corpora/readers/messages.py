@@ -49,7 +49,10 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
 
 
 def load_catalog(file: Content, is_compiled: bool) -> polib.POFile | polib.MOFile:
-    """Load a catalog without executing code (UserError: it is no catalog, or incomplete)."""
+    """Load a catalog without executing code.
+
+    Raises `UserError` if the file is no catalog, or incomplete.
+    """
     content = read_bytes(file.path)
     try:
         if not is_compiled and not content.startswith(MAGIC):

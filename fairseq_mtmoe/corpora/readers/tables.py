@@ -192,7 +192,10 @@ def _value(row: Any, keys: Keys) -> str | None:
 
 
 def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys] | None:
-    """Return the keys of both texts; None without an object (UserError: they are unclear)."""
+    """Return the keys of both texts; None without an object.
+
+    Raises `UserError` if the keys are unclear.
+    """
     rows = list(islice((row for text in texts if (row := _parsed(text)) is not None), _SAMPLE))
     paths = next((paths for row in rows if (paths := _find_keys(row, files))), None)
     if rows and not paths:
@@ -223,7 +226,10 @@ def _find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] 
 
 
 def _given_key(row: Mapping[str, Any], key: str) -> Keys | None:
-    """Return the key itself if it exists, else its parts between dots; None if neither exists."""
+    """Return the key itself if it exists, else its parts between dots.
+
+    If neither exists, return None.
+    """
     if key in row:
         return (key,)
     inner: Any = row

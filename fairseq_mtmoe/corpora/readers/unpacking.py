@@ -1,4 +1,7 @@
-"""Unpacking of compressed files and archives to disk; names in archives never determine where."""
+"""Unpacking of compressed files and archives to disk.
+
+Names in archives never determine where files are written.
+"""
 
 import errno
 import fnmatch

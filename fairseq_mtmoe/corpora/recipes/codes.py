@@ -1,4 +1,7 @@
-"""Language codes in recipes: plain ones, such as `de`, and mBART's, such as `de_DE`."""
+"""Language codes in recipes: plain ones and mBART's.
+
+A plain one is `de`, and mBART's is `de_DE`.
+"""
 
 import re
 from collections.abc import Callable
@@ -22,12 +25,18 @@ _PLAIN_OF = {code: plain for plain, code in _MBART_OF.items()}
 
 
 def plain_code(code: str) -> str:
-    """Return `de` for `de_DE` and for `de`; codes that mBART lacks are returned unchanged."""
+    """Return `de` for `de_DE` and for `de`.
+
+    Codes that mBART lacks are returned unchanged.
+    """
     return _PLAIN_OF.get(code, code)
 
 
 def mbart_code(code: str) -> str:
-    """Return `de_DE` for `de` and for `de_DE`; codes that mBART lacks are returned unchanged."""
+    """Return `de_DE` for `de` and for `de_DE`.
+
+    Codes that mBART lacks are returned unchanged.
+    """
     return _MBART_OF.get(code, code)
 
 

@@ -49,7 +49,10 @@ SOURCE_FILES = ("source model", "source dictionary")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A recipe without its corpora, as its YAML has it; see `docs/reference/recipes.md`."""
+    """A recipe without its corpora, as its YAML has it.
+
+    See `docs/reference/recipes.md`.
+    """
 
     __pydantic_config__: ClassVar = CHECKED
 
@@ -132,7 +135,10 @@ class Recipe(Settings):
         }
 
     def trained(self) -> list[str]:
-        """Return the directions to train, in plain codes (UserError: one has no training data)."""
+        """Return the directions to train, in plain codes.
+
+        Raises `UserError` if a direction has no training data.
+        """
         trained: list[str] = []
         named = [corpus.pair for corpus in self.corpora if corpus.role is Role.train]
         for pattern in self.directions or named:
@@ -274,7 +280,10 @@ def _shipped_path(name: str) -> Path:
 
 
 def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
-    """Return a shipped recipe by name, or a user's by path; `argument` is its name in messages."""
+    """Return a shipped recipe by name, or a user's by path.
+
+    `argument` is its name in messages.
+    """
     name = str(name_or_path)
     path = _shipped_path(name) if name in SHIPPED else Path(name)
     if name not in SHIPPED and not path.exists():

@@ -111,7 +111,10 @@ _Field = Annotated[str, one_of(("source", "target", "absent", "incomplete"))]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentence pairs of two languages, in one file with both sides or in one file per side."""
+    """Sentence pairs of two languages.
+
+    They are in one file with both sides or in one file per side.
+    """
 
     __pydantic_config__: ClassVar = CHECKED
 

@@ -1,1 +1,4 @@
-"""The vocabulary of all languages: a model trained or given, and what it makes of each language."""
+"""The vocabulary of all languages: a model, trained or given.
+
+Figures tell how it splits each language.
+"""

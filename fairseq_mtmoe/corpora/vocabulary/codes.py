@@ -1,4 +1,6 @@
-"""Matching of corpora's languages with a model's: `en` is its `eng_Latn`, `en_XX` or `en`.
+"""Matching of corpora's languages with a model's.
+
+A corpus' `en` is a model's `eng_Latn`, `en_XX` or `en`.
 
 By BCP 47 and the tables of `langcodes`, language and script must agree; `sw` matches its members,
 such as `swh`.

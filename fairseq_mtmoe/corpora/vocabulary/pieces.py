@@ -78,7 +78,10 @@ def with_tag(pieces: Pieces) -> Pieces:
 
 
 def expect_tag(dictionary: Path) -> None:
-    """Check that the dictionary of a given vocabulary has `TAG` (UserError: it lacks it)."""
+    """Check that the dictionary of a given vocabulary has `TAG`.
+
+    Raises `UserError` if it does not.
+    """
     if TAG not in _symbols(dictionary):
         raise UserError(
             f"The given vocabulary must have {TAG}, the first token of sources in corpora of the"

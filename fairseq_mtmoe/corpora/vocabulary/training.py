@@ -1,4 +1,6 @@
-"""Training of one SentencePiece model for all languages that covers the characters of each script.
+"""Training of one SentencePiece model for all languages.
+
+The model covers the characters of each script.
 
 Its text is sampled by temperature (Tang et al. 2020, following XLM): by a language's (share of all
 lines)^(1/T).
@@ -94,7 +96,9 @@ def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
 
 
 def train(lines: Sequence[str], vocabulary: Vocabulary, sentences: int) -> bytes:
-    """Return a serialized model of `vocabulary.size` pieces, by default of at most `default_size`.
+    """Return a serialized model of `vocabulary.size` pieces.
+
+    By default it has at most `default_size` pieces.
 
     `character_coverage` also holds for each script. `lines` are a sample of the `sentences`.
     """
@@ -145,7 +149,9 @@ def train_model(
     required_characters: str = "",
     may_have_fewer: bool = False,
 ) -> bytes:
-    """Return a serialized unigram model with `vocab_size` pieces, fairseq's special ones included.
+    """Return a serialized unigram model with `vocab_size` pieces.
+
+    They include fairseq's special pieces.
 
     Each required character has a piece. With `may_have_fewer` the model may be smaller if the text
     allows no more.
