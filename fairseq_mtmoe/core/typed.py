@@ -173,12 +173,14 @@ def _path_of(mistake: dict[str, Any], value: Any) -> list[str]:
 
     They are without pydantic's names of types.
     """
-    steps, is_missing = mistake["loc"], mistake["type"] == "missing"
+    steps = mistake["loc"]
+    is_missing = mistake["type"] == "missing"
     if not steps:  # the text itself: half a character, or too many levels
         return []
     steps = steps[:-2] if steps[-1] == "[key]" else steps
     path = []
-    for step in steps[:-1] if is_missing else steps:
+    present = steps[:-1] if is_missing else steps
+    for step in present:
         is_key = isinstance(value, dict) and step in value
         is_index = isinstance(value, list | tuple) and isinstance(step, int)
         if is_key or is_index:

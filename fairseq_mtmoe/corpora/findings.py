@@ -88,7 +88,8 @@ def _of_corpora(report: Report) -> Iterator[str]:
     for name, corpus in report["corpora"].items():
         is_training = corpus["role"] == TRAIN
         name = f"{name} ({corpus['pair']})"
-        bad, kept = Counter[str](corpus["bad"]), corpus["kept"]
+        bad = Counter[str](corpus["bad"])
+        kept = corpus["kept"]
         if number := bad["unpaired"]:
             yield f"{name}: one side has {number:,} segments that the other lacks."
         if not is_training and (number := sum(bad[reason] for reason in HARMLESS)):

@@ -31,7 +31,7 @@ _SHOWN = 200  # characters of a sentence in a report
 
 Sample = tuple[int, str, str]  # (line of the corpus, source sentence, target sentence)
 
-Found = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
 # Largest share of a sentence's letters in foreign scripts, wide letters counted as several.
 # Software manuals are half names in many languages; text in another language is above this share.
@@ -79,7 +79,7 @@ class _Side:
     """
 
     def __init__(self, texts: Sequence[str], most: int) -> None:
-        self.too_long: Found = np.array([len(text) > most for text in texts], np.bool_)
+        self.too_long: Mask = np.array([len(text) > most for text in texts], np.bool_)
         # Texts that are too long are not examined, as one line may be as long as all others.
         self.texts = ["" if len(text) > most else text for text in texts]
 
@@ -97,15 +97,15 @@ class _Side:
         lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts)) + LENGTH_PADDING
         return lengths + (WIDE - 1) * self.columns.sums(wide()[self.columns.codes])
 
-    def is_foreign(self, lang: str) -> Found:
+    def is_foreign(self, lang: str) -> Mask:
         foreign, native = np.divmod(self.columns.sums(letters(lang)[self.columns.codes]), FOREIGN)
-        is_foreign: Found = foreign > MAX_FOREIGN * (foreign + native)
+        is_foreign: Mask = foreign > MAX_FOREIGN * (foreign + native)
         return is_foreign
 
 
 def _rules(
     source: _Side, target: _Side, langs: Sequence[str], filters: Filters
-) -> Iterator[tuple[str, Callable[[Found], Found]]]:
+) -> Iterator[tuple[str, Callable[[Mask], Mask]]]:
     """Yield rules with their functions.
 
     A function maps the mask of pairs still kept to the mask of pairs found.
@@ -122,9 +122,7 @@ def _rules(
         yield "language", lambda stays: _is_other((source, target), stays, langs, filters)
 
 
-def _is_other(
-    sides: Sequence[_Side], stays: Found, langs: Sequence[str], filters: Filters
-) -> Found:
+def _is_other(sides: Sequence[_Side], stays: Mask, langs: Sequence[str], filters: Filters) -> Mask:
     """Return which of the kept pairs have a side in another language.
 
     The model identifies the language.
@@ -154,7 +152,8 @@ def clean(block: Block, langs: Sequence[str], filters: Filters | None) -> Cleane
     samples: dict[str, list[Sample]] = {}
     arrays = []
     for at in parts:
-        source_side, target_side = _Side(source[at], most), _Side(target[at], most)
+        source_side = _Side(source[at], most)
+        target_side = _Side(target[at], most)
         stays = np.ones(len(source_side.texts), np.bool_)
         rules = _rules(source_side, target_side, langs, filters) if filters else ()
         for rule, find in rules:
@@ -167,7 +166,8 @@ def clean(block: Block, langs: Sequence[str], filters: Filters | None) -> Cleane
         near = mixed(source_side.keys.near, target_side.keys.near)
         arrays.append((stays, near, source_side.keys.sentence, target_side.keys.sentence))
     stays, *keys = (np.concatenate(some) for some in zip(*arrays, strict=True))
-    source, target = list(compress(source, stays)), list(compress(target, stays))
+    source = list(compress(source, stays))
+    target = list(compress(target, stays))
     near, source_keys, target_keys = (some[stays] for some in keys)
     exact = exact_keys(source, target)
     lines = block.lines[stays]

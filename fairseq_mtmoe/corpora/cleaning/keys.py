@@ -163,7 +163,8 @@ def first_occurrences(keys: Keys) -> NDArray[np.bool_]:
     is_first = np.zeros(len(keys), np.bool_)
     number = len(keys) // KEYS_AT_ONCE + 1
     for part in range(number):  # keys are uniform
-        first, last = (2**64 * part) // number, (2**64 * (part + 1)) // number - 1
+        first = (2**64 * part) // number
+        last = (2**64 * (part + 1)) // number - 1
         rows = np.flatnonzero((keys >= np.uint64(first)) & (keys <= np.uint64(last)))
         _, places = np.unique(keys[rows], return_index=True)
         is_first[rows[places]] = True

@@ -109,7 +109,8 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
     for name in ("dictionary", SOURCE_FILES[1]):
         if is_tagged and name in vocabulary:
             expect_tag(vocabulary[name])
-    models, filters = [], recipe.filters
+    models = []
+    filters = recipe.filters
     if filters.identify:
         models = [
             regular_file(

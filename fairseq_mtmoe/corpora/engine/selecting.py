@@ -103,7 +103,8 @@ def filter_corpus(
         pair_keys.append(mixed(arrays["source_keys"], arrays["target_keys"]))
     drawn_keys = np.unique(np.concatenate([NO_KEYS, *pair_keys]))
     kept = corpus.kept_pairs()
-    is_drawn, is_held_out = np.zeros_like(kept), np.zeros_like(kept)
+    is_drawn = np.zeros_like(kept)
+    is_held_out = np.zeros_like(kept)
     for place in corpus.places:
         arrays = load(place.block, "source_keys", "target_keys")
         source, target = arrays["source_keys"], arrays["target_keys"]
@@ -223,7 +224,8 @@ def draw_pair(
         hashes = hashes[:needed]
     check_enough(pair, needed, total if len(hashes) == needed else len(hashes))
     sides = _texts(places, drawn)
-    made, start = [], 0
+    made = []
+    start = 0
     for split, size in sizes.items():
         texts = [lines[start : start + size] for lines in sides]
         made.append(_drawn_corpus(pair, Role[split], texts, folder / f"{split}.{pair}.npz"))

@@ -115,9 +115,10 @@ class DataDirectory:
         self._write_dictionaries(folders)
         for shard in folders:
             self._write_shared(shard, folders)
-        for name in OF_ALL_SHARDS if count > 1 else ():
-            if (folders[0] / name).exists():
-                _link(folders[0] / name, folder / name)
+        if count > 1:
+            for name in OF_ALL_SHARDS:
+                if (folders[0] / name).exists():
+                    _link(folders[0] / name, folder / name)
         self._write_ids(tools, folders)
         for (pair, split), corpora in self.splits.items():
             if split != TRAIN:

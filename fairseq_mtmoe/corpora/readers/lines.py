@@ -115,7 +115,8 @@ def _decode_one_by_one(lines: bytes) -> Batch:
         except UnicodeDecodeError:
             reason = "encoding"
         if len(text) > MAX_LINE:
-            text, reason = "", "long"
+            text = ""
+            reason = "long"
         batch.texts.append(text)
         if reason:
             batch.bad[index] = reason, excerpt_of(line)

@@ -70,7 +70,9 @@ def _check_strings(content: bytes) -> None:
     """
     order = "<" if content.startswith(MAGIC[0]) else ">"
     count, *tables = struct.unpack_from(f"{order}3I", content, 8)
-    for table in tables if count else ():
+    if not count:
+        return
+    for table in tables:
         strings = np.frombuffer(content, f"{order}u4", 2 * count, table).reshape(count, 2)
         if strings.astype(np.int64).sum(1).max() >= len(content):
             raise ValueError("a string ends after the end of the file")

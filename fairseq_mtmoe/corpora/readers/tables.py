@@ -59,7 +59,8 @@ def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
 def _pairs(
     batch: Batch, columns: Columns, first: int, files: CorpusFiles
 ) -> Iterator[Pairs | BadLine]:
-    texts, bad = batch.texts, dict(batch.bad)
+    texts = batch.texts
+    bad = dict(batch.bad)
     absent, incomplete = (str(files.fields.get(name, "")) for name in ("absent", "incomplete"))
     tabs = columns.width - 1
     for index, text in enumerate(texts):
@@ -70,12 +71,13 @@ def _pairs(
     # The cells of all lines at once, as each line has the same number.
     cells = "\t".join(texts).split("\t") if texts else []
     source, target = cells[columns.source :: columns.width], cells[columns.target :: columns.width]
-    for index, sides in enumerate(zip(source, target, strict=True) if absent or incomplete else ()):
-        if any(
-            (absent and side.strip() == absent) or (incomplete and incomplete in side)
-            for side in sides
-        ):
-            bad.setdefault(index, ("untranslated", excerpt_of(batch.texts[index])))
+    if absent or incomplete:
+        for index, sides in enumerate(zip(source, target, strict=True)):
+            if any(
+                (absent and side.strip() == absent) or (incomplete and incomplete in side)
+                for side in sides
+            ):
+                bad.setdefault(index, ("untranslated", excerpt_of(batch.texts[index])))
     yield from usable_pairs(Batch(source, bad), Batch(target), first, files)
 
 

@@ -28,7 +28,8 @@ def corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
             raise UserError(
                 f"`{raw}` must have each pair in only one spelling of its codes, but has {files}."
             )
-        for file in () if filled.is_synthetic else filled.files:
+        needed = [] if filled.is_synthetic else filled.files
+        for file in needed:
             if not (raw / file).exists():
                 raise UserError(f"`{raw / file}` is missing: {'-'.join(plain)} needs both sides.")
         corpora[plain] = filled
@@ -40,8 +41,10 @@ def _spellings_in(raw: Path, corpus: Corpus) -> set[tuple[str, str]]:
     spellings: set[tuple[str, str]] = set()
     for file in corpus.files:
         folder, _, name = file.rpartition("/")
+        if not (raw / folder).is_dir():
+            continue
         pattern = _pattern(name)
-        for path in (raw / folder).iterdir() if (raw / folder).is_dir() else ():
+        for path in (raw / folder).iterdir():
             if match := pattern.fullmatch(path.name):
                 spellings.add((match["source"], match["target"]))
     return spellings

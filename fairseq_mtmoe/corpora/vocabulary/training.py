@@ -74,12 +74,15 @@ def _drawn(size: int, count: int, draw: int) -> Indices:
     """Return `count` different indices below `size`, those with the smallest keys."""
     best = np.zeros(0, np.uint64)
     indices = np.zeros(0, np.int64)
-    for first in range(0, size if count else 0, _INDICES_AT_ONCE):
+    if not count:
+        return indices
+    for first in range(0, size, _INDICES_AT_ONCE):
         some = np.arange(first, min(first + _INDICES_AT_ONCE, size))
         best = np.append(best, mixed(np.full(len(some), draw, np.uint64), some.astype(np.uint64)))
         indices = np.append(indices, some)
         smallest = np.argsort(best)[:count]
-        best, indices = best[smallest], indices[smallest]
+        best = best[smallest]
+        indices = indices[smallest]
     return indices
 
 
