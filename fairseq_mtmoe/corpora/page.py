@@ -15,7 +15,7 @@ ABOUT = (
 )
 _UNKNOWN = "`unknown`: share of test tokens, both sides, that the vocabulary lacks."
 _FIGURES = {"pieces_per_word": ".2f", "characters_per_piece": ".2f", "unknown_share": ".3%"}
-# Of samples: where their meanings are, and their columns.
+# For samples: where their meanings are, and their columns.
 _SAMPLES = {
     "samples": ("dropped", ["line", "source", "target"]),
     "bad_samples": ("bad", ["line", "beginning"]),

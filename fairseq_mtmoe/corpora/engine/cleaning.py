@@ -25,7 +25,8 @@ from fairseq_mtmoe.corpora.readers import parts_of, read
 from fairseq_mtmoe.corpora.readers.unpacking import is_packed, split_member, unpack
 from fairseq_mtmoe.corpora.recipes.schema import Filters
 
-# Of a part, on both sides together: a block's pairs have fewer unless they are over 300 bytes each.
+# Bytes of a part, on both sides together.
+# A block's pairs have fewer unless they are over 300 bytes each.
 PART_BYTES = 16 << 20
 
 

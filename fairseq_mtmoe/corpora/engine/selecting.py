@@ -218,7 +218,7 @@ def draw_pair(
         keys = load(place.block, "source_keys")["source_keys"][rows]
         new_hashes = mixed(np.full_like(keys, draw.seed), keys)
         new_drawn = np.stack([np.full_like(rows, number), rows], axis=1)
-        # Of equal sources the first is drawn.
+        # The first of equal sources is drawn.
         hashes, first = np.unique(np.concatenate([hashes, new_hashes]), return_index=True)
         drawn = np.concatenate([drawn, new_drawn])[first[:needed]]
         hashes = hashes[:needed]
