@@ -18,14 +18,8 @@ MANY = 5  # names that a sentence lists if it cannot list all
 MAX_SENTENCE = 1300  # characters of a sentence
 MAX_END = 300  # characters of a sentence's end if it is cut
 _JOINERS = {"\u200c", "\u200d"}  # part of the spelling of Persian and many Indian languages
-_SPELLED = {
-    "Cc",
-    "Cf",
-    "Cs",
-    "Co",
-    "Zl",
-    "Zp",
-}  # categories of characters that are hidden or act on a terminal
+# Categories of characters that are hidden or act on a terminal.
+_SPELLED = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 class UserError(ValueError):

@@ -254,9 +254,9 @@ def _check_replaceable(folder: Path, names: Collection[str] | None) -> None:
         raise_invalid("the output folder", "one that does not exist yet", str(folder))
     others = [file.name for file in folder.iterdir() if file.is_dir() or file.name not in names]
     if others:
-        rule = f"one without other files such as {others[0]}" + (
-            "" if names else ", or given with --overwrite"
-        )
+        rule = f"one without other files such as {others[0]}"
+        if not names:
+            rule += ", or given with --overwrite"
         raise_invalid("the output folder", rule, str(folder))
 
 

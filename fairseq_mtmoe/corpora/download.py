@@ -307,9 +307,8 @@ def _append(response: requests.Response, part: _Part, run: _Run) -> None:
         part.begin_anew()
         raise _refused(item, f"it has {size:,} bytes, not the published {item.size:,}")
     tag = response.headers.get("ETag", "")
-    validator = (
-        response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
-    )
+    is_weak = not tag or tag.startswith("W/")
+    validator = response.headers.get("Last-Modified", "") if is_weak else tag
     write_text(part.note_path, json.dumps({"address": item.address, "validator": validator}) + "\n")
     run.watch.has(item, part.size, size)
     try:

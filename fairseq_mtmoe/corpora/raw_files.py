@@ -55,12 +55,15 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
         )
         for file, address, sha256, md5, size in rows:
             item = items.setdefault(file, Item(file))
-            said = {"address": address, "sha256": sha256, "md5": md5, "size": size}
-            for name, value in {
-                **said,
+            entries = {
+                "address": address,
+                "sha256": sha256,
+                "md5": md5,
+                "size": size,
                 "licence": corpus.licence,
                 "by_hand": corpus.by_hand,
-            }.items():
+            }
+            for name, value in entries.items():
                 if value and not getattr(item, name):
                     setattr(item, name, value)
             item.corpora.append(corpus.name)
@@ -74,9 +77,8 @@ class Record:
     address: str  # URL; empty for a file put there by hand
     sha256: str
     size: int  # in bytes
-    changed: (
-        int  # modification time in nanoseconds; while it is the same, the file is not read again
-    )
+    # Modification time in nanoseconds; while it is the same, the file is not read again.
+    changed: int
 
 
 def record_path(file: Path) -> Path:

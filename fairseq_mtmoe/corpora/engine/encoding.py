@@ -171,9 +171,8 @@ class _Encoder:
 
     model: sentencepiece.SentencePieceProcessor
     ids: NDArray[np.int32]  # the dictionary's id of each piece
-    others: Mapping[
-        str, int
-    ]  # ids of symbols that are no pieces, as characters of pretrained vocabularies can be
+    # Ids of symbols that are no pieces, as characters of pretrained vocabularies can be.
+    others: Mapping[str, int]
     tag: int | None
 
 

@@ -37,11 +37,8 @@ _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
 }
 _NUM_FILES = {"moses": 2, "iwslt": 2, "sgm": 2}  # files of a corpus; other formats have 1
 _OF_LINES = ("moses", "tsv", "jsonl")  # formats with a pair per line
-FORMATS = (
-    "auto",
-    *_PAIRS,
-    *_SEGMENTS,
-)  # values of `CorpusFiles.format`; `auto` detects the format by content
+# Values of `CorpusFiles.format`; `auto` detects the format by content.
+FORMATS = ("auto", *_PAIRS, *_SEGMENTS)
 
 
 def read(files: CorpusFiles, block: int = BLOCK) -> Iterator[Block | BadLine]:
@@ -70,9 +67,10 @@ def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
         raise_invalid(
             f"files of {files.name}", f"{number} in the format {form}", list(map(str, files.paths))
         )
-    yield from (
-        _PAIRS[form](files) if form in _PAIRS else blocks.gather(_SEGMENTS[form](files), files)
-    )
+    if form in _PAIRS:
+        yield from _PAIRS[form](files)
+    else:
+        yield from blocks.gather(_SEGMENTS[form](files), files)
 
 
 _HEAD = 1 << 16

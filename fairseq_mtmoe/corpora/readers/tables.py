@@ -86,10 +86,9 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
 
     Raises `UserError` if neither `fields` nor a header tells them.
     """
-    lines = [
-        text for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad
-    ] or [""]
-    rows = [line.split("\t") for line in lines]
+    sample = enumerate(batch.texts[:_SAMPLE])
+    lines = [text for index, text in sample if index not in batch.bad]
+    rows = [line.split("\t") for line in lines or [""]]
     width = Counter(map(len, rows)).most_common(1)[0][0]
     first = next(row for row in rows if len(row) == width)
     titles = [title.strip() for title in first]
@@ -100,12 +99,9 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
             raise_invalid(
                 f"fields of {files.paths[0]}", "two different columns", dict(files.fields)
             )
-        is_named = isinstance(files.fields["source"], str) or isinstance(
-            files.fields["target"], str
-        )
-        return Columns(
-            source, target, width, is_named or {*(named or ())} == {titles[source], titles[target]}
-        )
+        is_named = any(isinstance(files.fields[side], str) for side in ("source", "target"))
+        is_named = is_named or {*(named or ())} == {titles[source], titles[target]}
+        return Columns(source, target, width, is_named)
     if named is None or any(titles.count(name) > 1 for name in named):
         langs = f"{files.source_lang} and {files.target_lang}"
         rule = (

@@ -92,9 +92,8 @@ def _opened(file: BinaryIO, kind: str) -> tuple[dict[str, Any], Callable[[Any], 
     """
     if kind == "zip":
         archive = zipfile.ZipFile(file)
-        return {
-            info.filename: info for info in archive.infolist() if not info.is_dir()
-        }, archive.open
+        members = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+        return members, archive.open
     tar = tarfile.TarFile(fileobj=file)
     return {info.name: info for info in tar if not info.isdir()}, tar.extractfile
 
@@ -155,9 +154,9 @@ def _member(names: Sequence[str], path: Path) -> str:
     if matching:
         both = " and ".join(f"`{excerpt_of(name)}`" for name in matching[:2])
         raise UserError(f"`{path}` must be one member of the archive, but matches both {both}.")
-    shown = ", ".join(map(excerpt_of, names[:_SHOWN_NAMES])) + (
-        " …" if len(names) > _SHOWN_NAMES else ""
-    )
+    shown = ", ".join(map(excerpt_of, names[:_SHOWN_NAMES]))
+    if len(names) > _SHOWN_NAMES:
+        shown += " …"
     raise UserError(
         f"`{path}` must be a member of the archive, but there is no `{wanted}`,"
         f" only {shown or 'nothing at all'}."

@@ -330,14 +330,10 @@ def _check(recipe: Recipe) -> None:
         )
     ranked = [name for names in recipe.tiers.values() for name in names]
     for name in ranked:
-        if ranked.count(name) > 1 or not any(
-            _is_in(name, corpus.languages) for corpus in recipe.corpora
-        ):
-            raise_invalid(
-                f"{recipe.path}: tiers",
-                "languages or pairs of `corpora`, each in only one tier",
-                name,
-            )
+        is_there = any(_is_in(name, corpus.languages) for corpus in recipe.corpora)
+        if ranked.count(name) > 1 or not is_there:
+            rule = "languages or pairs of `corpora`, each in only one tier"
+            raise_invalid(f"{recipe.path}: tiers", rule, name)
 
 
 def _is_in(name: str, langs: Sequence[str]) -> bool:

@@ -163,9 +163,9 @@ def train_model(
         UserError: the text does not allow this size.
     """
     model = io.BytesIO()
-    required: dict[str, Any] = (
-        {"required_chars": required_characters} if required_characters else {}
-    )
+    required: dict[str, Any] = {}
+    if required_characters:
+        required["required_chars"] = required_characters
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_parts(lines),
