@@ -1,7 +1,8 @@
 """fairseq_mtmoe: sparse multilingual translation and multi-task learning as a fairseq `--user-dir`.
 
-`fairseq-train DATA --user-dir fairseq_mtmoe …` imports this package and finds its models and tasks. Importing
-`fairseq_mtmoe.moe`, the sparse layers, needs only torch. `load_translator` is for use in Python.
+`fairseq-train DATA --user-dir fairseq_mtmoe …` imports this package and finds its models and tasks.
+Importing `fairseq_mtmoe.moe`, the sparse layers, needs only torch. `load_translator` is for use in
+Python.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ if TYPE_CHECKING:
 
 __version__ = "1.0.0"
 
-# Without this, CPU memory comes in 4 KiB pages, and writing fresh memory in every update is three times as slow. torch
-# reads the variable on its first large allocation. A user who sets it to 0 keeps small pages.
+# Without this, CPU memory comes in 4 KiB pages, and writing fresh memory in every update is three
+# times as slow. torch reads the variable on its first large allocation. A user who sets it to 0
+# keeps small pages.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def register() -> None:
     """Register models, tasks, criterions and optimizers with fairseq; idempotent.
 
-    fairseq's `--user-dir` registers nothing if the package was imported before, for example in a spawned worker.
-    Therefore our commands and the import below call this function.
+    fairseq's `--user-dir` registers nothing if the package was imported before, for example in a
+    spawned worker. Therefore our commands and the import below call this function.
     """
     import argparse
     import importlib
@@ -36,7 +38,8 @@ def register() -> None:
     from fairseq_mtmoe.training.fairseq import table
 
     filter_known()
-    # fairseq's checkpoints store options in a Namespace, a plain container that is safe to unpickle.
+    # fairseq's checkpoints store options in a Namespace, a plain container that is safe to
+    # unpickle.
     torch.serialization.add_safe_globals([argparse.Namespace])
     table.apply()
     criterions = ("translation.criterion.moe_label_smoothed_cross_entropy", "nlu.criterion")
@@ -60,9 +63,12 @@ def systems() -> list[str]:
 
 
 def load_translator(
-    model: str | os.PathLike[str], *more: str | os.PathLike[str], cpu: bool = False, fp16: bool = False,
+    model: str | os.PathLike[str],
+    *more: str | os.PathLike[str],
+    cpu: bool = False,
+    fp16: bool = False,
     bf16: bool = False,
-) -> TextTranslator:  # fmt: skip
+) -> TextTranslator:
     """Load a translator for plain text.
 
         translator = load_translator("model.pt")
