@@ -73,7 +73,7 @@ lint: $(INSTALLED)  ## check style, types, English and the size of the code
 	$(BIN)/python tools/size.py
 
 # torch's waiting threads spin, which costs more than they gain on a busy machine with few cores
-test: lint  ## lint, and test each behaviour once: about 12 minutes on 2 cores
+test: lint  ## lint, and test each behaviour once: about 9 minutes on 2 cores
 	$(PYTEST) -m 'not rare'
 
 test-all: lint  ## run all tests, also those marked `rare`, with more seeds, sizes and kills
