@@ -34,22 +34,24 @@ FOLLOWS = {
 
 
 # fairseq implements Marian's activation, but does not list it as a choice.
-# It splits the numbers of blocks at commas.
-OTHER_TYPES = {
-    "activation_fn": ChoiceEnum([*get_available_activation_fns(), "swish"]),
-    "encoder_layers_to_keep": Optional[str],
-    "decoder_layers_to_keep": Optional[str],
-}
-# Options of fairseq's language models, which its translators ignore or end at.
-WITHOUT_EFFECT = ("adaptive_input", "tie_adaptive_weights", "tie_adaptive_proj", "char_inputs")
+OTHER_TYPES = {"activation_fn": ChoiceEnum([*get_available_activation_fns(), "swish"])}
+# Options of fairseq's language models, which its translators ignore or end at, and pruning
+LEFT_OUT = (
+    "adaptive_input",
+    "tie_adaptive_weights",
+    "tie_adaptive_proj",
+    "char_inputs",
+    "encoder_layers_to_keep",
+    "decoder_layers_to_keep",
+)
 
 
 def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[OptionField]:
     flat_fields: List[OptionField] = []
     for option_field in dataclasses.fields(config):
-        if option_field.name.startswith("_") or option_field.name in WITHOUT_EFFECT:
-            continue
         name = prefix + option_field.name
+        if option_field.name.startswith("_") or name in LEFT_OUT:
+            continue
         if inspect.isclass(option_field.type) and issubclass(option_field.type, FairseqDataclass):
             flat_fields += _flat_fields(option_field.type, prefix=f"{name}_")
             continue

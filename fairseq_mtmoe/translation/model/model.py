@@ -1,6 +1,5 @@
 """fairseq's transformer with slots in its blocks, built from flat options."""
 
-import re
 from argparse import ArgumentParser
 from typing import Any, ClassVar, Self
 
@@ -38,18 +37,6 @@ def conditions_of(cfg: Any) -> Conditions | None:
     )
 
 
-def _with_blocks(state: dict[str, Tensor], start: str, numbers: list[int]) -> dict[str, Tensor]:
-    """Return a state with these blocks of a stack, numbered anew."""
-    pruned: dict[str, Tensor] = {}
-    for name, value in state.items():
-        number, _, rest = name.removeprefix(start).partition(".")
-        if not name.startswith(start):
-            pruned[name] = value
-        elif int(number) in numbers:
-            pruned[f"{start}{numbers.index(int(number))}.{rest}"] = value
-    return pruned
-
-
 class Transformer(TrainingModel, TransformerModelBase):
     """A transformer with slots.
 
@@ -74,23 +61,10 @@ class Transformer(TrainingModel, TransformerModelBase):
         model_cfg: Any = None,
         args: Any = None,
     ) -> Any:
-        """Load as fairseq does; a state with more blocks is pruned to those to keep.
-
-        Conditional parts that the state lacks keep their values.
-        """
+        """Load as fairseq does; absent conditional parts keep their values."""
         if self.encoder.conditions is not None:
             state_dict = with_new_conditions(self, state_dict)
-        return super().load_state_dict(self._pruned(state_dict, model_cfg), strict)
-
-    def _pruned(self, state: dict[str, Tensor], cfg: Any) -> dict[str, Tensor]:
-        """Return the state with the blocks to keep; a stack with no more than these stays."""
-        for stack in (self.encoder, self.decoder):
-            kept = getattr(cfg, f"{stack.side}_layers_to_keep", None)
-            start = f"{stack.side}.layers."
-            following = f"{start}{len(stack.layers)}."
-            if kept and any(name.startswith(following) for name in state):
-                state = _with_blocks(state, start, sorted(map(int, kept.split(","))))
-        return state
+        return super().load_state_dict(state_dict, strict)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
         """Prepare as fairseq does, and for `--bf16`.
@@ -109,18 +83,8 @@ class Transformer(TrainingModel, TransformerModelBase):
     ) -> Self:
         """Build with fairseq's `build_model` from flat options.
 
-        Both stacks have the same slot plans. Raises `UserError`: blocks to keep are wrong.
+        Both stacks have the same slot plans.
         """
-        for name in ("encoder_layers_to_keep", "decoder_layers_to_keep"):
-            kept = getattr(cfg, name, None)
-            if kept and (slot_plans or conditions):
-                raise_invalid(
-                    flag(name),
-                    "left out for a model whose blocks differ (experts, adapters or tasks)",
-                    kept,
-                )
-            if kept and not re.fullmatch(r"\d+(,\d+)*", kept):
-                raise_invalid(flag(name), "numbers of blocks from 0, such as 0,2,4", kept)
         options = nested_options(cfg)
         options.slot_plans = slot_plans
         options.conditions = conditions

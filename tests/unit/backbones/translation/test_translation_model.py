@@ -3,13 +3,11 @@
 import torch
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
-from torch import nn
 
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.translation.model.blocks import EncoderBlock
 from fairseq_mtmoe.translation.model.stacks import Encoder
-from tests.helpers.models import MARIAN, SIZES, BaseMoEModel, DenseConfig, batch, dense_model, moe_model, perturb
-from tests.helpers.refused import refused
+from tests.helpers.models import MARIAN, BaseMoEModel, batch, dense_model, moe_model
 
 
 def test_a_moving_average_keeps_the_last_norms():
@@ -53,21 +51,3 @@ def test_a_system_puts_blocks_of_its_own_into_the_stacks(monkeypatch):
     assert [*expert_layers(model)] == ["encoder.layers.1", "decoder.layers.1"]
     one, other = (model(**{**batch(), "task_ids": torch.full((4,), task)})[0] for task in (0, 1))
     assert not torch.allclose(one, other)
-
-
-def test_a_pruned_model_has_the_blocks_to_keep():
-    """It loads the state of the whole model, and then its own to prune the other stack."""
-    layers = dict(encoder_layers=3, decoder_layers=3)
-    whole, options = perturb(dense_model(**layers)), {}
-    for side, kept, numbers in ("encoder", "0,2", (0, 2)), ("decoder", "1", (1,)):
-        options[f"{side}_layers_to_keep"] = kept
-        state, stack = whole.state_dict(), getattr(whole, side)
-        pruned = dense_model(2, **layers, **options)
-        pruned.load_state_dict(state, model_cfg=DenseConfig(**SIZES | layers | options))
-        stack.layers = nn.ModuleList(stack.layers[number] for number in numbers)
-        assert torch.equal(pruned(**batch())[0], whole(**batch())[0])
-        whole = pruned
-    with refused("--decoder-layers-to-keep"):
-        dense_model(decoder_layers_to_keep="first")
-    with refused("--encoder-layers-to-keep"):
-        moe_model(encoder_layers_to_keep="0")
