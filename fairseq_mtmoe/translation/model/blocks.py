@@ -16,7 +16,7 @@ from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
 )
-from torch import LongTensor, Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.slots import BatchContext
@@ -61,22 +61,25 @@ class FairseqBlock(Block):
         if self.attention_bias is None:
             return None
         before = context.prompt_length  # prompt vectors have no positions and no bias
-        mask = context.padding_mask
-        positions = None if mask is None else _positions(mask[:, before:])
+        positions = None
+        if context.padding_mask is not None:  # padding may be on any side
+            is_token = ~context.padding_mask[:, before:]
+            positions = (is_token.cumsum(1) - 1).clamp(min=0)
         bias_B1LL: Tensor = self.attention_bias(
             context.tasks, context.task_ids, len(x) - before, positions
         )
-        bias_B1LL = F.pad(bias_B1LL, (before, 0, before, 0)) if before else bias_B1LL
+        if before:
+            bias_B1LL = F.pad(bias_B1LL, (before, 0, before, 0))
         return bias_B1LL.expand(-1, self.self_attn.num_heads, -1, -1).flatten(0, 1)
 
+    def before(self, norm: nn.Module, h: Tensor, context: BatchContext) -> Tensor:
+        """Return a sub-layer's input for the stream `h` (L, B, H), with norms before it."""
+        return self.normalize(norm, h, context) if self.normalize_before else h
 
-def _positions(padding_mask: Tensor) -> LongTensor:
-    """Return each token's position in its sentence, (B, L), for padding on any side.
-
-    Arbitrary at padding.
-    """
-    positions: LongTensor = ((~padding_mask).cumsum(1) - 1).clamp(min=0)  # type: ignore[assignment]
-    return positions
+    def after(self, norm: nn.Module, branch: Tensor, h: Tensor, context: BatchContext) -> Tensor:
+        """Return the stream `h` (L, B, H) plus a branch, with norms after it."""
+        h = self.join(branch, h)
+        return h if self.normalize_before else self.normalize(norm, h, context)
 
 
 class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
@@ -92,22 +95,16 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
 
     def attend(self, x: Tensor, context: BatchContext) -> Tensor:
         """Compute the block's first half, self-attention."""
-        bias = self.bias_of(x, context)
-        query = x
-        if self.normalize_before:
-            query = self.normalize(self.self_attn_layer_norm, x, context)
+        query = self.before(self.self_attn_layer_norm, x, context)
         attended, _ = self.self_attn(
             query,
             query,
             query,
             key_padding_mask=context.padding_mask,
             need_weights=False,
-            attn_mask=bias,
+            attn_mask=self.bias_of(x, context),
         )
-        h = self.join(attended, x)
-        if self.normalize_before:
-            return h
-        return self.normalize(self.self_attn_layer_norm, h, context)
+        return self.after(self.self_attn_layer_norm, attended, x, context)
 
 
 class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
@@ -128,12 +125,9 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         encoder_padding_mask: Tensor | None = None,
         incremental_state: dict[str, Any] | None = None,
         self_attn_mask: Tensor | None = None,
-        need_attn: bool = False,
-        need_head_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None, None]:
-        """Return the new residual stream, the attention to the source, and None.
-
-        Attention weights are returned if needed, and always in evaluation.
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the new residual stream, and the attention to the source or None.
 
         Args:
             x: the residual stream, (L, B, H).
@@ -142,25 +136,17 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
                 padding, (B, S).
             incremental_state: fairseq's state of a search.
             self_attn_mask: added to the scores of self-attention, (L, L).
-            need_attn, need_head_weights: return attention weights, (B, L, S), or each head's,
-                (A, B, L, S).
+            need_weights: return each head's attention weights, (A, B, L, S).
         """
         h = self.attend(
             x, context, encoder_out, encoder_padding_mask, incremental_state, self_attn_mask
         )
         attention = None
         if self.encoder_attn is not None and encoder_out is not None:
-            need_attn = need_attn or need_head_weights or (not self.training and self.need_attn)
             h, attention = self.attend_to_source(
-                h,
-                context,
-                encoder_out,
-                encoder_padding_mask,
-                incremental_state,
-                need_attn,
-                need_head_weights,
+                h, context, encoder_out, encoder_padding_mask, incremental_state, need_weights
             )
-        return self.feed_forward(h, context), attention, None
+        return self.feed_forward(h, context), attention
 
     def attend(
         self,
@@ -175,29 +161,23 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
 
         With `--cross-self-attention` it also attends to the source.
         """
-        bias = (
-            self.bias_of(x, context)
-            if incremental_state is None
-            else self._bias_of_word(context, incremental_state)
-        )
+        if incremental_state is None:
+            bias = self.bias_of(x, context)
+        else:
+            bias = self._bias_of_word(context, incremental_state)
         if bias is not None:
             self_attn_mask = bias if self_attn_mask is None else self_attn_mask + bias
-        query = keys = x
-        if self.normalize_before:
-            query = keys = self.normalize(self.self_attn_layer_norm, x, context)
+        query = keys = self.before(self.self_attn_layer_norm, x, context)
         padding_mask = context.padding_mask
-        if self.cross_self_attention and not self._remembers_source(incremental_state):
-            assert encoder_out is not None
+        has_source_keys = "prev_key" in self.self_attn._get_input_buffer(incremental_state)
+        if self.cross_self_attention and not has_source_keys:
+            assert encoder_out is not None and encoder_padding_mask is not None
+            assert padding_mask is not None
             keys = torch.cat((encoder_out, query))
+            padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
             if self_attn_mask is not None:
                 source_mask = query.new_zeros(len(query), len(encoder_out))
                 self_attn_mask = torch.cat((source_mask, self_attn_mask), dim=1)
-            if padding_mask is not None:
-                if encoder_padding_mask is None:
-                    encoder_padding_mask = padding_mask.new_zeros(
-                        encoder_out.shape[1], len(encoder_out)
-                    )
-                padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
         attended, _ = self.self_attn(
             query,
             keys,
@@ -207,10 +187,7 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
             need_weights=False,
             attn_mask=self_attn_mask,
         )
-        h = self.join(attended, x)
-        if self.normalize_before:
-            return h
-        return self.normalize(self.self_attn_layer_norm, h, context)
+        return self.after(self.self_attn_layer_norm, attended, x, context)
 
     def attend_to_source(
         self,
@@ -219,30 +196,24 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         encoder_out: Tensor,
         encoder_padding_mask: Tensor | None,
         incremental_state: dict[str, Any] | None,
-        need_attn: bool,
-        need_head_weights: bool,
+        need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute attention to the source.
 
-        Return the new residual stream (L, B, H) and attention weights.
+        Return the new residual stream (L, B, H) and attention weights, which fairseq also computes
+        in evaluation.
         """
-        query = h
-        if self.normalize_before:
-            query = self.normalize(self.encoder_attn_layer_norm, h, context)
         read, attention = self.encoder_attn(
-            query=query,
+            query=self.before(self.encoder_attn_layer_norm, h, context),
             key=encoder_out,
             value=encoder_out,
             key_padding_mask=encoder_padding_mask,
             incremental_state=incremental_state,
             static_kv=True,
-            need_weights=need_attn,
-            need_head_weights=need_head_weights,
+            need_weights=need_weights or (not self.training and self.need_attn),
+            need_head_weights=need_weights,
         )
-        h = self.join(read, h)
-        if not self.normalize_before:
-            h = self.normalize(self.encoder_attn_layer_norm, h, context)
-        return h, attention
+        return self.after(self.encoder_attn_layer_norm, read, h, context), attention
 
     def _bias_of_word(
         self, context: BatchContext, incremental_state: dict[str, Any]
@@ -255,43 +226,16 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         bias_KL = self.attention_bias.row_of_tasks(context.tasks, state.length - 1)
         return bias_KL.index_select(0, context.task_ids[:: state.beam])
 
-    def _remembers_source(self, incremental_state: dict[str, Any] | None) -> bool:
-        """Return whether self-attention already stores keys of the source."""
-        if incremental_state is None:
-            return False
-        return "prev_key" in self.self_attn._get_input_buffer(incremental_state)
-
-    def build_self_attention(
-        self,
-        embed_dim: int,
-        cfg: TransformerConfig,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-    ) -> Any:
+    def build_self_attention(self, *args: Any, **options: Any) -> Any:
         """Build self-attention for fairseq."""
-        if cfg.cross_self_attention:
-            return super().build_self_attention(embed_dim, cfg, add_bias_kv, add_zero_attn)
-        return self._beam_attention(
-            embed_dim, cfg, cfg.decoder.xformers_att_config, self_attention=True
-        )
+        return self._in_beams(super().build_self_attention(*args, **options))
 
-    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> Any:
+    def build_encoder_attention(self, *args: Any) -> Any:
         """Build attention to the source for fairseq."""
-        if cfg.cross_self_attention:
-            return super().build_encoder_attention(embed_dim, cfg)
-        sizes = {
-            "kdim": cfg.encoder.embed_dim,
-            "vdim": cfg.encoder.embed_dim,
-            "encoder_decoder_attention": True,
-        }
-        return self._beam_attention(embed_dim, cfg, cfg.encoder.xformers_att_config, **sizes)
+        return self._in_beams(super().build_encoder_attention(*args))
 
-    def _beam_attention(
-        self, embed_dim: int, cfg: TransformerConfig, xformers: Any, **kind: Any
-    ) -> BeamAttention:
-        noise = {"q_noise": self.quant_noise, "qn_block_size": self.quant_noise_block_size}
-        heads = cfg.decoder.attention_heads
-        dropout = cfg.attention_dropout
-        return BeamAttention(
-            embed_dim, heads, dropout=dropout, xformers_att_config=xformers, **noise, **kind
-        )
+    def _in_beams(self, attention: Any) -> Any:
+        """Return fairseq's attention, which decodes with a `BeamState` if it can."""
+        if not self.cross_self_attention:
+            attention.__class__ = BeamAttention
+        return attention

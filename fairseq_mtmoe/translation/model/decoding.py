@@ -268,12 +268,10 @@ def split_heads(x_RH: Tensor, num_sentences: int, num_heads: int) -> Tensor:
 
 
 class BeamAttention(MultiheadAttention):
-    """fairseq's attention, which decodes incrementally with a `BeamState`."""
+    """fairseq's attention, which decodes incrementally with a `BeamState`.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        # Its name in `--retain-dropout-modules`
-        self.dropout_module.module_name = MultiheadAttention.__name__
+    Blocks let fairseq build its own class and change the class of the result.
+    """
 
     def forward(
         self,
@@ -299,12 +297,10 @@ class BeamAttention(MultiheadAttention):
                 key,
                 value,
                 key_padding_mask,
-                None,
-                need_weights,
-                static_kv,
-                attn_mask,
-                False,
-                need_head_weights,
+                need_weights=need_weights,
+                static_kv=static_kv,
+                attn_mask=attn_mask,
+                need_head_weights=need_head_weights,
             )
             return result
         state: BeamState = incremental_state[STATE]
@@ -320,7 +316,8 @@ class BeamAttention(MultiheadAttention):
             mask = state.source_mask
         query_SABD = split_heads(self.q_proj(query), state.num_sentences, self.num_heads)
         scores = torch.matmul(query_SABD * self.scaling, keys.transpose(2, 3))
-        scores = scores if mask is None else scores.add_(mask)
+        if mask is not None:
+            scores.add_(mask)
         weights = scores.softmax(3, dtype=torch.float32).type_as(scores)
         read = torch.matmul(self.dropout_module(weights), values)
         attended = self.out_proj(read.transpose(1, 2).reshape(query.shape))

@@ -64,11 +64,11 @@ class FairseqStack(Stack):
         )
         # Its name in `--retain-dropout-modules`
         self.dropout_module.module_name = f"Transformer{self.side.title()}"
-        if conditions and self.side == "encoder":
-            self.task_embeddings = conditions.embeddings()
-        else:
-            self.task_embeddings = None
-        self.alignment = None if conditions is None else conditions.alignment(sizes.embed_dim)
+        self.task_embeddings = self.alignment = None
+        if conditions is not None:
+            if self.side == "encoder":
+                self.task_embeddings = conditions.embeddings()
+            self.alignment = conditions.alignment(sizes.embed_dim)
 
     def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
         """Fill the next block's slot, add conditional parts, and wrap it as fairseq does.
@@ -155,19 +155,20 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         The output also has `task_ids` (B,) and the tasks' embeddings.
         """
         x, context, embedded = self.embed(src_tokens, task_ids)
-        context = context if token_counts is None else replace(context, token_counts=token_counts)
+        if token_counts is not None:
+            context = replace(context, token_counts=token_counts)
         x = self.aligned(x, context)
-        states = [x] if return_all_hiddens else []
+        states = [x]
         for block in self.layers:
             x = block(x, context)
             if return_all_hiddens:
                 states.append(x)
-        x = x if self.layer_norm is None else self.layer_norm(x)
-        output = self.encoded(x, context)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
         return {
-            **output,
+            **self.encoded(x, context),
             "encoder_embedding": [embedded],  # (B, S, H)
-            "encoder_states": states,  # (L, B, H) each
+            "encoder_states": states if return_all_hiddens else [],  # (L, B, H) each
         }
 
     def embed(
@@ -206,15 +207,10 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         return encoded
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
-        """Return the output of these sentences, in this order, without `beam`."""
-        selected: dict[str, Any] = TransformerEncoderBase.reorder_encoder_out(
-            self, encoder_out, sentences
-        )
-        selected["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
-        kept: dict[str, Any] = {
-            name: encoder_out[name] for name in ("tasks", "prompt_length") if name in encoder_out
-        }
-        return {**selected, **kept}
+        """Return the output of these sentences, in this order."""
+        selected = TransformerEncoderBase.reorder_encoder_out(self, encoder_out, sentences)
+        task_ids = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
+        return {**encoder_out, **selected, "task_ids": task_ids}
 
 
 class Decoder(FairseqStack, TransformerDecoderBase):
@@ -267,28 +263,28 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
         context = self.context_of(words, _of_search(source, incremental_state))
         x = self.aligned(self._embedded(prev_output_tokens, incremental_state), context)
-        looks_back = incremental_state is None and not full_context_alignment
+        self_attn_mask = None
+        if incremental_state is None and not full_context_alignment:
+            self_attn_mask = self.buffered_future_mask(x)
+        if alignment_layer is None:
+            alignment_layer = self.num_layers - 1
         attention = None
         states = [x]
-        chosen = self.num_layers - 1 if alignment_layer is None else alignment_layer
         for index, block in enumerate(self.layers):
-            x, weights, _ = block(
-                x,
-                context,
-                encoded,
-                source_mask,
-                incremental_state,
-                self_attn_mask=self.buffered_future_mask(x) if looks_back else None,
-                need_attn=index == chosen,
-                need_head_weights=index == chosen,
+            is_chosen = index == alignment_layer
+            x, weights = block(
+                x, context, encoded, source_mask, incremental_state, self_attn_mask, is_chosen
             )
             states.append(x)
-            if weights is not None and index == chosen:
+            if weights is not None and is_chosen:
                 over_heads = weights.float().to(x)[:alignment_heads].mean(dim=0)
                 (prompt_length,) = source.get("prompt_length", [0])
                 attention = over_heads[:, :, prompt_length:]
-        x = (x if self.layer_norm is None else self.layer_norm(x)).transpose(0, 1)
-        x = x if self.project_out_dim is None else self.project_out_dim(x)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
         return x, {"attn": [attention], "inner_states": states, **self.extra(context, source)}
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
@@ -299,7 +295,8 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         (token_counts,) = encoder_out.get("token_counts") or [TokenCounts()]
         padding_mask = words.eq(self.padding_idx)
         has_padding = self.cross_self_attention or padding_mask.any()
-        task_ids = None if task_ids is None else task_ids.repeat_interleave(beam)
+        if task_ids is not None:
+            task_ids = task_ids.repeat_interleave(beam)
         return BatchContext(task_ids, padding_mask if has_padding else None, token_counts, tasks)
 
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
@@ -324,16 +321,20 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             )
         if incremental_state is not None:
             prev_output_tokens = prev_output_tokens[:, -1:]
-            positions = None if positions is None else positions[:, -1:]
+            if positions is not None:
+                positions = positions[:, -1:]
         if self.begins_with_pad:  # </s> occurs only at the start of the decoder's input
             is_first = prev_output_tokens == self.dictionary.eos()
             prev_output_tokens = prev_output_tokens.masked_fill(is_first, self.padding_idx)
         x = self.embed_scale * self.embed_tokens(prev_output_tokens)
-        x = x if self.quant_noise is None else self.quant_noise(x)
-        x = x if self.project_in_dim is None else self.project_in_dim(x)
+        if self.quant_noise is not None:
+            x = self.quant_noise(x)
+        if self.project_in_dim is not None:
+            x = self.project_in_dim(x)
         if positions is not None:
             x += positions
-        x = x if self.layernorm_embedding is None else self.layernorm_embedding(x)
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
         embedded: Tensor = self.dropout_module(x).transpose(0, 1)
         return embedded
 
