@@ -1,19 +1,15 @@
-"""Helpers of all commands: options, tables, progress bars, handling of SIGTERM."""
+"""Helpers of all commands: options, tables, progress bars."""
 
 import functools
-import importlib.util
 import logging
 import os
-import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
@@ -28,28 +24,21 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fairseq_mtmoe.core.errors import UserError, visible
+from fairseq_mtmoe.core.errors import visible
 from fairseq_mtmoe.core.files import regular_file
 
 PATH = click.Path(path_type=Path)
-CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
 WIDE = 200  # columns, if the output is no terminal
 SECONDS_BETWEEN_LINES = 60.0  # of progress, if the output is no terminal
 
 
-def checkpoint_of(run: Path) -> Path | None:
-    """Return a run's best checkpoint, or else its last; None if it has neither."""
-    return next((run / name for name in CHECKPOINTS if (run / name).is_file()), None)
-
-
 def expect_checkpoints(*models: str | Path) -> None:
-    """Raise `UserError` if a file of MODEL or FILE:FILE is missing.
+    """Load the plugin, if all files of MODEL or FILE:FILE exist (UserError)."""
+    for path in ":".join(map(str, models)).split(":"):
+        regular_file(path, "a checkpoint file")
+    from fairseq_mtmoe import register
 
-    This check is quick, as it does not import fairseq.
-    """
-    for model in models:
-        for path in str(model).split(":"):
-            regular_file(path, "a checkpoint file")
+    register()
 
 
 def list_option(*declarations: str, **settings: Any) -> Callable[[Any], Any]:
@@ -83,6 +72,22 @@ batch_options = _together(
         help="Sentences in a batch; in benchmark tasks 32 without --max-tokens.",
     ),
 )
+length_options = _together(
+    click.option(
+        "--lenpen",
+        type=float,
+        default=1.0,
+        help="Length penalty: > 1 favours longer output.",
+    ),
+    click.option(
+        "--max-len-a",
+        type=float,
+        default=0.0,
+        help="Largest length of output: a·source + b tokens, by each sentence's own source length. "
+        "In fairseq-generate the longest source of the batch counts.",
+    ),
+    click.option("--max-len-b", type=int, default=200, help="See --max-len-a."),
+)
 precision_options = _together(
     click.option("--fp16", is_flag=True, help="Half precision."),
     click.option(
@@ -94,21 +99,9 @@ workers_option = click.option(
     "--workers",
     type=click.IntRange(1, 256),
     default=1,
-    show_default=True,
     help="CPU processes; they share the cores and the model.",
 )
-
-
-def check_drawing() -> None:
-    """Raise `UserError` if Altair, or the package that renders its charts, is missing."""
-    packages = {"altair": "altair", "vl_convert": "vl-convert-python"}
-    missing = [
-        package for module, package in packages.items() if importlib.util.find_spec(module) is None
-    ]
-    if missing:
-        raise UserError(
-            f"Charts need {' and '.join(missing)}: install with `pip install {' '.join(missing)}`."
-        )
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing output.")
 
 
 def show(table: Table) -> None:
@@ -163,14 +156,16 @@ def progress_bar(units: str, console: Console | None = None, transient: bool = F
     console = console or Console(stderr=True)
     if not console.is_terminal:
         return ProgressLines(units, console)
-    columns = (
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(units),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=transient,
     )
-    times = TimeElapsedColumn(), TimeRemainingColumn()
-    return Progress(*columns, *times, console=console, transient=transient)
 
 
 @contextmanager
@@ -191,20 +186,6 @@ def quiet_fairseq() -> Iterator[None]:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
-
-
-@contextmanager
-def stopped_by_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into `SystemExit`, so that `finally` blocks clean up."""
-
-    def stop(signum: int, _frame: FrameType | None) -> NoReturn:
-        sys.exit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def cores() -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, overwrite_option, quiet_fairseq
 from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.core.files import output_file
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     "--embedding-from",
     "begins_as",
     default="mean",
-    show_default=True,
     metavar="TASK[,TASK…]",
     help="Initial value of the task's embedding and gates: a copy from a task of CHECKPOINT, the "
     "mean of several tasks, the `mean` of all, or drawn: `random` (N(0, 0.02²)) or `xavier`. With "
@@ -50,10 +49,9 @@ if TYPE_CHECKING:
     "--seed",
     type=int,
     default=1,
-    show_default=True,
     help="Seed for the new head and for drawn values.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite_option
 @quiet_fairseq()
 def command(
     checkpoint: Path,
@@ -74,11 +72,8 @@ def command(
     Continue with --finetune-from-model OUT (and --glue-tasks NAME to train the new task alone), or
     with --restore-file OUT on all tasks, the new one last.
     """
-    from fairseq_mtmoe import register
-
     output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
     expect_checkpoints(checkpoint)
-    register()
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
     from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, options_with_task, with_task

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, progress_bar
+from fairseq_mtmoe.cli._shared import PATH, overwrite_option, progress_bar
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import output_file
 
@@ -44,7 +44,7 @@ from fairseq_mtmoe.core.files import output_file
     metavar="SUFFIX",
     help="The run's --checkpoint-suffix, to find its checkpoints with --num-….",
 )
-@click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
+@overwrite_option
 def command(
     inputs: tuple[Path, ...],
     more: tuple[Path, ...],

@@ -1,15 +1,12 @@
 """`mtmoe doctor`: checks of this machine; a failed import's line shows its error."""
 
 import importlib
-import importlib.metadata
 import logging
 import os
 import platform
-import re
 import shutil
 import sys
 import warnings
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -22,13 +19,10 @@ from fairseq_mtmoe.core.errors import first_line
 
 GIB = 2**30
 INSTALL = "`make install` in a clone, or see docs/start/install.md"
-# A cluster may have its own torch, and jobs draw nothing.
-LEFT_OUT = ("torch", "altair", "vl-convert-python")
-EXTRAS = ("corpora", "cluster", "identify", "nlu", "serve")  # of setup.py, for users
 
 
 class Lacking(Exception):
-    """Something is missing or too old; the message is the advice."""
+    """Something optional is missing; the message is one line of advice."""
 
 
 @click.command("doctor")
@@ -43,18 +37,18 @@ def command() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, look in CHECKS.items():
+            mark = "[green]✓[/]"
             try:
                 text = look()
-                mark = "[green]✓[/]"
             except (Exception, SystemExit) as error:
-                mark = "[red]✗[/]" if name in NECESSARY else "[yellow]–[/]"
-                is_usable = is_usable and name not in NECESSARY
-                text = str(error)
+                mark = "[yellow]–[/]"
+                text = first_line(error)
                 if not isinstance(error, Lacking):
-                    text = (
-                        f"{type(error).__name__}: "
-                        f"{first_line(error)}\n{NECESSARY.get(name, 'the check failed')}"
-                    )
+                    text = f"{type(error).__name__}: {text}"
+                if name in ADVICE:
+                    mark = "[red]✗[/]"
+                    text += f"\n{ADVICE[name]}"
+                    is_usable = False
             table.add_row(mark, name, escape(text))
     logging.disable(logging.NOTSET)
     show(table)
@@ -79,11 +73,11 @@ def _gpus() -> str:
                 "torch's"
             )
         return "none that torch can use: runs use the CPU"
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    names = ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
     nccl = "without NCCL: processes communicate by gloo"
     if distributed.is_nccl_available():
         nccl = "with NCCL"
-    return f"{', '.join(names)}; torch is built for CUDA {torch.version.cuda}, {nccl}"
+    return f"{names}; torch is built for CUDA {torch.version.cuda}, {nccl}"
 
 
 def _fairseq() -> str:
@@ -91,8 +85,7 @@ def _fairseq() -> str:
 
     for module in ("data.data_utils_fast", "data.token_block_utils_fast"):
         importlib.import_module(f"fairseq.{module}")
-    version = _version_of("fairseq-fixed") or fairseq.__version__
-    return f"{version}, {Path(fairseq.__file__).parent}"
+    return f"{fairseq.__version__}, {Path(fairseq.__file__).parent}"
 
 
 def _plugin() -> str:
@@ -115,39 +108,6 @@ def _kernels() -> str:
     return f"uses {next(iter(kernels.BUILDS))} of {', '.join(kernels.BUILDS)}"
 
 
-def _version_of(distribution: str) -> str:
-    with suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(distribution)
-    return ""
-
-
-def missing_packages(extra: str = "") -> list[str]:
-    """Return missing packages of an extra of setup.py, or of the package itself."""
-    names = []
-    for line in importlib.metadata.requires("fairseq_mtmoe") or ():
-        requirement, _, marker = line.partition(";")
-        match = re.search(r"extra == ['\"](\w+)", marker)
-        if (match[1] if match else "") == extra and "python_version" not in marker:
-            names.append(re.split(r"[^\w.-]", requirement)[0])
-    return [name for name in names if name not in LEFT_OUT and not _version_of(name)]
-
-
-def _packages() -> str:
-    if missing := missing_packages():
-        raise Lacking(f"missing: `pip install {' '.join(missing)}`")
-    return "all required ones"
-
-
-def _optional_packages() -> str:
-    missing = [extra for extra in EXTRAS if missing_packages(extra)]
-    if missing:
-        raise Lacking(
-            f"incomplete: `pip install 'fairseq_mtmoe[{','.join(missing)}]'`, or "
-            "WHEELHOUSE-optional"
-        )
-    return f"all of {', '.join(EXTRAS)}"
-
-
 def _processor() -> str:
     threads = f"OMP_NUM_THREADS: {os.environ.get('OMP_NUM_THREADS', 'not set')}"
     return f"{cores()} of {os.cpu_count()} cores for this process; {threads}"
@@ -164,23 +124,23 @@ def memory_limits(membership: Path, root: Path) -> list[int]:
 
     The limits are those of its cgroup (version 2).
     """
-    line = next(
-        (line for line in membership.read_text().splitlines() if line.startswith("0::/")), "0::/"
-    )
-    group = root / line.removeprefix("0::/")
-    files = [
-        folder / "memory.max" for folder in (group, *group.parents) if folder.is_relative_to(root)
-    ]
-    texts = [file.read_text().strip() for file in files if file.exists()]
-    return [int(text) for text in texts if text != "max"]
+    _, _, group = membership.read_text().partition("0::/")
+    folder = root / group.partition("\n")[0]
+    limits = []
+    while folder.is_relative_to(root):
+        file = folder / "memory.max"
+        if file.exists() and file.read_text() != "max\n":
+            limits.append(int(file.read_text()))
+        folder = folder.parent
+    return limits
 
 
 def _disk() -> str:
     shared = Path("/dev/shm")
-    memory = (
-        f", {shutil.disk_usage(shared).free / GIB:.0f} GiB in /dev/shm" if shared.exists() else ""
-    )
-    return f"{shutil.disk_usage('.').free / GIB:.0f} GiB free in {Path.cwd()}{memory}"
+    text = f"{shutil.disk_usage('.').free / GIB:.0f} GiB free in {Path.cwd()}"
+    if shared.exists():
+        text += f", {shutil.disk_usage(shared).free / GIB:.0f} GiB in {shared}"
+    return text
 
 
 CHECKS = {
@@ -189,14 +149,13 @@ CHECKS = {
     "fairseq": _fairseq,
     "fairseq_mtmoe": _plugin,
     "compiled kernels": _kernels,
-    "packages": _packages,
-    "optional packages": _optional_packages,
     "processor": _processor,
     "memory": _memory,
     "disk": _disk,
 }
-# What runs cannot do without, with advice.
-NECESSARY = {
+# How to get what runs cannot do without.
+ADVICE = {
     "torch": "`pip install torch`, or the machine's own module or environment",
-    **dict.fromkeys(("fairseq", "fairseq_mtmoe", "packages"), INSTALL),
+    "fairseq": INSTALL,
+    "fairseq_mtmoe": INSTALL,
 }

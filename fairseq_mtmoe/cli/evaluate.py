@@ -16,7 +16,9 @@ from fairseq_mtmoe.cli._shared import (
     PATH,
     batch_options,
     expect_checkpoints,
+    length_options,
     list_option,
+    overwrite_option,
     precision_options,
     quiet_fairseq,
 )
@@ -79,23 +81,8 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
     metavar="FILE",
     help="Also compute COMET with this checkpoint (…/model.ckpt); needs unbabel-comet.",
 )
-@click.option("--beam", type=click.IntRange(1), default=5, show_default=True, help="Beam size.")
-@click.option(
-    "--lenpen",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Length penalty: > 1 favours longer output.",
-)
-@click.option(
-    "--max-len-a",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Largest length of output: a·source + b tokens, by each sentence's own source length. In "
-    "fairseq-generate the longest source of the batch counts.",
-)
-@click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
+@click.option("--beam", type=click.IntRange(1), default=5, help="Beam size.")
+@length_options
 @batch_options
 @click.option(
     "--post-process",
@@ -107,7 +94,6 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
     "--references",
     type=click.Choice(["text", "fairseq"]),
     default="text",
-    show_default=True,
     help="text: compare with the text in DATA/raw, if it exists. fairseq: compare as "
     "fairseq-generate does: binarized words, <unk> for unknown ones, and no sentences too long for "
     "the model.",
@@ -117,9 +103,7 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
     type=click.Choice(["prices", "greedy"]),
     help="Routing of BASE layers (mtmoe options base_moe); by default as in the checkpoint.",
 )
-@click.option(
-    "--overwrite", is_flag=True, help="Replace scores of other settings in the output folder."
-)
+@overwrite_option
 @precision_options
 @quiet_fairseq()
 @click.pass_context
@@ -154,9 +138,6 @@ def command(
             "--out", f"given once for each of the {len(models)} --path, or not at all", len(outs)
         )
     expect_checkpoints(*models)
-    from fairseq_mtmoe import register
-
-    register()
     benchmark = _benchmark_of(models)
     if benchmark is not None:
         _evaluate_benchmark(benchmark, ctx)

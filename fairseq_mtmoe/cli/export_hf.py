@@ -26,12 +26,9 @@ def command(model: Path, folder: Path) -> None:
     The heads of several tasks, and heads for rankings, words and spans, are left out. Models with
     experts, adapters or conditional parts cannot be exported: `transformers` has no class for them.
     """
-    from fairseq_mtmoe import register
-
     if os.path.lexists(folder):
         raise_invalid("FOLDER", "a folder that does not exist yet", str(folder))
     expect_checkpoints(model)
-    register()
     from fairseq_mtmoe.checkpoints import file_io
     from fairseq_mtmoe.checkpoints.hugging_face import IMPORT_ANEW
     from fairseq_mtmoe.cli._exported import exported

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, list_option, quiet_fairseq
+from fairseq_mtmoe.cli._shared import (
+    PATH,
+    expect_checkpoints,
+    list_option,
+    overwrite_option,
+    quiet_fairseq,
+)
 from fairseq_mtmoe.cli._vocabulary import vocabulary_in
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.files import output_file, text_lines
@@ -44,7 +50,6 @@ if TYPE_CHECKING:
     "--new-pieces",
     type=click.IntRange(0),
     default=2000,
-    show_default=True,
     help="Largest number of new pieces besides letters; each occurs at least ten times in FILE.",
 )
 @click.option(
@@ -55,7 +60,7 @@ if TYPE_CHECKING:
     help="Text in one of the model's languages: print the share of its lines that the new "
     "vocabulary splits differently; repeatable.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite_option
 @quiet_fairseq()
 def command(
     model: Path, output: Path, lang: str, text: Path, like: Sequence[str],
@@ -74,15 +79,12 @@ def command(
     Then run mtmoe prepare corpora RAW DATA --recipe folder --vocabulary-of OUT, and train with
     --init-model OUT, or with --finetune-from-model OUT if it has experts.
     """
-    from fairseq_mtmoe import register
-
     output_file("OUT", output, overwrite, MODEL=model, **{"--text": text})
     for path in held_text:
         output_file("OUT", output, overwrite, **{"--held-text": path})
     lines = _lines("--text", text)
     held = {path: _lines("--held-text", path) for path in held_text}
     expect_checkpoints(model)
-    register()
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
     from fairseq_mtmoe.checkpoints.new_rows import expect_rows, with_rows

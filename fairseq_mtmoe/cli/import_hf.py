@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, overwrite_option, quiet_fairseq
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.core.files import output_file
 
@@ -13,7 +13,7 @@ from fairseq_mtmoe.core.files import output_file
 @click.command("import-hf")
 @click.argument("folder", metavar="FOLDER", type=PATH)
 @click.argument("output", metavar="OUT", type=PATH)
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite_option
 @quiet_fairseq()
 def command(folder: Path, output: Path, overwrite: bool) -> None:
     """Convert the model in FOLDER to the file OUT.

@@ -3,13 +3,13 @@
 import errno
 import importlib
 import os
+import signal
 import sys
 from contextlib import suppress
 
 import click
 
 from fairseq_mtmoe import __version__
-from fairseq_mtmoe.cli._shared import stopped_by_sigterm
 from fairseq_mtmoe.core.errors import UserError, find_user_error
 from fairseq_mtmoe.core.known_warnings import filter_known
 
@@ -35,6 +35,7 @@ COMMANDS = {
     "user-dir": "Print the path for fairseq's --user-dir.",
     "doctor": "Check this machine: packages, GPUs, kernels, memory.",
 }
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
 class _Commands(click.Group):
@@ -59,7 +60,7 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=_Commands, context_settings=SETTINGS)
 @click.version_option(__version__)
 def commands() -> None:
     """Prepare data, and convert, evaluate and inspect models of fairseq_mtmoe.
@@ -72,10 +73,11 @@ def commands() -> None:
 def main() -> None:
     """Run the command line; on wrong input print a sentence to stderr and exit with 1."""
     filter_known()
+    # `finally` blocks clean up.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         try:
-            with stopped_by_sigterm():
-                commands()
+            commands()
         finally:
             if sys.stdout is not None:  # as with `>&-`
                 with suppress(BrokenPipeError):

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, overwrite_option, quiet_fairseq
 from fairseq_mtmoe.core.files import output_file
 
 
 @click.command("merge")
 @click.argument("checkpoint", type=PATH)
 @click.argument("out", type=PATH)
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite_option
 @quiet_fairseq()
 def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
     """Merge the adapters in CHECKPOINT, and write the model without gates to OUT.
@@ -23,10 +23,7 @@ def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
     correlation: other gates weigh the sources differently for each text.
     """
     output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
-    from fairseq_mtmoe import register
-
     expect_checkpoints(checkpoint)
-    register()
     from fairseq_mtmoe.checkpoints import file_io, rebuild
     from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
     from fairseq_mtmoe.checkpoints.rebuild import model_options

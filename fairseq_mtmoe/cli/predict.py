@@ -14,6 +14,7 @@ from fairseq_mtmoe.cli._shared import (
     PATH,
     batch_options,
     expect_checkpoints,
+    overwrite_option,
     precision_options,
     progress_bar,
     quiet_fairseq,
@@ -37,7 +38,6 @@ from fairseq_mtmoe.core.tables import Table
     "--subset",
     type=click.Choice(["train", "valid", "test"]),
     default="test",
-    show_default=True,
     help="Examples to predict.",
 )
 @click.option(
@@ -49,7 +49,7 @@ from fairseq_mtmoe.core.tables import Table
     "--task-table", metavar="FILE[,FILE…]", help="Additional task tables, in place of the run's."
 )
 @batch_options
-@click.option("--overwrite", is_flag=True, help="Replace the folder if it has only predictions.")
+@overwrite_option
 @precision_options
 @quiet_fairseq()
 def command(
@@ -70,10 +70,7 @@ def command(
     tasks get a table in GLUE's form; span answers get the JSON of SQuAD's and MRQA's evaluation
     scripts. Labels in the data are ignored. Files are written after the last prediction.
     """
-    from fairseq_mtmoe import register
-
     expect_checkpoints(checkpoint)
-    register()
     from fairseq_mtmoe.nlu.data.answers import file_names
     from fairseq_mtmoe.nlu.predictor import Predictor
     from fairseq_mtmoe.translation.decode.stored import Inference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, check_drawing, checkpoint_of
+from fairseq_mtmoe.cli._shared import PATH, overwrite_option
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.files import check_writable, output_file, write_text
 
@@ -41,7 +42,7 @@ SUFFIXES = (".html", ".htm")
     metavar="SECONDS",
     help="Rewrite the page at this interval until interrupted; an open page loads itself again.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace OUT.html if it exists.")
+@overwrite_option
 def command(
     runs: tuple[Path, ...],
     png: Path | None,
@@ -64,7 +65,7 @@ def command(
     For several RUNs with the same test sets, the page shows each difference to the first run and
     its significance.
     """
-    check_drawing()
+    _check_drawing()
     *paths, last = runs
     out: Path | None = last
     if last.suffix.lower() not in SUFFIXES or not paths:
@@ -84,6 +85,13 @@ def command(
     click.echo(str(out))
     if watch is not None:
         keep_fresh(page, watch)
+
+
+def _check_drawing() -> None:
+    """Raise `UserError` if Altair, or the package that renders its charts, is missing."""
+    for module, package in {"altair": "altair", "vl_convert": "vl-convert-python"}.items():
+        if importlib.util.find_spec(module) is None:
+            raise UserError(f"Charts need {package}: install it with `pip install {package}`.")
 
 
 def _check_options(
@@ -113,8 +121,7 @@ def checkpoints_of(paths: Sequence[Path]) -> dict[str, Any]:
 
     states = {}
     for path, name in zip(paths, run_names(paths), strict=True):
-        checkpoint = checkpoint_of(path)
-        state = None if checkpoint is None else peek(checkpoint)
+        state = peek(path / "checkpoint_best.pt") or peek(path / "checkpoint_last.pt")
         if state is not None:
             states[name] = state
     return states

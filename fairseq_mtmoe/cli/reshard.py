@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, progress_bar
+from fairseq_mtmoe.cli._shared import PATH, overwrite_option, progress_bar
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import output_file
 
@@ -20,7 +20,7 @@ from fairseq_mtmoe.core.files import output_file
     is_flag=True,
     help="Write all experts into OUT itself, as a run of one process does.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite_option
 def command(
     source: Path, target: Path, experts_per_file: int | None, single_file: bool, overwrite: bool
 ) -> None:

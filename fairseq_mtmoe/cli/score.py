@@ -16,6 +16,7 @@ from fairseq_mtmoe.cli._shared import (
     PATH,
     batch_options,
     expect_checkpoints,
+    overwrite_option,
     precision_options,
     quiet_fairseq,
     workers_option,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 )
 @batch_options
 @workers_option
-@click.option("--overwrite", is_flag=True, help="Replace the --out file if it exists.")
+@overwrite_option
 @precision_options
 @quiet_fairseq()
 def command(
@@ -71,7 +72,6 @@ def command(
     mtmoe score nllb.pt in.en out.sw --from eng_Latn --to swh_Latn > scores.txt
     mtmoe score model.pt in.en out.sw --from en --to sw --tsv | awk -F'\\t' '$1 / $2 > -1.5'
     """
-    expect_checkpoints(model)
     total, _ = survey(sources)
     targets_lines, _ = survey(targets)
     if targets_lines != total:
@@ -86,9 +86,7 @@ def command(
         sink = Files(
             {target: out}, None, overwrite, [("SOURCES", sources), ("TARGETS", targets), *models]
         )
-    from fairseq_mtmoe import register
-
-    register()
+    expect_checkpoints(model)
     from fairseq_mtmoe.translation.decode.decode import Decoding
 
     decoding = Decoding.of(computing)

@@ -58,7 +58,6 @@ Part = tuple[str, list[str]]  # a comment, and the options that it explains
     "--save-dir",
     type=PATH,
     default="RUN",
-    show_default=True,
     help="Checkpoints' folder in the command.",
 )
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")

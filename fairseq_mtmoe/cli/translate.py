@@ -29,7 +29,9 @@ from fairseq_mtmoe.cli._shared import (
     PATH,
     batch_options,
     expect_checkpoints,
+    length_options,
     list_option,
+    overwrite_option,
     precision_options,
     quiet_fairseq,
     workers_option,
@@ -65,26 +67,11 @@ if TYPE_CHECKING:
     "standard output. Start an interrupted translation of --input again to continue it.",
 )
 @click.option("--beam", type=click.IntRange(1), show_default="5", help="Beam size; 1 is greedy.")
-@click.option(
-    "--lenpen",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Length penalty: > 1 favours longer output.",
-)
-@click.option(
-    "--max-len-a",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Largest length of output: a·source + b tokens.",
-)
-@click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
+@length_options
 @click.option(
     "--n-best",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
     help="Lines of output per line of input, the best first.",
 )
 @click.option(
@@ -104,7 +91,6 @@ if TYPE_CHECKING:
     "--seed",
     type=click.IntRange(0),
     default=1,
-    show_default=True,
     help="Seed for --sampling; the batches determine the samples, too.",
 )
 @click.option(
@@ -123,10 +109,9 @@ if TYPE_CHECKING:
     "--port",
     type=click.IntRange(0, 65535),
     default=8765,
-    show_default=True,
     help="Port for --web; 0 takes a free one.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace the --out files if they exist.")
+@overwrite_option
 @precision_options
 @quiet_fairseq()
 def command(
@@ -148,12 +133,9 @@ def command(
     search["beam"] = search["beam"] or (n_best if search["sampling"] else 5)
     if n_best > search["beam"]:
         raise_invalid("--n-best", f"at most --beam, {search['beam']}", n_best)
-    expect_checkpoints(*models)
     if not web:
         _check(models, source, targets, out)
-    from fairseq_mtmoe import register
-
-    register()
+    expect_checkpoints(*models)
     from fairseq_mtmoe.translation.decode.decode import Decoding
 
     decoding = Decoding.of(search)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, overwrite_option
 from fairseq_mtmoe.core.errors import flag
 from fairseq_mtmoe.core.files import output_file
 
@@ -51,9 +51,9 @@ def _option(field: "Field[Any]") -> click.Option:
 @click.command("upcycle", cls=_WithExpertOptions)
 @click.argument("dense", type=PATH)
 @click.argument("sparse", type=PATH)
-@click.option("--model", default="base_moe", show_default=True, help="Sparse model to make.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed for the gates.")
-@click.option("--overwrite", is_flag=True, help="Replace SPARSE if it exists.")
+@click.option("--model", default="base_moe", help="Sparse model to make.")
+@click.option("--seed", type=int, default=1, help="Seed for the gates.")
+@overwrite_option
 def command(
     dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, **options: object
 ) -> None:

@@ -86,7 +86,10 @@ def test_a_folder_without_a_log_a_log_without_numbers_and_a_node_without_altair(
 def test_gates_are_read_from_the_best_checkpoint_or_the_last(run):
     write_checkpoint(run, **GATES)
     assert list(task_gates(checkpoints_of([run])["run"])) == ["encoder.layers.0", "encoder.layers.1"]
-    (run / "checkpoint_best.pt").write_bytes(b"no checkpoint")
+    (run / "checkpoint_last.pt").rename(run / "checkpoint_best.pt")
+    (run / "checkpoint_last.pt").write_bytes(b"no checkpoint")
+    assert list(checkpoints_of([run])) == ["run"]
+    (run / "checkpoint_best.pt").unlink()
     assert checkpoints_of([run]) == {}
 
 
