@@ -20,7 +20,7 @@ from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.evaluation_routing import route_by_prices_
 from fairseq_mtmoe.multitask.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.nlu.data.answers import expect_different_keys, submission_of, written
-from fairseq_mtmoe.nlu.data.reading import is_there
+from fairseq_mtmoe.nlu.data.reading import TaskSet, sets_of
 from fairseq_mtmoe.nlu.data.table import Submission, TaskRow
 from fairseq_mtmoe.nlu.data.text_split import label_texts
 from fairseq_mtmoe.nlu.types import labels_of_outputs, task_type_of
@@ -35,13 +35,9 @@ BATCH_MULTIPLE = 8  # fairseq-validate's default for --required-batch-size-multi
 
 
 @dataclass(frozen=True)
-class PredictedSet:
-    """A set to predict, such as `mnli/mismatched`; `head` names the head's task."""
+class PredictedSet(TaskSet):
+    """A set to predict; `head` names the head's task."""
 
-    key: str
-    name: str
-    row: TaskRow
-    split: str
     head: str
 
     @property
@@ -91,20 +87,16 @@ class Predictor:
         choice = Choice([], [], [])
         heads = self._sets.shapes
         for name, row in self.table.items():
-            keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
-            present = [split for split in keys if is_there(self._root, row, split)]
             shape = self._sets.shape_of(row)
-            head = next(
-                (task for task in (name, row.head) if task in heads and heads[task] == shape), None
-            )
-            if head is not None:
-                choice.sets.extend(
-                    PredictedSet(keys[split], name, row, split, head) for split in present
-                )
-            elif present:
-                choice.headless.append(name)
-            if head == name:
-                choice.absent.extend(keys[split] for split in keys if split not in present)
+            fitting = [task for task in (name, row.head) if task in heads and heads[task] == shape]
+            for task_set in sets_of(self._root, {name: row}, subset):
+                is_present = task_set.place is not None
+                if is_present and fitting:
+                    choice.sets.append(PredictedSet(**vars(task_set), head=fitting[0]))
+                elif is_present and name not in choice.headless:
+                    choice.headless.append(name)
+                elif name in fitting:
+                    choice.absent.append(task_set.key)
         if not choice.sets:
             rule = f"{subset} data of one of the model's tasks ({', '.join(heads)})"
             raise UserError(f"`{self._root}` must have {rule}, but has none.")
@@ -122,11 +114,8 @@ class Predictor:
         task = self._task
         examples = []
         for chosen in sets:
-            set_arguments = self._root, chosen.name, chosen.row, chosen.split
             tokenizer = task.tokenizer_of(chosen.row)
-            examples.append(
-                task.read_split(*set_arguments, tokenizer, task.token_cache, labelled=False)
-            )
+            examples.append(task.read_split(chosen, tokenizer, task.token_cache, labelled=False))
         return examples
 
     @torch.no_grad()

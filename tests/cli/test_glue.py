@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.nlu.bert.pretrained import load
-from fairseq_mtmoe.nlu.data.reading import read_split
+from fairseq_mtmoe.nlu.data.reading import TaskSet, read_split
 from fairseq_mtmoe.nlu.data.table import chosen_rows, load_tables
 from fairseq_mtmoe.nlu.task.metrics import score
 from fairseq_mtmoe.report.run_log import read
@@ -147,7 +147,8 @@ def test_predictions_have_the_scores_of_validation(benchmark_data, mixture, vali
     assert sorted(path.name for path in out.iterdir()) == sorted(FILES.values())
     rows = chosen_rows(load_tables(), NAMES)
     for task, metric in METRICS.items():
-        labels = np.array([example.label for example in read_split(benchmark_data, rows[task], "valid")], dtype=float)
+        examples = read_split(TaskSet(benchmark_data, task, rows[task], "valid"))
+        labels = np.array([example.label for example in examples], dtype=float)
         predicted = answers(out, task)
         assert list(predicted) == list(range(1000, 1060)), task
         found = score(metric, labels, np.array(list(predicted.values())))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.core.digest import digest_of
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.core.files import replacing
-from fairseq_mtmoe.nlu.data.reading import read_split, source_files
+from fairseq_mtmoe.nlu.data.reading import TaskSet, read_split, source_files
 from fairseq_mtmoe.nlu.data.table import Kind, TaskRow
 from fairseq_mtmoe.nlu.data.token_runs import Strings
 from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer, TokenizedSplit
@@ -35,24 +35,19 @@ NAMES = ("names_bytes", "names_starts")
 
 
 def tokenized_split(
-    root: Path,
-    name: str,
-    row: TaskRow,
-    split: str,
-    tokenizer: TextTokenizer,
-    cache: Path,
-    labelled: bool = True,
+    task_set: TaskSet, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
 ) -> TokenizedSplit:
-    """Return a split's tokens from the cache, or tokenize the split and store them.
+    """Return a set's tokens from the cache, or tokenize the set and store them.
 
     Warn of what is lost of the texts, whether they are tokenized now or were before.
     """
-    read = partial(read_split, root, row, split, labelled)
+    row = task_set.row
+    read = partial(read_split, task_set, labelled)
 
     def make() -> dict[str, Any]:
         if row.stride is not None and row.stride > tokenizer.max_length:
             raise_invalid(
-                f"{name}: stride",
+                f"{task_set.name}: stride",
                 f"at most the {tokenizer.max_length} tokens of a window",
                 row.stride,
             )
@@ -61,20 +56,18 @@ def tokenized_split(
         else:
             tokenized = tokenizer.tokenize(read())
         arrays = {name: getattr(tokenized, name) for name in ARRAYS}
-        return arrays | dict(
-            zip(NAMES, (tokenized.names.tokens_T, tokenized.names.starts_N), strict=True)
-        )
+        names = tokenized.names
+        return {**arrays, "names_bytes": names.tokens_T, "names_starts": names.starts_N}
 
-    parts = (tokenizer.fingerprint, tokenizer.max_length, labelled)
-    arrays = stored_arrays(cache, root, name, row, split, FORM, parts, (*ARRAYS, *NAMES), make)
-    values: dict[str, Any] = {field: arrays[field] for field in ARRAYS}
-    values |= {field: int(values[field]) for field in ("num_truncated", "num_lost")}
+    parts = (FORM, tokenizer.fingerprint, tokenizer.max_length, labelled)
+    values: dict[str, Any] = {**stored_arrays(cache, task_set, parts, (*ARRAYS, *NAMES), make)}
+    names = Strings(*map(values.pop, NAMES))
+    for count in ("num_truncated", "num_lost"):
+        values[count] = int(values[count])
     passages = Passages(read, tokenizer) if row.kind is Kind.span else None
-    tokens = TokenizedSplit(
-        **values, names=Strings(*(arrays[field] for field in NAMES)), passages=passages
-    )
+    tokens = TokenizedSplit(**values, names=names, passages=passages)
     for sentence in _losses(row, tokenizer, tokens):
-        logger.warning(f"{name}, {split}: {sentence}")
+        logger.warning(f"{task_set.name}, {task_set.split}: {sentence}")
     return tokens
 
 
@@ -100,31 +93,30 @@ def _losses(row: TaskRow, tokenizer: TextTokenizer, split: TokenizedSplit) -> It
 
 def stored_arrays(
     cache: Path,
-    root: Path,
-    name: str,
-    row: TaskRow,
-    split: str,
-    form: int,
+    task_set: TaskSet,
     parts: Sequence[Any],
-    arrays: Sequence[str],
-    make: Callable[[], Mapping[str, NDArray[Any]]],
+    names: Sequence[str],
+    make: Callable[[], Mapping[str, Any]],
     kind: str = "",
 ) -> Mapping[str, NDArray[Any]]:
-    """Return a split's arrays from the cache.
+    """Return a set's arrays with these names from the cache.
 
-    `make` them again if file sizes or times, the row, `form` or `parts` change.
+    `make` them again if file sizes or times, the row, or `parts` change, whose first one is the
+    version of the files.
     """
-    files = source_files(root, row, split)
-    states = [
-        (os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns)
-        for file in files
-    ]
-    key = digest_of(json.dumps([states, [form, asdict(row), split, *parts]], default=str))
-    path = cache / f"{name}.{split.replace('/', '.')}.{kind}{key[:16]}.npz"
-    stored = _load(path, arrays)
+    states = []
+    for file in source_files(task_set):
+        state = file.stat()
+        states.append((os.path.relpath(file, task_set.root), state.st_size, state.st_mtime_ns))
+    split = task_set.split
+    version, *further = parts
+    key_parts = [states, [version, asdict(task_set.row), split, *further]]
+    key = digest_of(json.dumps(key_parts, default=str))
+    path = cache / f"{task_set.name}.{split.replace('/', '.')}.{kind}{key[:16]}.npz"
+    stored = _load(path, names)
     if stored is not None:
         return stored
-    made: dict[str, Any] = {**make()}
+    made = make()
     try:
         with replacing(path) as partial:
             np.savez(partial, **made)

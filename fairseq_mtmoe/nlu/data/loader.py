@@ -1,8 +1,7 @@
 """Loading of benchmark tasks for the mixtures, whole or a share (MT-TaG, §5.2)."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.multitask.sampling.draw import stratified_share
-from fairseq_mtmoe.nlu.data.table import TaskRow
+from fairseq_mtmoe.nlu.data.reading import TaskSet
 from fairseq_mtmoe.nlu.data.text_split import TextSplit
 from fairseq_mtmoe.nlu.data.token_runs import ends
 from fairseq_mtmoe.nlu.data.tokenizing import TokenizedSplit
@@ -34,26 +33,24 @@ class BenchmarkLoader(Generic[Split]):
 
     def __init__(
         self,
-        rows: Mapping[str, TaskRow],
         split: str,
-        read: Callable[[str, TaskRow, str], Split],
+        task_sets: Sequence[TaskSet],
+        read: Callable[[TaskSet], Split],
         dataset_of: Callable[[Split], FairseqDataset],
     ) -> None:
         self.split = split
-        self.rows = rows
+        self.keys = [task_set.key for task_set in task_sets]
+        self.tasks = [task_set.name for task_set in task_sets]
+        self.sets = list(map(read, task_sets))
         self._dataset_of = dataset_of
-        sets = [(name, row, key) for name, row in rows.items() for key in row.sets(split)]
-        self.keys = [key.replace(split, name, 1) for name, _, key in sets]
-        self.tasks = [name for name, _, _ in sets]
-        self.sets = [read(name, row, key) for name, row, key in sets]
 
     def keep(self, few_of: Callable[[str, Split], Split]) -> None:
         """Replace each set by `few_of` it, and log the numbers of examples."""
         counts = []
-        for n, (task, split) in enumerate(zip(self.tasks, self.sets, strict=True)):
-            self.sets[n] = few_of(task, split)
-            left = "" if self.sets[n] is split else f" of {len(split)}"
-            counts.append(f"{self.keys[n]} {len(self.sets[n])}{left}")
+        for n, task in enumerate(self.tasks):
+            whole = len(self.sets[n])
+            self.sets[n] = few_of(task, self.sets[n])
+            counts.append(f"{self.keys[n]} {len(self.sets[n])} of {whole}")
         logger.info(f"[{self.split}] examples: {', '.join(counts)}")
 
     @property
@@ -62,7 +59,7 @@ class BenchmarkLoader(Generic[Split]):
         return [(split.num_rows,) for split in self.sets]
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
-        return [self._dataset_of(split) for split in self.sets]
+        return list(map(self._dataset_of, self.sets))
 
 
 def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
@@ -70,22 +67,17 @@ def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
 
     The option is `0.1`, `qqp=0.05,mnli=0.01` or both.
     """
-    shares: dict[str, float] = {}
-    for part in text.split(",") if text else ():
-        name, equals, share = part.rpartition("=")
-        if equals and name not in tasks:
-            raise_invalid("--train-share", f"given for tasks among {', '.join(tasks)}", text)
-        with suppress(ValueError):
-            if name not in shares and 0 < float(share) <= 1:
-                shares[name] = float(share)
-                continue
-        rule = (
-            "shares above 0 and at most 1: one for all tasks, one per task, or both, such as "
-            "0.1,qqp=0.01"
-        )
-        raise_invalid("--train-share", rule, text)
-    common = shares.pop("", 1.0)
-    return {name: shares.get(name, common) for name in tasks}
+    shares = {"": 1.0}  # "": of the tasks that are not named
+    for part in filter(None, (text or "").split(",")):
+        name, _, share = part.rpartition("=")
+        try:
+            shares[name] = float(share)
+        except ValueError:
+            shares[name] = 0
+        if name not in ("", *tasks) or not 0 < shares[name] <= 1:
+            rule = "shares above 0 and at most 1 of known tasks, such as 0.1,qqp=0.01"
+            raise_invalid("--train-share", rule, text)
+    return {name: shares.get(name, shares[""]) for name in tasks}
 
 
 def drawn_examples(

@@ -5,11 +5,12 @@ It finds the files, interprets records and leaves examples out.
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from glob import escape, glob
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -68,68 +69,71 @@ class Example:
     referent: str = ""  # text that its answer is compared with
 
 
-def expect_files(root: Path, rows: Iterable[TaskRow], split: str) -> None:
-    """Check that all sets of a split exist (UserError: some are missing).
+@dataclass(frozen=True)
+class TaskSet:
+    """A set of a task's examples below `root`, such as MNLI's `valid/mismatched`."""
 
-    The error names the missing files of all tasks.
-    """
-    missing = [
-        (row, key) for row in rows for key in row.sets(split) if not is_there(root, row, key)
-    ]
+    root: Path
+    name: str  # of the task
+    row: TaskRow
+    split: str
+
+    @property
+    def key(self) -> str:
+        """The name of the set in its split, such as `mnli/mismatched`."""
+        _, slash, further = self.split.partition("/")
+        return f"{self.name}{slash}{further}"
+
+    @property
+    def is_for_training(self) -> bool:
+        """Whether it belongs to the training data."""
+        return self.split.partition("/")[0] == "train"
+
+    @property
+    def place(self) -> tuple[Path, Source] | None:
+        """The folder and the source whose files exist; the first of several."""
+        for source in self.row.splits.get(self.split, []):
+            for folder in FOLDERS:
+                if _files(self.root / folder, source, self.row.labels):
+                    return self.root / folder, source
+        return None
+
+
+def sets_of(root: Path, rows: Mapping[str, TaskRow], split: str) -> list[TaskSet]:
+    """Return the sets of a split of these tasks, such as `valid/mismatched` of `valid`."""
+    return [TaskSet(root, name, row, key) for name, row in rows.items() for key in row.sets(split)]
+
+
+def expect_files(sets: Iterable[TaskSet]) -> None:
+    """Check that sets exist (UserError: it names the missing files of all)."""
+    missing = [task_set for task_set in sets if task_set.place is None]
     if missing:
-        raise _missing(root, missing)
+        _refuse_missing(missing)
 
 
-def is_there(root: Path, row: TaskRow, split: str) -> bool:
-    """Return whether the files of a split exist."""
-    return _find(root, row, split) is not None
-
-
-def _missing(root: Path, sets: Sequence[tuple[TaskRow, str]]) -> UserError:
+def _refuse_missing(sets: Sequence[TaskSet]) -> NoReturn:
+    titles = ", ".join(dict.fromkeys(task_set.row.title for task_set in sets))
     files = []
-    for row, key in sets:
-        alternatives = " or ".join(source.file for source in row.splits.get(key, []))
-        files.append(alternatives or "nothing")
-    titles = ", ".join(dict.fromkeys(row.title for row, _ in sets))
-    splits = " and ".join(dict.fromkeys(key.partition("/")[0] for _, key in sets))
-    are = "is" if len(files) == 1 else "are"
-    return UserError(
-        f"`{root}` must have the {splits} data of {titles}, but {', '.join(files)} {are} missing."
-    )
+    for task_set in sets:
+        files.append(" or ".join(source.file for source in task_set.row.splits[task_set.split]))
+    data = f"the {sets[0].split.partition('/')[0]} data of {titles}"
+    raise UserError(f"`{sets[0].root}` must have {data}, but lacks {', '.join(files)}.")
 
 
-def _find(root: Path, row: TaskRow, split: str) -> tuple[Path, Source] | None:
-    """Return the folder and source of a split that exists; the first of several."""
-    places = ((root / folder, source) for source in row.splits.get(split, []) for folder in FOLDERS)
-    return next(
-        ((folder, source) for folder, source in places if _files(folder, source, row.labels)), None
-    )
-
-
-def _source(root: Path, row: TaskRow, split: str) -> tuple[Path, Source]:
-    place = _find(root, row, split)
-    if place is None:
-        raise _missing(root, [(row, split)])
-    return place
-
-
-def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
+def source_files(task_set: TaskSet) -> list[Path]:
     """Return all files that `read_split` reads, in a fixed order."""
-    folder, source = _source(root, row, split)
+    folder, source = task_set.place or _refuse_missing([task_set])
     ids = [folder / name for name in (source.keep_ids, source.leave_ids) if name]
-    return [path for path, _ in _files(folder, source, row.labels)] + ids
+    return [path for path, _ in _files(folder, source, task_set.row.labels)] + ids
 
 
-def read_split(
-    root: Path, row: TaskRow, split: str, labelled: bool = True, as_text: bool = False
-) -> list[Example]:
-    """Return the examples of a split, in the order of its file."""
-    folder, source = _source(root, row, split)
+def read_split(task_set: TaskSet, labelled: bool = True, as_text: bool = False) -> list[Example]:
+    """Return the examples of a set, in the order of its file."""
+    row = task_set.row
+    folder, source = task_set.place or _refuse_missing([task_set])
     label_examples: dict[str | None, list[Example]] = {}  # a label may have many files
     for path, label in _files(folder, source, row.labels):
-        lines = Lines(
-            path, source, label, row.skip_ragged, skip_unfound=split.partition("/")[0] == "train"
-        )
+        lines = Lines(path, source, label, row.skip_ragged, skip_unfound=task_set.is_for_training)
         file_examples = []
         for record in _chosen(folder, source, records(lines)):
             example = _example(record, row, labelled)

@@ -20,7 +20,7 @@ from fairseq_mtmoe.core.digest import digest_of
 from fairseq_mtmoe.core.errors import UserError, first_line
 from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Item
 from fairseq_mtmoe.nlu.data.cache import stored_arrays
-from fairseq_mtmoe.nlu.data.reading import Example, read_split
+from fairseq_mtmoe.nlu.data.reading import Example, TaskSet, read_split
 from fairseq_mtmoe.nlu.data.table import Kind, TaskRow, TextForm
 from fairseq_mtmoe.nlu.data.token_runs import TokenRuns, whole_characters
 
@@ -190,23 +190,22 @@ def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
 
 
 def text_split(
-    root: Path,
-    name: str,
-    row: TaskRow,
-    split: str,
+    task_set: TaskSet,
     tokenizer: TextTokenizer,
     cache: Path,
     labelled: bool = True,
     evaluates: bool = False,
 ) -> TextSplit:
-    """Return a split's tokens from the cache, or tokenize the split and store them.
+    """Return a set's tokens from the cache, or tokenize the set and store them.
 
     evaluates: whether a training split is scored. Then it has all examples, not only those that are
         `taught`.
     """
 
+    row = task_set.row
+
     def read() -> list[Example]:
-        examples = read_split(root, row, split, labelled, as_text=True)
+        examples = read_split(task_set, labelled, as_text=True)
         return taught(row, examples) if is_taught else examples
 
     def make() -> dict[str, NDArray[np.generic]]:
@@ -232,20 +231,20 @@ def text_split(
             "num_truncated": np.array(cut_sources + cut_targets),
         }
 
-    is_training_set = labelled and split.partition("/")[0] == "train"
+    is_training_set = labelled and task_set.is_for_training
     is_taught = is_training_set and not evaluates
-    scored = ("evaluates",) if is_training_set and evaluates else ()
     lengths = (tokenizer.max_source, tokenizer.max_target)
-    parts = (tokenizer.pieces.fingerprint, *lengths, labelled, *scored)
-    arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
-    sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (
-        arrays[name] for name in ARRAYS
+    parts = [FORM, tokenizer.pieces.fingerprint, *lengths, labelled]
+    if is_training_set and evaluates:
+        parts.append("evaluates")
+    arrays = stored_arrays(cache, task_set, parts, ARRAYS, make, kind="text.")
+    sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = map(
+        arrays.__getitem__, ARRAYS
     )
     if num_truncated:  # whether tokenized now or before
         cut = f"{num_truncated} texts and answers of {len(labels_E)} examples are truncated"
-        logger.warning(
-            f"{name}, {split}: {cut}, to {tokenizer.max_source} and {tokenizer.max_target} tokens"
-        )
+        most = f"{tokenizer.max_source} and {tokenizer.max_target}"
+        logger.warning(f"{task_set.name}, {task_set.split}: {cut}, to {most} tokens")
     return TextSplit(
         TokenRuns(sources, source_starts), TokenRuns(targets, target_starts), labels_E, keys_E, read
     )

@@ -19,7 +19,7 @@ from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import check_writable, read_json
-from fairseq_mtmoe.nlu.data.reading import source_files
+from fairseq_mtmoe.nlu.data.reading import TaskSet, source_files
 from fairseq_mtmoe.nlu.data.table import Kind, TaskRow
 from fairseq_mtmoe.nlu.task.metrics import Values, score, standard_error
 from fairseq_mtmoe.nlu.types.task_type import Classification, Predictions, Regression
@@ -151,9 +151,8 @@ class ValidationReport:
             for name, made in found_set.columns.items()
         }
         digest = hashlib.sha256()  # identifies the data by content, not by path
-        for path in source_files(
-            Path(self._args.data), row, key.replace(task, self._subsets[-1], 1)
-        ):
+        split = key.replace(task, self._subsets[-1], 1)
+        for path in source_files(TaskSet(Path(self._args.data), task, row, split)):
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         set_score, error = also.pop(row.metric)

@@ -34,7 +34,7 @@ from fairseq_mtmoe.multitask.task import Multitask
 from fairseq_mtmoe.multitask.task_sampling import plan_of
 from fairseq_mtmoe.multitask.validation import Group
 from fairseq_mtmoe.nlu.data.loader import BenchmarkLoader
-from fairseq_mtmoe.nlu.data.reading import expect_files
+from fairseq_mtmoe.nlu.data.reading import TaskSet, expect_files, sets_of
 from fairseq_mtmoe.nlu.data.table import TaskRow, load_tables
 from fairseq_mtmoe.nlu.data.tokenizer_files import check_installed
 from fairseq_mtmoe.nlu.task.config import BenchmarkConfig
@@ -262,7 +262,6 @@ class BenchmarkTask(Multitask):
         self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
     ) -> None:
         """Load a split of all tasks, for training or for evaluation."""
-        root = Path(self.args.data)
         # A report scores also the training subset.
         is_training = split == self.args.train_subset and self.report is None
         missing = [name for name, row in self.rows.items() if not row.sets(split)]
@@ -273,16 +272,16 @@ class BenchmarkTask(Multitask):
             )
         if self.report is not None and is_first_process():
             self.report.begin(split)
-        expect_files(root, self.rows.values(), split)
+        task_sets = sets_of(Path(self.args.data), self.rows, split)
+        expect_files(task_sets)
 
-        def read(name: str, row: TaskRow, key: str) -> Any:
+        def read(task_set: TaskSet) -> Any:
             more = {} if is_training else self.evaluation_arguments
-            return type(self).read_split(
-                root, name, row, key, self.tokenizer_of(row), self.token_cache, **more
-            )
+            tokenizer = self.tokenizer_of(task_set.row)
+            return type(self).read_split(task_set, tokenizer, self.token_cache, **more)
 
         loader: BenchmarkLoader[Any] = BenchmarkLoader(
-            self.rows, split, read, type(self).dataset_of
+            split, task_sets, read, type(self).dataset_of
         )
         ids = [self.id_of(task, f"a task of {self.named_by}") for task in loader.tasks]
         collate = self.collate_of(loader.tasks)

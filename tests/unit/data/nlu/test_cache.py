@@ -7,6 +7,7 @@ import pytest
 
 from fairseq_mtmoe.nlu.data import cache as module
 from fairseq_mtmoe.nlu.data.cache import tokenized_split
+from fairseq_mtmoe.nlu.data.reading import TaskSet
 from fairseq_mtmoe.nlu.data.table import Format, Source, load_tables
 from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
 from tests.helpers.benchmark import serialized_tokenizer
@@ -27,12 +28,13 @@ def data(tmp_path, write):
 @pytest.fixture
 def reads(monkeypatch):
     read, splits = module.read_split, []
-    monkeypatch.setattr(module, "read_split", lambda *args: splits.append(args[2]) or read(*args))
+    monkeypatch.setattr(module, "read_split", lambda *args: splits.append(args[0].split) or read(*args))
     return splits
 
 
 def load(data, split="train", length=16, serialized=SERIALIZED, row=ROWS["rte"], **options):
-    return tokenized_split(data, "rte", row, split, TextTokenizer(serialized, length), data / "cache", **options)
+    task_set = TaskSet(data, "rte", row, split)
+    return tokenized_split(task_set, TextTokenizer(serialized, length), data / "cache", **options)
 
 
 def test_a_split_is_made_once_and_what_it_depends_on_makes_it_anew(data, write, reads):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.nlu.data.reading import Example, Span, read_split
+from fairseq_mtmoe.nlu.data.reading import Example, Span, TaskSet, read_split
 from fairseq_mtmoe.nlu.data.table import BY_LABEL, Kind, load_tables
 from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
 from fairseq_mtmoe.nlu.data.windows import tokenize_windows
@@ -169,12 +169,13 @@ def test_every_split_in_the_authors_form(task, tmp_path, write):
     for name, sources in row.splits.items():
         is_test = name.partition("/")[0] == "test" and task in UNLABELLED
         write_source(write, sources[0], UNLABELLED[task] if is_test else content)
-        found = read_split(tmp_path, row, name, labelled=not is_test)
-        assert not row.text_form or all(one.reads for one in read_split(tmp_path, row, name, not is_test, as_text=True))
+        task_set = TaskSet(tmp_path, task, row, name)
+        found = read_split(task_set, labelled=not is_test)
+        assert not row.text_form or all(one.reads for one in read_split(task_set, not is_test, as_text=True))
         if is_test:
             assert [(example.label, example.key) for example in found] == [(None, "8")], name
             with refused(Path(sources[0].file).name, "mtmoe predict"):
-                read_split(tmp_path, row, name)
+                read_split(task_set)
         elif sources[0].part and name != "train":
             assert found == [single(f"so \xe9 {8 + (name == 'test')}. ", label, str(label)) for label in (0, 1)]
         else:
@@ -194,5 +195,5 @@ def test_any_file_becomes_tokens_or_a_sentence(task, tmp_path, write, data):
     content = SQUAD if task == "squad" else FILES[task][0]
     write_source(write, row.splits["train"][-1], data.draw(damaged(content.encode())))
     tokenize = partial(tokenize_windows, stride=3) if row.kind is Kind.span else TextTokenizer.tokenize
-    found = value_or_sentence(lambda: tokenize(TOKENIZER, read_split(tmp_path, row, "train")))
+    found = value_or_sentence(lambda: tokenize(TOKENIZER, read_split(TaskSet(tmp_path, task, row, "train"))))
     assert found is None or len(found) > 0

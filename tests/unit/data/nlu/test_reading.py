@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_mtmoe.core.errors import UserError
-from fairseq_mtmoe.nlu.data.reading import Example, Span, expect_files, read_split, source_files
+from fairseq_mtmoe.nlu.data.reading import Example, Span, TaskSet, expect_files, read_split, sets_of, source_files
 from fairseq_mtmoe.nlu.data.table import Format, Source, load_tables
 from tests.helpers.refused import refused
 
@@ -25,7 +25,7 @@ ROWS |= {
 
 
 def read(root, task, split="train", **options):
-    return read_split(root, ROWS[task], split, **options)
+    return read_split(TaskSet(root, task, ROWS[task], split), **options)
 
 
 MRPC_HEADER = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
@@ -37,7 +37,7 @@ def test_both_forms_of_mrpc_are_the_same(tmp_path, write):
     write("MRPC/dev_ids.tsv", "21\t22\n")
     whole = {split: read(tmp_path, "mrpc", split) for split in ("train", "valid")}
     assert [example.candidates[0][0] for example in whole["train"]] == ["A", "E"]
-    files = [path.name for path in source_files(tmp_path, ROWS["mrpc"], "valid")]
+    files = [path.name for path in source_files(TaskSet(tmp_path, "mrpc", ROWS["mrpc"], "valid"))]
     assert files == ["msr_paraphrase_train.txt", "dev_ids.tsv"]
     write("MRPC/train.tsv", MRPC_HEADER + lines[0] + lines[2])
     write("MRPC/dev.tsv", MRPC_HEADER + lines[1])
@@ -78,7 +78,7 @@ def test_halves_that_are_drawn_share_no_example_and_lack_none(tmp_path, write):
     halves = []
     for part in ([0, 0.5], [0.5, 1]):
         row = replace(ROWS["rte"], splits={"valid": [Source("RTE/dev.tsv", part=part, part_seed=42)]})
-        halves.append([int(example.candidates[0][1]) for example in read_split(tmp_path, row, "valid")])
+        halves.append([int(example.candidates[0][1]) for example in read_split(TaskSet(tmp_path, "rte", row, "valid"))])
     assert sorted(halves[0] + halves[1]) == list(range(21)) and sorted(halves[0]) == halves[0] != list(range(10))
 
 
@@ -94,7 +94,7 @@ def test_halves_that_are_drawn_share_no_example_and_lack_none(tmp_path, write):
 def test_empty_lines_among_texts_are_counted(tmp_path, write, caplog, source, header):
     path = write(source.file.replace("{label}", "neg"), header + "a\n\nb\r\n\r\n")
     row = replace(ROWS["imdb"], labels=["neg"], splits={"test": [source]})
-    found = read_split(tmp_path, row, "test", labelled=False)
+    found = read_split(TaskSet(tmp_path, "imdb", row, "test"), labelled=False)
     assert [example.candidates[0][0] for example in found] == ["a", "b"]
     assert f"{path}: 2 examples are left out: the line is empty" in caplog.text
 
@@ -235,13 +235,13 @@ def test_wrong_files(tmp_path, write, file, content, line):
     row = next(row for row in ROWS.values() if file in [one.file for one in row.splits.get("train", [])])
     write(file, content)
     with refused(Path(file).name) as caught:
-        read_split(tmp_path, row, "train")
+        read_split(TaskSet(tmp_path, "mine", row, "train"))
     assert line is None or f", line {line}: " in str(caught.value)
 
 
 def test_missing_files_of_all_tasks_are_named_before_one_is_read(tmp_path, write):
     write("RTE/dev.tsv", "no table")
-    rows = [ROWS[name] for name in ("mnli", "rte", "mrpc")]
-    with pytest.raises(UserError, match=r"MNLI, MRPC, but MNLI/dev_matched.tsv, .*, MRPC/dev.tsv or MRPC/msr_para"):
-        expect_files(tmp_path, rows, "valid")
-    expect_files(tmp_path, rows[1:2], "valid")
+    rows = {name: ROWS[name] for name in ("mnli", "rte", "mrpc")}
+    with pytest.raises(UserError, match=r"MNLI, MRPC, but lacks MNLI/dev_matched.tsv, .*, MRPC/dev.tsv or MRPC/msr_"):
+        expect_files(sets_of(tmp_path, rows, "valid"))
+    expect_files(sets_of(tmp_path, {"rte": ROWS["rte"]}, "valid"))

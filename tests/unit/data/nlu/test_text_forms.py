@@ -6,7 +6,7 @@ import pytest
 from fairseq_mtmoe.multitask.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.nlu.data import text_split
 from fairseq_mtmoe.nlu.data.loader import drawn_examples
-from fairseq_mtmoe.nlu.data.reading import read_split
+from fairseq_mtmoe.nlu.data.reading import TaskSet, read_split
 from fairseq_mtmoe.nlu.data.table import load_tables
 from fairseq_mtmoe.nlu.data.text_split import Pieces, TextCollate, TextDataset, TextTokenizer, answer_texts_of, taught
 from tests.helpers.refused import refused
@@ -45,7 +45,7 @@ RECORD = {"idx": 3, "passage": {
 
 def test_record_is_trained_once_for_each_right_entity(tmp_path, write):
     write("ReCoRD/val.jsonl", [RECORD])
-    examples = read_split(tmp_path, ROWS["record"], "valid", as_text=True)
+    examples = read_split(TaskSet(tmp_path, "record", ROWS["record"], "valid"), as_text=True)
     reads = "record query: @placeholder ran. entities: Ann, Bea passage: Ann met Bea."
     assert [example.reads for example in examples] == [reads, reads.replace("@placeholder ran", "It was @placeholder")]
     assert [answer_texts_of(ROWS["record"], example) for example in examples] == [["Ann", "Bea"], ["Bea"]]
@@ -84,7 +84,8 @@ def rte(write):
 
 
 def split_of(tmp_path, name="rte", split="valid", tokenizer=TOKENIZER, **options):
-    return text_split.text_split(tmp_path, name, ROWS[name], split, tokenizer, tmp_path / "cache", **options)
+    task_set = TaskSet(tmp_path, name, ROWS[name], split)
+    return text_split.text_split(task_set, tokenizer, tmp_path / "cache", **options)
 
 
 def texts_of(runs):
