@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from fairseq_mtmoe.core.errors import UserError, first_line
 from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.core.typed import fault
 from fairseq_mtmoe.nlu.data.table import Format, Source
 
 DOCUMENT = "-DOCSTART-"
@@ -26,8 +27,9 @@ COMMENT = "# "  # begins a comment, or a word
 PLACEHOLDER = "@placeholder"  # for an entity in ReCoRD's queries
 # ReCoRD's passages have it with or without the end of a sentence.
 HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")
-WORD_LABEL = re.compile(r"O|[BI]-\S+")
 LABEL_FIELD = "label"
+# What the parts of a file in JSON raise that have another form.
+MALFORMED = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
 
 Fields = dict[str, Any]
 Numbered = Iterator[tuple[int, Fields]]
@@ -65,20 +67,9 @@ class Lines:
         try:
             with open_text(path, "rt", encoding=encoding, newline="\n") as file:
                 yield from file
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise UserError(
-                f"`{path}` must be a whole gzip file, but {first_line(error)}."
-            ) from error
-        except LookupError as error:
-            raise UserError(
-                f"The encoding of `{path}` must be one of texts that Python knows, but is not."
-            ) from error
-        except UnicodeDecodeError as error:
-            wrong_byte = error.object[error.start]
-            raise UserError(
-                f"`{path}` must be text in {encoding.removesuffix('-sig')}, but has the byte "
-                f"{wrong_byte:#x}."
-            ) from error
+        except (gzip.BadGzipFile, EOFError, zlib.error, LookupError, UnicodeDecodeError) as error:
+            rule = f"a whole file of text in the encoding {encoding}"
+            raise UserError(f"`{path}` must be {rule}, but {first_line(error)}.") from error
 
 
 @dataclass(slots=True)
@@ -109,12 +100,9 @@ class Record:
 
     def items(self, name: str, kind: type[Item]) -> list[Item]:
         """Return a field's list of values of one type (UserError: it has none)."""
-        values = self.fields.get(name)
-        if not isinstance(values, list) or not all(type(item) is kind for item in values):
-            says = f"{values!r:.80}" if name in self.fields else self.names
-            raise self.wrong(
-                f"must have a list of {kind.__name__} in the field {name}, but has {says}"
-            )
+        values: list[Item] = self.fields.get(name, [])
+        if wrong := fault(values, list[kind], name):  # type: ignore[valid-type]
+            raise self.wrong(str(wrong))
         return values
 
 
@@ -139,29 +127,23 @@ def _from_csv(lines: Lines) -> Numbered:
 
 
 def _from_tsv(lines: Lines) -> Numbered:
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        for number, line in lines.numbered():
-            yield number, line.split("\t") if line else []
-
-    return _with_columns(lines, lines.source.columns, rows())
+    rows = ((number, line.split("\t")) for number, line in lines.numbered())
+    return _with_columns(lines, lines.source.columns, rows)
 
 
 def _with_columns(
     lines: Lines, columns: list[str], rows: Iterator[tuple[int, list[str]]]
 ) -> Numbered:
-    """Yield the records of rows; the row of an empty line is empty.
-
-    Without `columns` the first row is the header.
-    """
+    """Yield the records of rows; without `columns` the first row is the header."""
     if not columns:
-        columns = next((row for _, row in rows if row), [])
+        columns = next((row for _, row in rows if any(row)), [])
     named_columns = list(filter(None, columns))
     if len(set(named_columns)) < len(named_columns):
         raise lines.wrong(
             1, f"must have different names of columns, but has {', '.join(named_columns):.80}"
         )
     for number, row in rows:
-        if not row:
+        if row in ([], [""]):  # an empty line
             if len(columns) == 1:  # an example without text; elsewhere the line is no example
                 lines.left_out["the line is empty"] += 1
         elif len(row) == len(columns):
@@ -187,21 +169,14 @@ def _from_jsonl(lines: Lines) -> Numbered:
         yield number, record
 
 
-def _from_objects(what: str, parts_of: Callable[[Any], Iterator[Fields]], lines: Lines) -> Numbered:
+def _from_objects(parts_of: Callable[[Any], Iterator[Fields]], lines: Lines) -> Numbered:
     for number, record in _from_jsonl(lines):
-        yield from _parts(lines, number, record, what, parts_of)
-
-
-def _parts(
-    lines: Lines, number: int, record: Any, what: str, parts_of: Callable[[Any], Iterator[Fields]]
-) -> Numbered:
-    try:
-        for part in parts_of(record):
-            yield number, part
-    except KeyError as error:
-        raise lines.wrong(number, f"must be {what}, but lacks {error}") from error
-    except (IndexError, TypeError, AttributeError, ValueError) as error:
-        raise lines.wrong(number, f"must be {what}, but has a field with another value") from error
+        try:
+            for part in parts_of(record):
+                yield number, part
+        except MALFORMED as error:
+            rule = f"must have the fields of the format {lines.source.format.name}"
+            raise lines.wrong(number, f"{rule}, but reading fails by {error!r:.80}") from error
 
 
 def _multirc(record: Any) -> Iterator[Fields]:
@@ -244,8 +219,8 @@ def _record(record: Any) -> Iterator[Fields]:
 def _wsc(record: Any) -> Iterator[Fields]:
     text = record["text"]
     target = record["target"]
-    spans = [_words_at(text, target[f"span{n}_index"], target[f"span{n}_text"]) for n in (1, 2)]
-    (start1, end1), (start2, end2) = spans
+    start1, end1 = _words_at(text, target["span1_index"], target["span1_text"])
+    start2, end2 = _words_at(text, target["span2_index"], target["span2_text"])
     # As T5 reads and writes it: the pronoun between asterisks, and the noun.
     asked = {
         "marked": f"{text[:start2]}*{text[start2:end2]}*{text[end2:]}",
@@ -268,49 +243,45 @@ def _words_at(text: str, index: int, words: str) -> tuple[int, int]:
 def _from_squad(lines: Lines) -> Numbered:
     content = "".join(lines.whole())
     try:
-        questions = list(_questions(json.loads(content)["data"]))
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"`{lines.path}` must be in SQuAD's format, articles of paragraphs, but is not."
-        ) from error
-    for number, question in enumerate(questions, 1):
-        yield from _parts(lines, number, question, "a question with its answers", _squad)
+        yield from enumerate(_squad(json.loads(content)), 1)
+    except MALFORMED as error:
+        rule = f"in SQuAD's format, but reading fails by {error!r:.80}"
+        raise UserError(f"`{lines.path}` must be {rule}.") from error
 
 
-def _questions(articles: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each question of SQuAD's articles with its passage."""
-    for article in articles:
+def _squad(content: Any) -> Iterator[Fields]:
+    """Yield SQuAD's questions about the paragraphs of its articles."""
+    for article in content["data"]:
         for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                yield paragraph["context"], question
-
-
-def _squad(question: Any) -> Iterator[Fields]:
-    context, asked = question
-    answers = asked.get("answers")
-    starts = [(answer["text"], answer["answer_start"]) for answer in answers or ()]
-    spans = [(text, start, start + len(text)) for text, start in starts]
-    fields = {"context": context, "question": asked["question"], "id": asked["id"], "spans": spans}
-    yield {**fields, "answers": answers and [text for text, _ in starts]}
+            for asked in paragraph["qas"]:
+                answers = asked.get("answers")
+                texts = []
+                spans = []
+                for answer in answers or ():
+                    start = answer["answer_start"]
+                    texts.append(answer["text"])
+                    spans.append((answer["text"], start, start + len(answer["text"])))
+                yield {
+                    **asked,
+                    "context": paragraph["context"],
+                    "answers": answers and texts,
+                    "spans": spans,
+                }
 
 
 def _mrqa(record: Any) -> Iterator[Fields]:
-    if "header" in record and "qas" not in record:
-        return
-    for question in record["qas"]:
-        fields = {
+    for question in record["qas"] if "header" not in record else ():
+        spans = []
+        for answer in question.get("detected_answers", ()):
+            for start, last in answer["char_spans"]:  # the last character, not the end
+                spans.append((answer["text"], start, last + 1))
+        yield {
+            "answers": None,
+            **question,
             "context": record["context"],
-            "question": question["question"],
             "id": question["qid"],
+            "spans": spans,
         }
-        answers = question.get("answers")
-        detected = () if answers is None else question["detected_answers"]
-        spans = [
-            (answer["text"], start, last + 1)  # the file has the last character, not the end
-            for answer in detected
-            for start, last in answer["char_spans"]
-        ]
-        yield {**fields, "answers": answers, "spans": spans}
 
 
 def _from_conll(lines: Lines) -> Numbered:
@@ -318,8 +289,7 @@ def _from_conll(lines: Lines) -> Numbered:
 
     It has a list per column. Fields are separated by tabs, or by spaces in lines without tabs.
     Sentences end at blank lines and at `-DOCSTART-`. A line that begins a sentence with `# ` is a
-    comment, unless it ends with a label. In data without labels it is no comment either if it has
-    as many fields as the words above.
+    comment if it has another number of fields than the words.
     """
     columns = lines.source.columns
     width = 0
@@ -334,8 +304,7 @@ def _from_conll(lines: Lines) -> Numbered:
             sentence = []
             continue
         if not sentence:
-            is_word = WORD_LABEL.fullmatch(fields[-1]) or len(fields) == width < len(columns)
-            if line.startswith(COMMENT) and not is_word:
+            if line.startswith(COMMENT) and len(fields) != (width or len(columns)):
                 continue
             first = number
         width = width or len(fields)
@@ -355,22 +324,18 @@ def _from_whole_file(lines: Lines) -> Numbered:
 
 
 def _from_texts(lines: Lines) -> Numbered:
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        for number, line in lines.numbered():
-            yield number, [line] if line else []
-
-    return _with_columns(lines, ["text"], rows())
+    return _with_columns(lines, ["text"], ((number, [line]) for number, line in lines.numbered()))
 
 
 _READERS: Mapping[Format, Callable[[Lines], Numbered]] = {
     Format.tsv: _from_tsv,
     Format.csv: _from_csv,
     Format.jsonl: _from_jsonl,
-    Format.multirc: partial(_from_objects, "a passage with questions and answers", _multirc),
-    Format.record: partial(_from_objects, "a passage with entities and queries", _record),
-    Format.wsc: partial(_from_objects, "a text with two spans in it", _wsc),
+    Format.multirc: partial(_from_objects, _multirc),
+    Format.record: partial(_from_objects, _record),
+    Format.wsc: partial(_from_objects, _wsc),
     Format.squad: _from_squad,
-    Format.mrqa: partial(_from_objects, "a passage with questions and answers", _mrqa),
+    Format.mrqa: partial(_from_objects, _mrqa),
     Format.conll: _from_conll,
     Format.lines_by_label: _from_texts,
     Format.files_by_label: _from_whole_file,

@@ -4,7 +4,6 @@ It finds the files, interprets records and leaves examples out.
 """
 
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import regular_file
 from fairseq_mtmoe.nlu.data.answers import normalized
 from fairseq_mtmoe.nlu.data.formats import Lines, Record, records
@@ -33,9 +32,7 @@ logger = logging.getLogger(__name__)
 
 # The folders of unpacked benchmarks below the data directory.
 FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")
-FIELD = re.compile(r"\{(\w+)\}")
 WITHOUT_LABELS = "`mtmoe predict` writes predictions for data without labels"
-NO_LABEL = ("", "?", "-1")  # in some copies of a benchmark, in place of unknown labels
 
 
 @dataclass(frozen=True)
@@ -189,21 +186,19 @@ def _part(examples: list[Example], source: Source) -> list[Example]:
 
 
 def _chosen(folder: Path, source: Source, file_records: Iterable[Record]) -> Iterator[Record]:
-    size = len(source.ids)
-    keep = _ids(folder / source.keep_ids, size) if source.keep_ids else None
-    leave = _ids(folder / source.leave_ids, size) if source.leave_ids else None
+    kept = _ids(folder, source.keep_ids)
+    left = _ids(folder, source.leave_ids)
     for record in file_records:
-        key = tuple(record.text(name) for name in source.ids)
-        if (keep is None or key in keep) and (leave is None or key not in leave):
+        key = tuple(map(record.text, source.ids))
+        if (not source.keep_ids or key in kept) and key not in left:
             yield record
 
 
-def _ids(path: Path, size: int) -> set[tuple[str, ...]]:
-    lines = regular_file(path).read_text(encoding="utf-8-sig").split("\n")
-    ids = {tuple(line.split()) for line in lines if line.strip()}
-    if wrong := [key for key in ids if len(key) != size]:
-        raise_invalid(str(path), f"a list with {size} ids in each line", wrong[0])
-    return ids
+def _ids(folder: Path, name: str) -> set[tuple[str, ...]]:
+    if not name:
+        return set()
+    lines = regular_file(folder / name).read_text(encoding="utf-8-sig").splitlines()
+    return {tuple(line.split()) for line in lines}
 
 
 def _with_text(record: Record, form: TextForm, example: Example) -> Example:
@@ -231,8 +226,7 @@ def _example(record: Record, row: TaskRow, labelled: bool) -> Example | None:
     if labelled and label is None:
         record.lines.left_out["they are marked as unlabelled"] += 1
         return None
-    choices = [_text(record, row, f"{{{choice}}}") for choice in row.choices]
-    candidates = tuple((*texts, choice) for choice in choices) or (texts,)
+    candidates = tuple((*texts, _text(record, row, choice)) for choice in row.choices) or (texts,)
     right = () if row.kind is not Kind.ranking or label is None else (int(label),)
     return Example(candidates, label, key, _spans(record, row, texts), right)
 
@@ -244,18 +238,17 @@ def _open_ranking(record: Record, row: TaskRow, labelled: bool, asked: Example) 
         raise record.wrong(
             f"must have candidates, and a name for each, but has {len(choices)} and {len(names)}"
         )
-    right: list[int] = []
-    if labelled:
-        _expect_label(record, row)
-        right = sorted(set(record.items(row.label, int)))
-        if not right or not 0 <= right[0] <= right[-1] < len(choices):
-            raise record.wrong(
-                f"must list the right ones of {len(choices)} candidates, from 0, but has {right}"
-            )
     candidates = tuple((*asked.candidates[0], choice) for choice in choices)
-    return Example(
-        candidates, right[0] if right else None, asked.key, right=tuple(right), names=tuple(names)
-    )
+    example = replace(asked, candidates=candidates, names=tuple(names))
+    if not labelled:
+        return example
+    right = sorted(set(record.items(row.label, int)))
+    if not right or not 0 <= right[0] <= right[-1] < len(choices):
+        raise record.wrong(
+            f"must list the right ones of {len(choices)} candidates, from 0, but has {right}; "
+            f"{WITHOUT_LABELS}"
+        )
+    return replace(example, label=right[0], right=tuple(right))
 
 
 def _question(record: Record, asked: Example) -> Example | None:
@@ -313,11 +306,11 @@ def _labelled_words(record: Record, row: TaskRow, labelled: bool, key: str) -> E
     example = Example(((" ".join(words),),), None, key, words=words)
     if not labelled:
         return example
-    _expect_label(record, row)
     labels = record.items(row.label, str)
     if len(labels) != len(words):
         raise record.wrong(
-            f"must have a label for each of {len(words)} words, but has {len(labels)}"
+            f"must have a label for each of {len(words)} words, but has {len(labels)}; "
+            f"{WITHOUT_LABELS}"
         )
     for n, label in enumerate(labels):
         if label not in row.labels:
@@ -336,37 +329,28 @@ def _text(record: Record, row: TaskRow, text: str) -> str:
         value = record.text(name)
         return row.say[name].get(value, value) if name in row.say else value
 
-    return FIELD.sub(lambda match: said(match[1]), text) if FIELD.search(text) else said(text)
+    if "{" not in text:
+        return said(text)
+    return FORM_FIELD.sub(lambda match: said(match[1]), text)
 
 
 def _label(record: Record, row: TaskRow) -> int | float | None:
-    _expect_label(record, row)
-    value = record.text(row.label)
+    value = ""
+    if record.fields.get(row.label) is not None:
+        value = record.text(row.label)
     if value in row.ignore:
         return None
+    if value in row.labels:
+        return row.labels.index(value)
+    rule = f"one of {', '.join(row.labels)}"
     if row.kind is Kind.regression:
         low, high = row.bounds
         rule = f"a number from {low} to {high}"
         with suppress(ValueError):
             if low <= (score := float(value)) <= high:
                 return score
-    else:
-        rule = f"one of {', '.join(row.labels)}"
-        if value in row.labels:
-            return row.labels.index(value)
-    if value in NO_LABEL:
-        raise _without_label(record, row, f"is {value!r}")
-    raise record.wrong(f"the label must be {rule}, but is {value!r:.80} instead")
-
-
-def _expect_label(record: Record, row: TaskRow) -> None:
-    if record.fields.get(row.label) is None:
-        raise _without_label(record, row, f"has {record.names}")
-
-
-def _without_label(record: Record, row: TaskRow, fault: str) -> UserError:
-    rule = f"must have a label in the field {row.label} to be trained or scored on"
-    return record.wrong(f"{rule}, but {fault}; {WITHOUT_LABELS}")
+    fault = f"the label must be {rule}, but is {value!r:.80} instead"
+    raise record.wrong(f"{fault}; {WITHOUT_LABELS}")
 
 
 def _spans(record: Record, row: TaskRow, texts: Sequence[str]) -> tuple[Span, ...]:

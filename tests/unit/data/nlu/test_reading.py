@@ -154,7 +154,7 @@ def test_a_word_without_label_may_look_like_a_comment(tmp_path, write):
     found = read(tmp_path, "tagged", labelled=False)
     assert [example.words for example in found] == [("Ann", "#"), ("#",), ("#", "#")]
     for words in ("Ann NNP O", "Ann\tNNP\tO"):
-        write("a.conll", f"# one\n# two\n{words}\n\n# 1 2\nLee N O\n")
+        write("a.conll", f"# one\n# two\n{words}\n\n# 1\nLee N O\n")
         found = read(tmp_path, "tagged", labelled=False)
         assert [example.words for example in found] == [("Ann",), ("Lee",)]
 
