@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from fairseq_mtmoe.core.errors import UserError
-from fairseq_mtmoe.nlu.data.table import Form, Kind, Submission, TaskRow
+from fairseq_mtmoe.nlu.data.table import FORMS_OF_KIND, Form, Submission, TaskRow
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NUMBER = re.compile("0|[1-9][0-9]{0,99}")  # as JSON and Python write it; 007 is a text
@@ -56,7 +56,7 @@ def submission_of(name: str, row: TaskRow, split: str) -> Submission:
     Training and validation sets use those of the test set.
     """
     _, slash, further = split.partition("/")
-    form = {Kind.span: Form.squad, Kind.word_labels: Form.conll}.get(row.kind, Form.tsv)
+    form = FORMS_OF_KIND.get(row.kind, Form.tsv)
     suffix = "json" if form is Form.squad else form.name
     plain = Submission("-".join(filter(None, (name, further))) + f".{suffix}", form)
     return row.submissions.get(f"test{slash}{further}", plain)

@@ -14,22 +14,41 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from fairseq_mtmoe.core.errors import raise_invalid, shortened
-from fairseq_mtmoe.core.typed import structured
+from fairseq_mtmoe.core.typed import Rule, at_least, structured
 from fairseq_mtmoe.core.yaml_files import read_mapping
 
 OWN = Path(__file__).with_name("tasks.yaml")
-NAME = re.compile(r"[A-Za-z0-9_-]+")
 FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have field names of several words
 ENTITY_LABEL = re.compile(r"[BI]-.+")
 SPLITS = ("train", "valid", "test")
+OF_ALL = ("loss", "small", "all")  # names of figures over several tasks
 # The configuration of pydantic: labels may be numbers.
 _CHECKED = {"extra": "forbid", "coerce_numbers_to_str": True}
 
-# Whether the rule holds, the field, the rule's text, and the wrong value if it is not the field's.
-Rule = tuple[bool, str, str] | tuple[bool, str, str, object]
+# Rules of single fields
+TaskName = Annotated[
+    str,
+    Rule(
+        f"a name of letters, digits, `_` and `-` other than {', '.join(OF_ALL)}",
+        lambda name: re.fullmatch("[A-Za-z0-9_-]+", name) and name not in OF_ALL,
+    ),
+]
+SetName = Annotated[
+    str,
+    Rule(
+        f"{', '.join(SPLITS)}, or one of them with `/` and a name",
+        lambda name: name.partition("/")[0] in SPLITS,
+    ),
+]
+PART = Rule("two shares, start and end", lambda part: len(part) in (0, 2))
+STEP = Rule("a number above 0", lambda step: 0 < step < math.inf)
+
+# A rule of several fields: whether it holds, the wrong field, its text, and the value if it is not
+# the field's.
+RowRule = tuple[bool, str, str] | tuple[bool, str, str, object]
 
 
 class Kind(Enum):
@@ -77,6 +96,9 @@ class Form(Enum):
     conll = "conll"  # a word and its label in each line, an empty line after each sentence
 
 
+FORMS_OF_KIND = {Kind.span: Form.squad, Kind.word_labels: Form.conll}  # others have several
+
+
 @dataclass
 class Words:
     """A word that a task is about: names of the fields with its offsets in a text."""
@@ -101,31 +123,17 @@ class Source:
     keep_ids: str = ""
     leave_ids: str = ""
     ids: list[str] = field(default_factory=list)
-    part: list[float] = field(default_factory=list)
+    part: Annotated[list[float], PART] = field(default_factory=list)
     part_seed: int | None = None
     count: int = 0
 
-    def rules(self, row: TaskRow) -> Iterator[Rule]:
+    def rules(self, row: TaskRow) -> Iterator[RowRule]:
         """Yield the rules for the fields."""
-        part = self.part
-        is_conll = self.format is Format.conll
-        is_part = not part or (len(part) == 2 and 0 <= part[0] < part[1] <= 1)
-        yield is_part, "part", "two shares from 0 to 1, start and end"
-        has_columns = bool(self.columns) or not is_conll
-        yield has_columns, "columns", "the fields of a line, including the word's and the label's"
         is_named = ("{label}" in self.file) == (self.format in BY_LABEL)
-        yield (
-            is_named,
-            "file",
-            "a name with {label} if there is a file for each label, and only then",
-        )
+        rule = "a name with {label} if there is a file for each label, and only then"
+        yield is_named, "file", rule
         is_asked = (self.format in QUESTIONS) == (row.kind is Kind.span)
         yield is_asked, "format", "squad or mrqa for a span task, and only there"
-        yield (
-            not is_conll or row.kind is Kind.word_labels,
-            "format",
-            "another one if words have no labels",
-        )
 
 
 @dataclass
@@ -138,27 +146,19 @@ class Submission:
     form: Form = Form.tsv
     labels: list[Any] = field(default_factory=list)
 
-    def rules(self, row: TaskRow, split: str) -> Iterator[Rule]:
+    def rules(self, row: TaskRow, split: str) -> Iterator[RowRule]:
         """Yield the rules for the fields."""
         count = len(row.labels)
-        form = self.form
         yield Path(self.file).name == self.file, "file", "a file name without folders"
-        yield (
-            not self.labels or len(self.labels) == count,
-            "labels",
-            f"as many as the task's, {count}",
-        )
-        is_labelled = (form is Form.conll) == (row.kind is Kind.word_labels)
-        yield is_labelled, "form", "conll if words have labels, and only then"
-        has_keys = form is not Form.multirc or all(
-            source.format is Format.multirc for source in row.splits[split]
-        )
-        yield has_keys, "form", "a form with one key per example, as the files are not MultiRC's"
-        yield (
-            (form is Form.squad) == (row.kind is Kind.span),
-            "form",
-            "squad for a span task, and only there",
-        )
+        fits = len(self.labels) in (0, count)
+        yield fits, "labels", f"as many as the task's, {count}"
+        forms = [FORMS_OF_KIND.get(row.kind, Form.tsv)]
+        if row.kind not in FORMS_OF_KIND:
+            forms.append(Form.jsonl)
+        if {source.format for source in row.splits[split]} == {Format.multirc}:
+            forms.append(Form.multirc)
+        rule = f"one of {', '.join(form.name for form in forms)} for this kind and these files"
+        yield self.form in forms, "form", rule
 
 
 @dataclass
@@ -167,22 +167,19 @@ class TextForm:
 
     __pydantic_config__: ClassVar = _CHECKED
 
-    reads: str
+    reads: Annotated[str, Rule("a text with field names in braces", FORM_FIELD.search)]
     writes: list[str] = field(default_factory=list)
     referent: str = ""
-    step: float = 0.2
+    step: Annotated[float, STEP] = 0.2
 
-    def rules(self, row: TaskRow) -> Iterator[Rule]:
+    def rules(self, row: TaskRow) -> Iterator[RowRule]:
         """Yield the rules for the fields."""
         count = len(row.labels)
         writes = self.writes
-        yield row.kind is not Kind.word_labels, "", "absent if words have labels", self.reads
-        yield bool(FORM_FIELD.search(self.reads)), "reads", "a text with field names in braces"
         fits = not writes or len(writes) == len(set(writes)) == count
         yield fits, "writes", f"as many different texts as labels, {count}"
         is_pair = not self.referent or (count == 2 and not writes)
         yield is_pair, "referent", "given only for tasks with two labels and without `writes`"
-        yield 0 < self.step < math.inf, "step", "above 0"
 
 
 @dataclass(kw_only=True)
@@ -202,7 +199,7 @@ class TaskRow:
     choices: list[str] = field(default_factory=list)
     names: str = ""
     words: list[Words] = field(default_factory=list)
-    stride: int | None = None
+    stride: Annotated[int, at_least(1)] | None = None
     longest_answer: int = 30
     max_positions: int | None = None
     say: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -215,7 +212,7 @@ class TaskRow:
     also: list[str] = field(default_factory=list)
     small: bool = False
     skip_ragged: bool = False
-    splits: dict[str, list[Source]] = field(default_factory=dict)
+    splits: dict[SetName, list[Source]] = field(default_factory=dict)
     submissions: dict[str, Submission] = field(default_factory=dict)
     head: str = ""
 
@@ -228,46 +225,25 @@ class TaskRow:
         """Return the names of a split's sets, such as `valid` and `valid/mismatched`."""
         return [name for name in self.splits if name.partition("/")[0] == split]
 
-    def rules(self) -> Iterator[Rule]:
+    def rules(self) -> Iterator[RowRule]:
         """Yield the rules for the fields."""
-        wrong = [
-            name
-            for name, sources in self.splits.items()
-            if name.partition("/")[0] not in SPLITS or not sources
-        ]
-        yield (
-            not wrong,
-            "splits",
-            f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files",
-            wrong,
-        )
+        yield self.group not in OF_ALL, "group", f"none of {', '.join(OF_ALL)}, names of averages"
         sets = self.sets("test")
         others = self.submissions.keys() - self.sets("test")
         rule = f"for sets of the test data ({', '.join(sets) or 'there are none'})"
         yield not others, "submissions", rule, sorted(others)
         num_texts = len(self.texts)
-        is_ranking = self.kind is Kind.ranking
         yield 1 <= num_texts <= 2, "texts", "one text or two"
         yield from self._rules_of_kind()
-        yield is_ranking == bool(self.choices), "choices", "given in a ranking, and only there"
-        count = 1 if self.is_open else len(self.labels)
-        fits = not is_ranking or len(self.choices) == count
-        yield (
-            fits,
-            "choices",
-            "a field for each label, or one that lists the candidates if there are no labels",
-        )
+        count = max(len(self.labels), 1) * (self.kind is Kind.ranking)
+        rule = "in a ranking a field for each label, or without labels one that lists candidates"
+        yield len(self.choices) == count, "choices", rule
         indices = [word.text for word in self.words]
-        are_there = all(0 <= index < num_texts for index in indices)
-        is_pair = len(indices) == (2 if self.kind is Kind.word_pair else 0)
-        yield (
-            is_pair and are_there,
-            "words",
-            "two in the texts of a word pair, and none elsewhere",
-            indices,
-        )
+        is_pair = len(indices) == 2 * (self.kind is Kind.word_pair)
+        fits = is_pair and set(indices) <= set(range(num_texts))
+        yield fits, "words", "two in the texts of a word pair, and none elsewhere", indices
 
-    def _rules_of_kind(self) -> Iterator[Rule]:
+    def _rules_of_kind(self) -> Iterator[RowRule]:
         texts = self.texts
         labels = self.labels
         bounds = self.bounds
@@ -276,16 +252,8 @@ class TaskRow:
             yield is_range, "bounds", "the smallest and the largest value of a regression"
         elif self.kind is Kind.span:
             are_two = len(texts) == 2 and not labels
-            yield (
-                are_two,
-                "texts",
-                "the question and the passage of a span task, which has no labels",
-            )
-            yield (
-                self.stride is None or self.stride >= 1,
-                "stride",
-                "a number of tokens, at least 1",
-            )
+            rule = "the question and the passage of a span task, which has no labels"
+            yield are_two, "texts", rule
         else:
             are_different = len(set(labels)) == len(labels) and (self.is_open or len(labels) >= 2)
             yield are_different, "labels", "at least two different labels"
@@ -293,12 +261,7 @@ class TaskRow:
             yield len(texts) == 1, "texts", "the field with the words, as each word has a label"
             wrong = [label for label in labels[1:] if not ENTITY_LABEL.fullmatch(label)]
             is_bio = labels[0] == "O" and not wrong
-            yield (
-                is_bio,
-                "labels",
-                "O, followed by B- and I- with entity types",
-                (wrong or labels)[0],
-            )
+            yield is_bio, "labels", "O, followed by B- and I- with entity types"
 
 
 def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
@@ -341,25 +304,15 @@ def _own_rows() -> dict[str, TaskRow]:
 
 
 def _rows_of(path: Path, before: Mapping[str, TaskRow]) -> dict[str, TaskRow]:
+    content = read_mapping(path, "a table of tasks", "names, and their fields below them")
     rows: dict[str, TaskRow] = {}
-    for name, fields in read_mapping(
-        path, "a table of tasks", "names, and their fields below them"
-    ).items():
-        rows[name] = _row(path, name, fields, {**before, **rows})
+    for name, fields in structured(dict[TaskName, dict[str, Any]], content, str(path)).items():
+        where = f"{path}: {name}"
+        rows[name] = structured(TaskRow, _like(where, fields, {**before, **rows}), where)
+        _check(where, rows[name])
     for name, row in rows.items():
         _expect(f"{path}: {name}", row, _rules_of_head(row, {**before, **rows}))
     return rows
-
-
-def _row(path: Path, name: str, content: Any, rows: Mapping[str, TaskRow]) -> TaskRow:
-    where = f"{path}: {name}"
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise_invalid(where, "a name of letters, digits, `_` and `-`", name)
-    if not isinstance(content, dict):
-        raise_invalid(where, "the fields of a task", content)
-    row = structured(TaskRow, _like(where, content, rows) if "like" in content else content, where)
-    _check(where, row)
-    return row
 
 
 def _check(where: str, row: TaskRow) -> None:
@@ -374,53 +327,33 @@ def _check(where: str, row: TaskRow) -> None:
         _expect(f"{where}: submissions", submission, submission.rules(row, split))
 
 
-def _like(where: str, content: Mapping[str, Any], rows: Mapping[str, TaskRow]) -> dict[str, Any]:
-    """Return the fields of a row that begins as another one.
+def _like(where: str, fields: dict[str, Any], rows: Mapping[str, TaskRow]) -> dict[str, Any]:
+    """Return the fields of a row, with those of the row that it is `like`.
 
-    Sets with new files lose their submissions.
+    Sets with new files lose their submissions. With new labels, `text_form`, `choices` and
+    submissions are lost, which follow their order.
     """
-    name = content["like"]
-    labels = content.get("labels")
+    name = fields.pop("like", None)
+    if name is None:
+        return fields
     if name not in rows:
         raise_invalid(f"{where}: like", f"a known task ({shortened(rows, str(name))})", name)
-    fields = json.loads(json.dumps(asdict(rows[name]), default=lambda choice: choice.name))
-    for replaced in (content.get("splits"), content.get("submissions")):
-        for split in replaced if isinstance(replaced, dict) else ():
-            fields["submissions"].pop(split, None)
-    if isinstance(labels, list):
-        _reorder(fields, list(map(str, labels)))
-    return _merged(fields, {key: value for key, value in content.items() if key != "like"})
-
-
-def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two mappings as one, in which later values count."""
-    merged = dict(before)
-    for name, value in after.items():
-        earlier = before.get(name)
-        if isinstance(earlier, dict) and isinstance(value, dict):
-            merged[name] = _merged(earlier, value)
+    before = json.dumps(asdict(rows[name]), default=lambda choice: choice.name)
+    merged: dict[str, Any] = json.loads(before)
+    if "labels" in fields:
+        merged |= {"text_form": None, "choices": [], "submissions": {}}
+    if isinstance(fields.get("splits"), dict):
+        for split in fields["splits"]:
+            merged["submissions"].pop(split, None)
+    for field_name, value in fields.items():
+        if isinstance(value, dict) and isinstance(merged.get(field_name), dict):
+            merged[field_name] |= value
         else:
-            merged[name] = value
+            merged[field_name] = value
     return merged
 
 
-def _reorder(fields: Mapping[str, Any], labels: Sequence[str]) -> None:
-    """Put whatever has an entry for each label of a row into another order."""
-    if sorted(labels) != sorted(fields["labels"]):
-        return
-    order = [fields["labels"].index(label) for label in labels]
-    form = fields["text_form"] or {"writes": []}
-    submissions = fields["submissions"].values()
-    for entries in (
-        form["writes"],
-        fields["choices"],
-        *(submission["labels"] for submission in submissions),
-    ):
-        if len(entries) == len(order):
-            entries[:] = [entries[number] for number in order]
-
-
-def _expect(where: str, part: object, rules: Iterable[Rule]) -> None:
+def _expect(where: str, part: object, rules: Iterable[RowRule]) -> None:
     """Raise the `UserError` of the first rule that a part of a row breaks."""
     for holds, name, rule, *wrong in rules:
         if not holds:
@@ -432,7 +365,7 @@ def _expect(where: str, part: object, rules: Iterable[Rule]) -> None:
             )
 
 
-def _rules_of_head(row: TaskRow, rows: Mapping[str, TaskRow]) -> Iterator[Rule]:
+def _rules_of_head(row: TaskRow, rows: Mapping[str, TaskRow]) -> Iterator[RowRule]:
     def shape(row: TaskRow) -> tuple[Kind, int]:
         return row.kind, 1 if row.kind is Kind.ranking else len(row.labels)
 
