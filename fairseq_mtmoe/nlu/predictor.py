@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from fairseq import tasks
-from torch import Tensor
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.evaluation_routing import route_by_prices_
@@ -22,10 +20,7 @@ from fairseq_mtmoe.multitask.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.nlu.data.answers import expect_different_keys, submission_of, written
 from fairseq_mtmoe.nlu.data.reading import TaskSet, sets_of
 from fairseq_mtmoe.nlu.data.table import Submission, TaskRow
-from fairseq_mtmoe.nlu.data.text_split import label_texts
-from fairseq_mtmoe.nlu.types import labels_of_outputs, task_type_of
-from fairseq_mtmoe.nlu.types.task_type import Predictions, Scored, flattened, only_answer
-from fairseq_mtmoe.nlu.types.text import TextTaskType
+from fairseq_mtmoe.nlu.types.task_type import Predictions, flattened, only_answer
 from fairseq_mtmoe.translation.decode import stored
 from fairseq_mtmoe.translation.decode.stored import Inference
 
@@ -66,7 +61,7 @@ class Predictor:
         self._root = Path(data)
         state = stored.read(checkpoint)
         settings = stored.task_settings(
-            state, checkpoint, tuple(_BY_TASK), "language understanding"
+            state, checkpoint, ("glue", "text_to_text"), "language understanding"
         )
         stored.change(
             settings, data=data, **({} if task_table is None else {"task_table": task_table})
@@ -77,7 +72,6 @@ class Predictor:
         model = stored.build_model(self._task, state, checkpoint).eval()
         route_by_prices_(model)
         self.model = stored.placed(model, inference.fp16, inference.bf16, inference.use_cuda)
-        self._sets = _BY_TASK[stored.setting(settings, "_name")](self._task, self.model)
 
     def choose(self, subset: str) -> Choice:
         """Return the sets with data that a head of the same shape predicts.
@@ -85,9 +79,9 @@ class Predictor:
         The head is the task's own, or the one that its row names.
         """
         choice = Choice([], [], [])
-        heads = self._sets.shapes
+        heads = self._task.head_shapes(self.model)
         for name, row in self.table.items():
-            shape = self._sets.shape_of(row)
+            shape = self._task.shape_of(row)
             fitting = [task for task in (name, row.head) if task in heads and heads[task] == shape]
             for task_set in sets_of(self._root, {name: row}, subset):
                 is_present = task_set.place is not None
@@ -128,19 +122,14 @@ class Predictor:
         """Return a set's predictions file; `advance` gets each batch's number of examples."""
         keys = examples.keys_E.tolist()
         expect_different_keys(chosen.key, chosen.submission.form, keys)
-        parts: list[tuple[Tensor, Tensor]] = []
+        parts = []
         for sample in self.batches(chosen, examples):
-            predictions = self._sets.predictions(sample, chosen.row, chosen.head)
-            if predictions is None:
-                raise UserError(
-                    f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not."
-                )
+            predictions = self._task.predicted(self.model, sample, chosen.row, chosen.head)
             parts.append(flattened(sample["id"], predictions))
             advance(len(sample["id"]))
-        ids, values = (torch.cat(batches).cpu().numpy() for batches in zip(*parts, strict=True))
-        gathered = Predictions.gathered(ids, values.astype(np.float64))
         labels = chosen.submission.labels or chosen.row.labels
-        texts = self._sets.scored(chosen.row).label_text(examples, gathered, labels)
+        scored = self._task.scored(chosen.row)
+        texts = scored.label_text(examples, Predictions.gathered(torch.cat(parts)), labels)
         if only := only_answer(texts):
             logger.warning(f"{chosen.key}: every prediction is {only!r:.80}")
         return written(chosen.submission, keys, texts)
@@ -158,59 +147,3 @@ class Predictor:
         )
         for sample in batches.next_epoch_itr(shuffle=False):
             yield self._task.for_models(self.inference.moved(sample), [self.model])
-
-
-class _ByHeads:
-    """Prediction by models of `--task glue`: a head per task, compared by its size."""
-
-    def __init__(self, task: Any, model: Any) -> None:
-        self.task = task
-        self.model = model
-
-    @property
-    def shapes(self) -> Mapping[str, object]:
-        """Shapes of the model's outputs (`shape_of`), by the tasks that it was trained on."""
-        return {task: head.size for task, head in self.model.heads.items()}
-
-    def shape_of(self, row: TaskRow) -> object:
-        """Return a shape; tasks with equal shapes can share a head."""
-        return task_type_of(row).head
-
-    def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
-        """(E, …) Return a batch's predictions, padded with NaN; None if any is not finite."""
-        numbers = self.model(**sample["net_input"])[head]
-        labels = labels_of_outputs(row)
-        head_labels = labels_of_outputs(self.task.table[head])
-        if labels != head_labels and sorted(labels) == sorted(head_labels):
-            numbers = numbers[..., [head_labels.index(label) for label in labels]]
-        return task_type_of(row).predictions(numbers) if numbers.isfinite().all() else None
-
-    def scored(self, row: TaskRow) -> Scored:
-        """Return the task's scoring."""
-        return task_type_of(row)
-
-
-class _ByWriting(_ByHeads):
-    """Prediction by `--task text_to_text`: tasks with the same questions and answers."""
-
-    @property
-    def shapes(self) -> Mapping[str, object]:
-        return {self.task.name: self.shape_of(self.task.row)}
-
-    def shape_of(self, row: TaskRow) -> object:
-        """Return the kind of answer and the labels' texts in any order.
-
-        None without a text form.
-        """
-        return (row.kind, sorted(label_texts(row))) if row.text_form is not None else None
-
-    def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
-        """(E, …) Return a batch's predictions."""
-        written: Tensor = self.task.predictions(self.model, sample, {})
-        return written
-
-    def scored(self, row: TaskRow) -> Scored:
-        return TextTaskType(row, self.task.pieces)
-
-
-_BY_TASK: Mapping[str, type[_ByHeads]] = {"glue": _ByHeads, "text_to_text": _ByWriting}

@@ -12,7 +12,7 @@ from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.head_labels import labels_to_text
-from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.nlu.bert.config import EncoderConfig
 from fairseq_mtmoe.nlu.bert.model import note_sizes
 from fairseq_mtmoe.nlu.bert.pretrained import PretrainedEncoder, load
@@ -149,8 +149,24 @@ class GlueTask(BenchmarkTask):
             sample = {**sample, "task_ids": ids}
         return super().for_models(sample, models)
 
-    def scored(self, name: str) -> TaskType:
-        return self.task_types[name]
+    def scored(self, row: TaskRow) -> TaskType:
+        return task_type_of(row)
+
+    def shape_of(self, row: TaskRow) -> object:
+        return task_type_of(row).head
+
+    def head_shapes(self, model: Any) -> Mapping[str, object]:
+        return {task: head.size for task, head in model.heads.items()}
+
+    def predicted(self, model: Any, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor:
+        numbers = model(**sample["net_input"])[head]
+        if not numbers.isfinite().all():
+            raise UserError(f"The head of {head} must give finite numbers, but does not.")
+        labels = labels_of_outputs(row)
+        head_labels = labels_of_outputs(self.table[head])
+        if labels != head_labels and sorted(labels) == sorted(head_labels):
+            numbers = numbers[..., list(map(head_labels.index, labels))]
+        return task_type_of(row).predictions(numbers)
 
     def predictions(
         self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]

@@ -10,6 +10,7 @@ import math
 import os
 from abc import abstractmethod
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,8 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
-from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.protocols import TaskDescription
 from fairseq_mtmoe.multitask.mixtures.dataset import Collate, EvaluationMixture, check_fit
 from fairseq_mtmoe.multitask.mixtures.training import TrainingMixture
@@ -46,9 +46,7 @@ from fairseq_mtmoe.report.score_files import in_groups
 logger = logging.getLogger(__name__)
 
 CACHE = "mtmoe-cache"
-OF_ALL = ("loss", "small", "all")  # names of figures over several tasks
-# A validation gathers predicted values (V,) and the example of each.
-GATHERED = ("examples", "predictions")
+PREDICTED = "_predictions"  # end of the keys of a validation's predictions
 
 
 class BenchmarkTask(Multitask):
@@ -84,27 +82,16 @@ class BenchmarkTask(Multitask):
         self.pretrained: Any = None
         self.begins_with_checkpoint = False
         self._sets: dict[str, dict[str, Any]] = {}  # by evaluated split, its sets by name
-        # The last predictions, and their columns.
+        # By set: the last predictions, and their columns.
         self._found_sets: dict[str, tuple[Tensor, FoundSet]] = {}
 
     def set_up_rows(
         self, rows: Mapping[str, TaskRow], metrics: Mapping[str, Sequence[str]]
     ) -> None:
-        """Set the task's rows; called by constructors (UserError: a wrong metric or name)."""
+        """Set the task's rows; called by constructors (UserError: a wrong metric)."""
         self.rows = dict(rows)
         for name, row in rows.items():
-            for described, group_name in (
-                ("the name of a task", name),
-                (f"the group of {name}", row.group),
-            ):
-                if group_name in OF_ALL:
-                    raise_invalid(
-                        described, f"none of {', '.join(OF_ALL)}, the names of averages", group_name
-                    )
-            row_metrics = [row.metric, *row.also]
-            if len(set(row_metrics)) < len(row_metrics):
-                raise_invalid(f"the metrics of {name}", "all different", ", ".join(row_metrics))
-            for metric in row_metrics:
+            for metric in (row.metric, *row.also):
                 check_metric(name, metric, metrics[name], len(row.labels))
         self.set_up_tasks(list(rows))
         # Training has no `--path`.
@@ -115,8 +102,23 @@ class BenchmarkTask(Multitask):
     # ---- what a task supplies ----
 
     @abstractmethod
-    def scored(self, name: str) -> Scored:
-        """Return the scorer of a task."""
+    def scored(self, row: TaskRow) -> Scored:
+        """Return the scorer of a task of the table."""
+
+    @abstractmethod
+    def shape_of(self, row: TaskRow) -> object:
+        """Return what tasks have in common that can share a head."""
+
+    @abstractmethod
+    def head_shapes(self, model: Any) -> Mapping[str, object]:
+        """Return the shapes of the model's heads by the tasks that they were trained on."""
+
+    @abstractmethod
+    def predicted(self, model: Any, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor:
+        """Return a batch's predictions by a task's head, (E, …), padded with NaN.
+
+        Raises `UserError` for a head that gives no numbers.
+        """
 
     @abstractmethod
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,13 +213,9 @@ class BenchmarkTask(Multitask):
             return self.load_backbone(backbone_path)
         path = self.checkpoint_to_go_on_from()
         if path is None:
-            for option in ("continue_once", "finetune_from_model"):
-                if named := getattr(self.args, option):
-                    regular_file(named, f"a checkpoint to begin with (`{flag(option)}`)")
             raise UserError(
                 f"`{self.backbone_option}` must name a file of `mtmoe import-hf`, or "
-                f"`--finetune-from-model` a checkpoint of `--task {self.name_of_task}`, but both "
-                "are missing."
+                f"`--finetune-from-model` an existing checkpoint of `--task {self.name_of_task}`."
             )
         state: dict[str, Any] = file_io.load(path)
         try:
@@ -324,31 +322,20 @@ class BenchmarkTask(Multitask):
 
     def groups(self) -> list[Group]:
         """Return tasks with several sets, small tasks, the table's groups, and all tasks."""
-        tasks = {}
-        for name in self.rows:
-            tasks[name] = [key for key in self.evaluated if key.partition("/")[0] == name]
-        several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
-        small = [name for name, row in self.rows.items() if row.small and tasks[name]]
-        small_group = [Group("small", tuple(small))] if small else []
-        named = in_groups({name: row.group for name, row in self.rows.items() if tasks[name]})
-        table_groups = [Group(name, tuple(members)) for name, members in named.items()]
-        return [
-            *several,
-            *small_group,
-            *table_groups,
-            Group("all", tuple(name for name in self.rows if tasks[name])),
-        ]
+        num_sets = Counter(key.partition("/")[0] for key in self.evaluated)
+        members = {f"{name}_mean": [name] for name, count in num_sets.items() if count > 1}
+        if small := [name for name in num_sets if self.rows[name].small]:
+            members["small"] = small
+        members |= in_groups({name: self.rows[name].group for name in num_sets})
+        members["all"] = list(num_sets)
+        return [Group(name, tuple(tasks)) for name, tasks in members.items()]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """Run a validation step; add predictions and their examples to the logging output."""
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if sample:
-            values = flattened(sample["id"], self.predictions(model, sample, logging_output))
-            values_by_name = {
-                f"_{sample['task']}_{name}": value
-                for name, value in zip(GATHERED, values, strict=True)
-            }
-            logging_output = {**logging_output, **values_by_name}
+            pairs = flattened(sample["id"], self.predictions(model, sample, logging_output))
+            logging_output = {**logging_output, f"_{sample['task']}{PREDICTED}": pairs}
         return loss, sample_size, logging_output
 
     @staticmethod
@@ -358,13 +345,12 @@ class BenchmarkTask(Multitask):
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
         """Log each set's metrics and the means of groups, if there are predictions."""
-        if not any(name.endswith("_predictions") for log in logging_outputs for name in log):
+        if not any(name.endswith(PREDICTED) for log in logging_outputs for name in log):
             return
         for key in self.evaluated:
-            for name in GATHERED:
-                values = _gathered(logging_outputs, key, name)
-                if len(values):
-                    metrics.log_concat_tensor(f"_{key}_{name}", values)
+            pairs = _gathered(logging_outputs, key)
+            if pairs is not None:
+                metrics.log_concat_tensor(f"_{key}{PREDICTED}", pairs)
             for metric in self.metrics_of(key):
                 metrics.log_derived(
                     f"{key}_{metric}", partial(self._set_score, key=key, metric=metric), 1000
@@ -378,9 +364,9 @@ class BenchmarkTask(Multitask):
         if self.report is not None and is_first_process():
             found_sets = {}
             for key in self.evaluated:
-                values = [_gathered(logging_outputs, key, name) for name in GATHERED]
-                if len(values[0]):
-                    found_sets[key] = self._reported(key, *values)
+                pairs = _gathered(logging_outputs, key)
+                if pairs is not None:
+                    found_sets[key] = self._reported(key, pairs)
             self.report.end(found_sets)
 
     def metrics_of(self, key: str) -> list[str]:
@@ -388,43 +374,38 @@ class BenchmarkTask(Multitask):
         row = self.rows[key.partition("/")[0]]
         return [row.metric, *row.also]
 
-    def _reported(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
+    def _reported(self, key: str, pairs: Tensor) -> FoundSet:
         """Return a set's columns, with the scores of constant labels."""
-        task = key.partition("/")[0]
-        found_set = self._found(key, examples, predictions)
-        gathered = _gathered_values(examples, predictions)
+        predictions = Predictions.gathered(pairs)
         split = self.evaluated[key]
-        row = self.rows[task]
-        constant = only_answer(self.scored(task).label_text(split, gathered, row.labels))
+        row = self.rows[key.partition("/")[0]]
         return replace(
-            found_set,
-            majority=majority_scores(self.metrics_of(key), row, split, gathered),
-            constant=constant,
+            self._found(key, pairs),
+            majority=majority_scores(self.metrics_of(key), row, split, predictions),
+            constant=only_answer(self.scored(row).label_text(split, predictions, row.labels)),
         )
 
-    def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
+    def _found(self, key: str, pairs: Tensor) -> FoundSet:
         # Several figures read the same predictions.
-        if key in self._found_sets and self._found_sets[key][0] is predictions:
+        if key in self._found_sets and self._found_sets[key][0] is pairs:
             return self._found_sets[key][1]
-        task_type = self.scored(key.partition("/")[0])
-        gathered = _gathered_values(examples, predictions)
-        columns = {
-            name: task_type.columns(name, self.evaluated[key], gathered)
-            for name in self.metrics_of(key)
-        }
+        scored = self.scored(self.rows[key.partition("/")[0]])
+        predictions = Predictions.gathered(pairs)
+        columns = {}
+        for name in self.metrics_of(key):
+            columns[name] = scored.columns(name, self.evaluated[key], predictions)
         found_set = FoundSet(len(columns[self.metrics_of(key)[0]][0]), columns)
-        self._found_sets[key] = (predictions, found_set)
+        self._found_sets[key] = (pairs, found_set)
         return found_set
 
     def _set_scores(self, meters: Mapping[str, Any], key: str) -> dict[str, float]:
         """Return the metrics of a set, rounded; NaN without predictions."""
-        values = [meters.get(f"_{key}_{name}") for name in GATHERED]
-        if any(value is None for value in values):
-            return dict.fromkeys(self.metrics_of(key), math.nan)
-        found_set = self._found(key, *(value.tensor for value in values if value is not None))
-        return {
-            name: round(score(name, *columns), 2) for name, columns in found_set.columns.items()
-        }
+        scores = dict.fromkeys(self.metrics_of(key), math.nan)
+        meter = meters.get(f"_{key}{PREDICTED}")
+        if meter is not None:
+            for name, columns in self._found(key, meter.tensor).columns.items():
+                scores[name] = round(score(name, *columns), 2)
+        return scores
 
     def _set_score(self, meters: Mapping[str, Any], key: str, metric: str) -> float:
         return self._set_scores(meters, key)[metric]
@@ -448,11 +429,8 @@ class BenchmarkTask(Multitask):
         return {"mean": self._group_score(meters, group)}
 
 
-def _gathered_values(examples: Tensor, predictions: Tensor) -> Predictions:
-    return Predictions.gathered(examples.numpy(), predictions.double().numpy())
-
-
-def _gathered(logging_outputs: Sequence[Mapping[str, Any]], key: str, name: str) -> Tensor:
-    """Concatenate one of `GATHERED` of a set over all batches and ranks."""
-    parts = [log[f"_{key}_{name}"].cpu() for log in logging_outputs if f"_{key}_{name}" in log]
-    return torch.cat(parts) if parts else torch.empty(0)
+def _gathered(logging_outputs: Sequence[Mapping[str, Any]], key: str) -> Tensor | None:
+    """Return the predictions of a set from all batches and ranks, `flattened`, if any."""
+    name = f"_{key}{PREDICTED}"
+    parts = [log[name].cpu() for log in logging_outputs if name in log]
+    return torch.cat(parts) if parts else None

@@ -158,12 +158,18 @@ class TextToTextTask(BenchmarkTask):
                 bos_token=self.first_token,
             )
 
-    @cached_property
-    def _task_type(self) -> TextTaskType:
-        return TextTaskType(self.row, self.pieces)
+    def scored(self, row: TaskRow) -> TextTaskType:
+        return TextTaskType(row, self.pieces)
 
-    def scored(self, name: str) -> TextTaskType:
-        return self._task_type
+    def shape_of(self, row: TaskRow) -> object:
+        """Return the kind of answer and the labels' texts in any order, if it has texts."""
+        return row.text_form and (row.kind, sorted(text_split.label_texts(row)))
+
+    def head_shapes(self, model: Any) -> Mapping[str, object]:
+        return {self.name: self.shape_of(self.row)}
+
+    def predicted(self, model: Any, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor:
+        return self.predictions(model, sample, {})
 
     def metrics_of(self, key: str) -> list[str]:
         """Return the metrics; if answers are labels, also the fraction that is none."""
@@ -173,7 +179,7 @@ class TextToTextTask(BenchmarkTask):
         self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]
     ) -> Tensor:
         """Return a batch's greedy outputs: tokens with an end, (E, L), padded with NaN."""
-        most = self.scored(self.name).most_tokens
+        most = self.scored(self.row).most_tokens
         inner = unwrapped(model)
         longest = self.args.max_target_positions - 1 if most is None else most
         decoding = Decoding(beam=1, max_len_b=longest)

@@ -75,17 +75,14 @@ def halves_of(draws: Tensor, labels: Tensor, middle: float) -> Uncertainty:
     return Uncertainty(entropy_E, entropy_E.new_full((len(entropy_E),), math.log(2)))
 
 
-def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
-    """Flatten predictions (E, …) without NaN; return each one's example and value.
+def flattened(examples: Tensor, predictions: Tensor) -> Tensor:
+    """Return the values of predictions (E, …) with the numbers of their examples, (V, 2).
 
-    Both are (V,).
+    NaN is padding, if there are several values per example.
     """
-    if predictions.dim() == 1:
-        return examples, predictions
-    is_one = ~predictions.flatten().isnan()
-    return examples.repeat_interleave(predictions[:1].numel())[is_one], predictions.flatten()[
-        is_one
-    ]
+    examples_V = examples.repeat_interleave(predictions[:1].numel())
+    pairs = torch.stack([examples_V.double(), predictions.flatten().double()], dim=1)
+    return pairs if predictions.dim() == 1 else pairs[~pairs[:, 1].isnan()]
 
 
 @dataclass(frozen=True)
@@ -97,23 +94,24 @@ class Predictions:
     starts_E: NDArray[np.int64]  # offsets of the examples' values, and the total number, (E+1,)
 
     @classmethod
-    def gathered(cls, examples_V: NDArray[np.int64], values_V: Values) -> Self:
-        """Return predictions from values in any order of examples.
+    def gathered(cls, pairs: Tensor) -> Self:
+        """Return predictions from `flattened` ones of all batches, in any order of examples.
 
         The values of an example must be in order.
         """
+        examples_V, values_V = pairs.cpu().numpy().T
         order_V = np.argsort(examples_V, kind="stable")
         examples_E, firsts_E = np.unique(examples_V[order_V], return_index=True)
-        return cls(examples_E, values_V[order_V], np.append(firsts_E, len(values_V)))
+        starts_E = np.append(firsts_E, len(values_V))
+        return cls(examples_E.astype(np.int64), values_V[order_V], starts_E)
 
     def __len__(self) -> int:
         return len(self.examples_E)
 
     def __iter__(self) -> Iterator[tuple[int, Values]]:
-        for example, start, end in zip(
-            self.examples_E.tolist(), self.starts_E, self.starts_E[1:], strict=False
-        ):
-            yield example, self.values_V[start:end]
+        values = np.split(self.values_V, self.starts_E[1:-1])
+        # Without examples `split` gives a part, too.
+        return zip(self.examples_E.tolist(), values, strict=False)
 
 
 def only_answer(texts: Sequence[LabelText]) -> str:

@@ -134,7 +134,7 @@ def test_validation_scores_what_is_written(data, tmp_path):
     one = predictor(tmp_path, tmp_path / "wide.pt")
     values = [float(label) for label in labels(predicted(one, *one.choose("valid").sets))]
     _, logged = validated(tmp_path / "wide.pt", data=str(tmp_path), glue_tasks="stsb")
-    assert logged["_stsb_predictions"].tolist() == pytest.approx(values, abs=1e-4)
+    assert logged["_stsb_predictions"][:, 1].tolist() == pytest.approx(values, abs=1e-4)
     assert min(values) == 0 and max(values) == 5
 
 
@@ -165,9 +165,10 @@ def test_labels_in_another_order_have_the_same_predictions(data, files, tmp_path
     """Also of AX, whose row does not change, and of RTE with another file's labels."""
     path = tmp_path / "table.yaml"
     path.write_text(
-        "mnli: {like: mnli, labels: [neutral, contradiction, entailment]}\n"
-        "rte: {like: rte, labels: [not_entailment, entailment]}\n"
-        "multirc: {like: multirc, labels: ['1', '0']}\n"
+        "mnli: {like: mnli, labels: [neutral, contradiction, entailment], submissions: {test: {file: MNLI-m.tsv}}}\n"
+        "rte: {like: rte, labels: [not_entailment, entailment], submissions: {test: {file: RTE.tsv}}}\n"
+        "multirc: {like: multirc, labels: ['1', '0'], submissions: "
+        "{test: {file: MultiRC.jsonl, form: multirc, labels: [1, 0]}}}\n"
     )
     one = predictor(data, None, ON_CPU, path)
     assert {each.submission.file: predicted(one, each) for each in one.choose("test").sets} == files
@@ -214,14 +215,14 @@ def test_a_validation_scores_the_text_that_is_written(text_data):
            for n, (a, _) in enumerate(PAIRS)]  # fmt: skip
     write(text_data / "labelled/MRQA/dev/SQuAD.jsonl", [json.dumps({"context": "a b c", "qas": qas})])
     task, logged = validated(text_data / "squad.pt", data=str(text_data / "labelled"))
-    values, examples = logged["_squad_predictions"], logged["_squad_examples"]
+    examples, values = logged["_squad_predictions"].unbind(1)
     written = [task.pieces.text(values[examples == n].long().tolist()) for n in range(len(PAIRS))]
     assert written == list(content.values())
 
 
 def test_a_t5_reads_labels_in_another_order_and_no_other_texts_of_them(text_data, tmp_path):
     path = tmp_path / "table.yaml"
-    path.write_text("rte: {like: rte, labels: [not_entailment, entailment]}\n")
+    path.write_text("rte: {like: rte, labels: [not_entailment, entailment], text_form: {reads: '{sentence1}'}}\n")
     sets = predictor(text_data, text_data / "rte.pt", ON_CPU, path).choose("test").sets
     assert [one.key for one in sets] == ["rte", "axb"]
     path.write_text(

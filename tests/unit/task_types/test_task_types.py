@@ -61,7 +61,7 @@ def test_the_loss_of_a_ranking_written_out():
 def gathered(examples, predictions, order):
     """A split, and its predictions as batches and processes come."""
     split = TextTokenizer(serialized_tokenizer(), 16).tokenize(examples)
-    return split, Predictions.gathered(np.array(order), np.array(predictions, dtype=np.float64)[order])
+    return split, Predictions.gathered(torch.tensor([(n, predictions[n]) for n in order], dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("predictions", "accuracy", "matches", "f1"), [
@@ -136,9 +136,8 @@ def said(row, examples, written):
     keys_E = np.array([example.key for example in examples])
     split = TextSplit(NO_RUNS, NO_RUNS, labels_E, keys_E, lambda: examples)
     order = np.arange(len(written))[::-1]
-    tokens = [[*PIECES.numbers(written[n]), PIECES.end] for n in order]
-    examples_V = np.repeat(order, [len(run) for run in tokens])
-    predictions = Predictions.gathered(examples_V, np.concatenate(tokens).astype(np.float64))
+    pairs = [(n, token) for n in order for token in (*PIECES.numbers(written[n]), PIECES.end)]
+    predictions = Predictions.gathered(torch.tensor(pairs, dtype=torch.float64))
     return TextTaskType(ROWS[row], PIECES), split, predictions
 
 

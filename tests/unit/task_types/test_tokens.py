@@ -108,8 +108,7 @@ def test_f1_of_entities_is_seqevals_whatever_the_order_of_batches():
         width = max(len(said[n]) for n in examples)
         rows = torch.tensor([[*map(float, said[n]), *[NONE] * (width - len(said[n]))] for n in examples])
         parts.append(flattened(torch.from_numpy(examples), rows))
-    ids, values = (torch.cat(of).numpy() for of in zip(*parts, strict=True))
-    predictions = Predictions.gathered(ids, values.astype(np.float64))
+    predictions = Predictions.gathered(torch.cat(parts))
     columns = ANSWER.columns("entity-f1", split, predictions)
     by_seqeval = f1_score(*([[ANSWER.labels[n] for n in tags] for tags in of] for of in (right, said)))
     assert 20 < score("entity-f1", *columns) < 80

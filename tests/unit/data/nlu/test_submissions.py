@@ -24,7 +24,7 @@ def content(task, keys, predictions):
     names = [("Ann Lee", "Bea"), ("Céline", "Dée", "Eve")] if row.is_open else [()] * len(keys)
     examples = [Example((("a",),) * len(named or row.choices or "a"), None, "0", names=named) for named in names]
     order = np.arange(len(keys))[::-1]
-    predicted = Predictions.gathered(order, np.array(predictions, dtype=np.float64)[order])
+    predicted = Predictions.gathered(torch.tensor([(n, predictions[n]) for n in order], dtype=torch.float64))
     said = task_type_of(row).label_text(TOKENIZER.tokenize(examples), predicted, submission.labels or row.labels)
     return written(submission, keys, said)
 

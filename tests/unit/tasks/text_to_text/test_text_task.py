@@ -61,7 +61,7 @@ def test_a_validations_figures(task, data, tmp_path):
     validate(made.cfg, made, made.task, made.get_train_iterator(epoch=1), ["valid"])
     (valid,) = [json.loads(line) for line in (tmp_path / "mtmoe.jsonl").read_text().splitlines()]
     model, losses, count, said = made.get_model().eval(), 0.0, 0, {}
-    answer = made.task.scored(task)
+    answer = made.task.scored(made.task.row)
     for batch in made.task.get_batch_iterator(made.task.dataset("valid"), max_sentences=3).next_epoch_itr():
         scores, _ = model(**batch["net_input"])
         losses += F.cross_entropy(scores.flatten(0, 1), batch["target"].flatten(), ignore_index=0, reduction="sum")
