@@ -26,7 +26,7 @@ def test_wrong_options_also_in_a_configuration_and_data_that_is_not_whole(digits
     for given, options, words in ((digits, stock, "each sentence a task id"), (data, (), "train.en-bb.bb")):
         assert words in sentence_of(train(given, tmp_path / "run", *options, check=False))
     result = run(
-        "fairseq-hydra-train", "--config-dir", REPOSITORY / "configs" / "debug", "--config-name", "tiny",
+        "fairseq-hydra-train", "--config-dir", REPOSITORY / "configs", "--config-name", "translation",
         f"task.data={digits}", "task.lang_pairs='en-aa,en-bb'", "model.num_experts=0",
         f"checkpoint.save_dir={tmp_path / 'run'}", f"hydra.run.dir={tmp_path / 'logs'}",
         f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}", check=False,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train as configs/base_sparse/ml50.yaml, with options of fairseq-train.
+# Train as configs/experiment/ml50.yaml, with options of fairseq-train.
 set -euo pipefail
 DATA=${DATA:-${RUNS:-runs}/ml50/data}
 exec fairseq-train "$DATA" --user-dir fairseq_mtmoe \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train as configs/base_sparse/wmt15.yaml, with options of fairseq-train.
+# Train as configs/experiment/wmt15.yaml, with options of fairseq-train.
 set -euo pipefail
 DATA=${DATA:-${RUNS:-runs}/wmt15/data}
 exec fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/wmt15/model" \
