@@ -85,7 +85,9 @@ OF_TASKS = {
 MODEL_OPTIONS = {
     "mt_tag_mixture": ("num_experts", "expert_gates", "expert_interval", "reuse_gate", "dropout"),
     "ca_mtl_glue": ("conditional", "conditional_form", "conditional_positions", "freeze_layers", "dropout"),
-    "pemt_target": ("pemt_stage", "pemt_sources", "adapter", "adapter_rank", "adapter_alpha", "prompt_init", "no_prompt"),
+    "pemt_target": (
+        "pemt_stage", "pemt_sources", "adapter", "adapter_rank", "adapter_alpha", "prompt_init", "no_prompt",
+    ),
 }
 
 
@@ -151,7 +153,8 @@ def test_seeds_one_after_the_other_and_a_command_line_alone(tmp_path):
     folder = tmp_path / "runs" / "${model._name}-lr${optimization.lr.0}-seed${common.seed}"
     run(
         "fairseq-hydra-train", "--multirun", "--config-dir", REPOSITORY / "configs", "--config-name",
-        "tasks", "+experiment=mt_tag_mixture", f"task.data={tmp_path}", f"task.init_encoder={tmp_path / 'encoder.pt'}", "dataset.batch_size=16",
+        "tasks", "+experiment=mt_tag_mixture", f"task.data={tmp_path}",
+        f"task.init_encoder={tmp_path / 'encoder.pt'}", "dataset.batch_size=16",
         "task.glue_tasks='cola,wic'", "task.max_positions=24", "optimization.max_update=2", "common.cpu=true",
         f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}", f"hydra.run.dir={tmp_path}", f"hydra.sweep.dir={tmp_path}",
         "+model.dense_updates=1", "common.seed=1,2", f"checkpoint.save_dir='{folder}'",
@@ -208,7 +211,8 @@ def test_named_sizes_are_what_their_names_say(model, size):
     cfg = from_command_line(f"DATA --arch {model}{size} --user-dir fairseq_mtmoe --task translation_heated")
     assert size_of(built(cfg)) == SIZES[size]
     if model == "base_moe" and size in ("_wmt15", "_ml50"):
-        assert size_of(built(from_configuration("translation", f"+experiment={size[1:]}", "task.data=DATA"))) == SIZES[size]
+        configuration = from_configuration("translation", f"+experiment={size[1:]}", "task.data=DATA")
+        assert size_of(built(configuration)) == SIZES[size]
 
 
 @pytest.mark.slow
