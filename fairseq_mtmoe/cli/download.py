@@ -84,14 +84,12 @@ def _show(items: Sequence[Item], raw: Path) -> None:
     table = Table("file", "size", "licence", "from", "exists")
     for item in items:
         path = raw / item.file
-        part = path.with_name(f"{path.name}.part")
         # Unlike `Path.exists`, this does not raise for names that are too long.
         is_there = os.path.exists(path)
         size = path.stat().st_size if is_there else item.size
-        begun = f"{decimal(part.stat().st_size)} so far" if os.path.exists(part) else "no"
-        state = "yes" if is_there else begun
         origin = item.address or (f"by hand: {item.by_hand}" if item.by_hand else "your own file")
         shown = decimal(size) if size is not None else "?"
+        state = "yes" if is_there else "no"
         table.add_row(*map(visible, (item.file, shown, item.licence, origin, state)))
     show(table)
 

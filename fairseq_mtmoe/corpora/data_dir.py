@@ -9,9 +9,9 @@ import logging
 import os
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,29 +36,24 @@ def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
 
     The hashes of its raw files are written, too.
     """
-    content = {"raw": raw, "files": _hashes(folder, sorted(_file_sizes(folder)), digest_of_file)}
+    content = {"raw": raw, "files": _hashes(folder, _file_sizes(folder))}
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
-def _hashes(folder: Path, names: Iterable[str], digest: Callable[[Path], str]) -> dict[str, str]:
-    paths = {name: folder / name for name in names}
+def _hashes(folder: Path, names: Collection[str]) -> dict[str, str]:
     with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-        return dict(zip(paths, pool.map(digest, paths.values()), strict=True))
+        return dict(zip(names, pool.map(digest_of_file, map(folder.joinpath, names)), strict=True))
 
 
 @contextmanager
 def written_once(
-    out: Path,
-    key: str,
-    options: Mapping[str, object],
-    overwrite: bool,
-    digest: Callable[[Path], str],
+    out: Path, key: str, options: Mapping[str, object], overwrite: bool
 ) -> Iterator[Path | None]:
     """Yield an empty folder that becomes `out`; None if `out` is complete.
 
     On failure `out` stays as it was. The stamp keeps `options`, to tell later what differs.
-    `overwrite` replaces a directory with another key. `digest` returns a file's SHA-256.
+    `overwrite` replaces a directory with another key.
 
     Raises:
         UserError: `out` has other content or cannot be written.
@@ -71,16 +66,12 @@ def written_once(
         if backup.exists():  # a run was killed between the two renames below, or right after them
             shutil.rmtree(backup) if out.exists() else os.rename(backup, out)
         if os.path.lexists(out):
-            stamp, present = _own_content(out)
+            stamp = _own_stamp(out)
             if stamp["key"] == key:
-                damaged = _find_damaged(out, present, stamp["files"], digest)
-                if damaged is None:
+                if _is_whole(out, stamp["files"]):
                     yield None
                     return
-                logger.warning(
-                    f"`{out / damaged}` has changed since it was written;"
-                    f" all of `{out}` is made again."
-                )
+                logger.warning(f"Files of `{out}` have changed; all of it is made again.")
             elif stamp["files"] and not overwrite:
                 raise UserError(_refusal(out, stamp["made_with"], made_with))
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -112,24 +103,23 @@ def disk_errors_of(out: Path) -> Iterator[None]:
         raise UserError(f"`{out}` cannot be written: {error.strerror}.") from error
 
 
-def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return the stamp of `out` and its files' sizes, if they are all our files."""
+def _own_stamp(out: Path) -> dict[str, Any]:
+    """Return the stamp of `out` (UserError: not all its files are ours)."""
     if not out.is_dir():
         raise UserError(f"`{out}` must be a folder, but is none; give another output folder.")
     try:
         content = read_json(out / STAMP)
-        stamp: dict[str, Any] = {"key": str(content["key"])}
-        stamp |= {name: dict(content[name]) for name in ("files", "made_with")}
+        files, made_with = dict(content["files"]), dict(content["made_with"])
+        stamp = {"key": content["key"], "files": files, "made_with": made_with}
     except (ValueError, KeyError, TypeError):
         stamp = {"key": "", "files": {}, "made_with": {}}
-    present = _file_sizes(out)
-    strangers = sorted(set(present) - set(stamp["files"]))
+    strangers = sorted(_file_sizes(out).keys() - stamp["files"].keys())
     if strangers:
         raise UserError(
             f"`{out}` must hold only files of `mtmoe prepare`, but holds `{strangers[0]}`"
             f" ({len(strangers)} such files in all); move them away or give another output folder."
         )
-    return stamp, present
+    return stamp
 
 
 def _file_sizes(folder: Path) -> dict[str, int]:
@@ -142,24 +132,12 @@ def _file_sizes(folder: Path) -> dict[str, int]:
     return sizes
 
 
-def _find_damaged(
-    folder: Path,
-    present: Mapping[str, int],
-    sizes: Mapping[str, int],
-    digest: Callable[[Path], str],
-) -> str | None:
-    """Return the first file that is missing or has changed; None without."""
-    for name, size in sizes.items():
-        if present.get(name) != size:
-            return name
-    if not (folder / MANIFEST).exists():
-        return None
-    try:
-        expected = dict(read_json(folder / MANIFEST)["files"])
-    except (ValueError, KeyError, TypeError):
-        return MANIFEST
-    actual = _hashes(folder, expected, digest)
-    return next((name for name, sha in expected.items() if actual[name] != sha), None)
+def _is_whole(folder: Path, sizes: Mapping[str, int]) -> bool:
+    """Return whether all files are as they were written."""
+    with suppress(ValueError, KeyError, TypeError):
+        hashes = dict(read_json(folder / MANIFEST)["files"])
+        return _file_sizes(folder) == sizes and _hashes(folder, hashes) == hashes
+    return False
 
 
 def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object]) -> str:

@@ -21,7 +21,7 @@ from fairseq_mtmoe import __version__
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import move_into_place, open_in_place, read_json, write_text
 from fairseq_mtmoe.core.locked import lock
-from fairseq_mtmoe.corpora.raw_files import Item, is_there, mismatch, record_path, write_record
+from fairseq_mtmoe.corpora.raw_files import Item, is_there, mismatch, write_record
 
 # Seconds before each try without progress; after the last one the file fails.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -160,10 +160,7 @@ def _fetch(item: Item, target: Path, run: _Run, session: requests.Session) -> No
                 write_record(target, item.address, sha256)
                 return
             part.begin_anew()
-        hint = ""
-        if not item.sha256 and not item.md5:
-            hint = f"; if the new one is right, delete {record_path(target)}"
-        raise UserError(f"`{item.address}` is not the expected file: {wrong}{hint}.")
+        raise UserError(f"`{item.address}` is not the expected file: {wrong}.")
 
 
 class _Part:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-from fairseq_mtmoe.core.errors import visible
-from fairseq_mtmoe.core.pages import Chart, Part, Section
+from fairseq_mtmoe.core.pages import Part, Section
 from fairseq_mtmoe.core.tables import Table
 from fairseq_mtmoe.core.tiers import TIER_RULE
 from fairseq_mtmoe.corpora.data_dir import flat
-from fairseq_mtmoe.corpora.findings import TRAIN, Report, findings, pair_table, shards_of
+from fairseq_mtmoe.corpora.findings import Report, findings, pair_table, shards_of
 
 ABOUT = (
     "Made by `mtmoe prepare corpora`."
@@ -36,7 +35,7 @@ def sections_of(report: Report) -> list[Section]:
             "Language pairs", [*pairs, "`mtmoe suggest DATA` prints a command to train on them."]
         ),
         Section("Vocabulary", [_vocabulary_table(report)]),
-        Section("Corpora", [_share_chart(report), _corpus_table(report)]),
+        Section("Corpora", [_corpus_table(report)]),
         Section("Recipe", [settings], folded=True),
         *_samples(report),
     ]
@@ -51,34 +50,6 @@ def _vocabulary_table(report: Report) -> Table:
         rows.append([lang, *cells, figures["warning"] or ""])
     columns = ["language", "pieces per word", "characters per piece", "unknown", "warning"]
     return Table(columns, rows, texts=(0, 4))
-
-
-def _share_chart(report: Report) -> Chart:
-    """Return a chart of each corpus' share of its pair's training text."""
-    points = []
-    for name, corpus in report["corpora"].items():
-        if corpus["role"] == TRAIN:
-            pairs = corpus["kept"] * corpus.get("weight", 1)
-            points.append(
-                {"corpus": visible(name), "pair": visible(corpus["pair"]), "pairs": pairs}
-            )
-    share = {
-        "field": "pairs",
-        "type": "quantitative",
-        "stack": "normalize",
-        "axis": {"format": "%"},
-    }
-    color = {"field": "corpus", "type": "nominal", "legend": None, "scale": {"scheme": "viridis"}}
-    return {
-        "title": "Each corpus' share of its pair",
-        "data": {"values": points},
-        "mark": {"type": "bar", "stroke": "white", "tooltip": {"content": "data"}},
-        "encoding": {
-            "x": {**share, "title": None},
-            "y": {"field": "pair", "type": "nominal", "title": None},
-            "color": color,
-        },
-    }
 
 
 def _corpus_table(report: Report) -> Table:

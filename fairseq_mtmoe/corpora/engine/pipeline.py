@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic_core import to_jsonable_python
 
-from fairseq_mtmoe.core.digest import digest_of
+from fairseq_mtmoe.core.digest import digest_of, digest_of_file
 from fairseq_mtmoe.core.files import regular_file
 from fairseq_mtmoe.corpora import blocks, report
 from fairseq_mtmoe.corpora.blocks import CorpusFiles
@@ -23,10 +23,10 @@ from fairseq_mtmoe.corpora.engine.state import CorpusState
 from fairseq_mtmoe.corpora.engine.work import WorkFolder, hash_of
 from fairseq_mtmoe.corpora.engine.workers import Progress, Tools, Workers
 from fairseq_mtmoe.corpora.engine.writing import DataDirectory
-from fairseq_mtmoe.corpora.raw_files import Digests, check_file, items_of
+from fairseq_mtmoe.corpora.raw_files import digests_of, items_of
 from fairseq_mtmoe.corpora.recipes.codes import reversed_pair
 from fairseq_mtmoe.corpora.recipes.recipe import SOURCE_FILES, Recipe
-from fairseq_mtmoe.corpora.recipes.schema import Filters, Role
+from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, Filters, Role
 from fairseq_mtmoe.corpora.vocabulary.pieces import expect_tag
 
 # Raised whenever the same input would give other training or evaluation data: a directory made
@@ -90,7 +90,7 @@ def _summary(files: CorpusFiles) -> str:
     return digest_of(repr(about))[:12]
 
 
-def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
+def find_inputs(recipe: Recipe, raw: Path) -> Inputs:
     """Return the recipe's files below `raw` with their hashes."""
     recipe = recipe.found_in(raw)
     recipe.check_synthetic()
@@ -109,21 +109,23 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
     for name in ("dictionary", SOURCE_FILES[1]):
         if is_tagged and name in vocabulary:
             expect_tag(vocabulary[name])
-    models = []
+    identification = []
     filters = recipe.filters
     if filters.identify:
-        models = [
-            regular_file(
-                os.path.abspath(raw / filters.identify), "a model for language identification"
-            )
-        ]
-        filters = replace(filters, identify=str(models[0]))
-    digests.learn([path for files in all_files for path in files.paths])
-    for item in items_of(recipe.corpora):
-        check_file(raw / item.file, item, digests.of_file)
-    corpora = [replace(files, digests=tuple(digests.of(files.paths))) for files in all_files]
-    identification = digests.of(models)
-    vocabulary_digests = digests.of(vocabulary.values())
+        model = os.path.abspath(raw / filters.identify)
+        identification.append(
+            digest_of_file(regular_file(model, "a model for language identification"))
+        )
+        filters = replace(filters, identify=model)
+    digests = digests_of(items_of(recipe.corpora), raw)
+    corpora = []
+    for files in all_files:
+        hashes = []
+        for name in files.names:
+            file, mark, member = name.partition(ARCHIVE)
+            hashes.append(digests[file] + mark + member)
+        corpora.append(replace(files, digests=tuple(hashes)))
+    vocabulary_digests = list(map(digest_of_file, vocabulary.values()))
     return Inputs(recipe, corpora, vocabulary, vocabulary_digests, filters, identification)
 
 
@@ -136,16 +138,13 @@ def prepare(
     """
     work = WorkFolder(out)
     with work.held():
-        digests = Digests(work.path / "files.json")
-        inputs = find_inputs(recipe, raw, digests)
-        digests.keep()
+        inputs = find_inputs(recipe, raw)
         about = {**inputs.made_from, "format": ENGINE}
-        with written_once(out, inputs.key, about, overwrite, digests.of_file) as folder:
+        with written_once(out, inputs.key, about, overwrite) as folder:
             if folder is not None:
                 if inputs.filters.identify:
                     check_model(inputs.filters.identify)
                 return _fill(folder, work, Tools(workers, Progress(work.path / "log.txt")), inputs)
-        digests.keep()
     return None
 
 

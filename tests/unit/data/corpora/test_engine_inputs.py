@@ -1,14 +1,13 @@
 """What a run of `prepare corpora` is made from: files that are what the recipe says of them, wherever they are."""
 
 import hashlib
-import os
 import tarfile
 
 import pytest
 import yaml
 
 from fairseq_mtmoe.corpora.engine.pipeline import find_inputs
-from fairseq_mtmoe.corpora.raw_files import Digests, write_record
+from fairseq_mtmoe.corpora.raw_files import write_record
 from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 from tests.helpers.refused import refused
 
@@ -21,7 +20,7 @@ def inputs(folder, file="a.tsv", about=None, **recipe):
     corpus = {"name": "a", "pair": "en-de", "role": "train", "files": [file], **(about or {})}
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump({"name": "one", "corpora": [corpus], **recipe}))
-    return find_inputs(load_recipe(str(path)), folder / "raw", Digests(folder / "files.json"))
+    return find_inputs(load_recipe(str(path)), folder / "raw")
 
 
 @pytest.fixture
@@ -48,18 +47,6 @@ def test_checksums_are_of_the_archive_that_a_file_is_in(folder):
     right = hashlib.sha256((folder / "raw" / "a.tar").read_bytes()).hexdigest()
     found = inputs(folder, "a.tar!in/a.tsv", {"sha256": [right]})
     assert found.corpora[0].digests == (f"{right}!in/a.tsv",)
-
-
-def test_a_file_that_changed_and_kept_size_and_time_is_read_again(folder):
-    """As after `cp -p` and `rsync -t`."""
-    file, known = folder / "raw" / "a.tsv", Digests(folder / "files.json")
-    before = known.of([file])
-    known.keep()
-    status = file.stat()
-    file.write_bytes(TEXT.swapcase())
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    expected = [hashlib.sha256(TEXT.swapcase()).hexdigest()]
-    assert Digests(folder / "files.json").of([file]) == known.of([file]) == expected != before
 
 
 def test_the_model_for_identification_is_below_raw_and_its_path_decides_about_nothing(folder, tmp_path):
