@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,7 +116,7 @@ BAD_REASONS = {
     "unpaired": "one side has segments that the other lacks",
 }
 # Not an error, as catalogs and translation memories are rarely complete.
-HARMLESS = frozenset({"untranslated"})
+HARMLESS = "untranslated"
 
 
 def unreadable(name: Path, fault: object) -> UserError:
@@ -126,12 +127,11 @@ def unreadable(name: Path, fault: object) -> UserError:
     )
 
 
-def excerpt_of(text: str | bytes) -> str:
+def excerpt_of(text: str) -> str:
     """Return a printable beginning of a line."""
-    text = text[:320].decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
-    hidden = {ord(sign): "\ufffd" for sign in text[:80] if not sign.isprintable()}
-    shown = text[:80].translate(hidden)
-    return shown if len(text) <= 80 else f"{shown}…"
+    if len(text) > 80:
+        text = f"{text[:80]}…"
+    return text.translate({ord(sign): "\ufffd" for sign in text if not sign.isprintable()})
 
 
 def text_fault(text: str) -> str | None:
@@ -157,11 +157,10 @@ def check(bad: BadLine, files: CorpusFiles) -> None:
 
     In validation and test sets only `HARMLESS` ones may.
     """
-    if files.is_evaluation and bad.reason not in HARMLESS:
-        what = BAD_REASONS[bad.reason] + (f" ({bad.excerpt})" if bad.excerpt else "")
+    if files.is_evaluation and bad.reason != HARMLESS:
         raise UserError(
-            f"`{bad.file}` must be readable text,"
-            f" but line or unit {bad.line} cannot be used: {what};"
+            f"`{bad.file}` must be readable text, but line or unit {bad.line} cannot be used:"
+            f" {BAD_REASONS[bad.reason]} ({bad.excerpt});"
             " fix it, or get it again: no line of validation and test sets is left out."
         )
 
@@ -206,9 +205,11 @@ def gather(segments: Iterator[Segment], files: CorpusFiles) -> Iterator[Pairs | 
 def _fault_of(segment: Segment, may_be_empty: bool) -> str | None:
     if segment.source is None or segment.target is None:
         return "untranslated"
-    texts = (segment.source, segment.target, *filter(None, segment.references))
-    allowed = (None, "empty") if may_be_empty else (None,)
-    return next((reason for reason in map(text_fault, texts) if reason not in allowed), None)
+    for text in (segment.source, segment.target, *filter(None, segment.references)):
+        reason = text_fault(text)
+        if reason and not (may_be_empty and reason == "empty"):
+            return reason
+    return None
 
 
 def assemble(items: Iterator[Pairs | BadLine], size: int) -> Iterator[Block | BadLine]:
@@ -227,15 +228,16 @@ def assemble(items: Iterator[Pairs | BadLine], size: int) -> Iterator[Block | Ba
         characters += _characters(item.texts)
         while len(lines) >= size or characters > MAX_CHARACTERS:
             yield _block([held[:size] for held in texts], lines[:size])
-            texts = [held[size:] for held in texts]
-            lines = lines[size:]
+            for held in texts:
+                del held[:size]
+            del lines[:size]
             characters = _characters(texts)
     if lines:
         yield _block(texts, lines)
 
 
 def _characters(texts: Sequence[list[str]]) -> int:
-    return sum(sum(map(len, side)) for side in texts)
+    return sum(map(len, chain.from_iterable(texts)))
 
 
 def _block(texts: Sequence[list[str]], lines: list[int]) -> Block:

@@ -59,7 +59,7 @@ def read(files: CorpusFiles, block: int = BLOCK) -> Iterator[Block | BadLine]:
 def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     if files.format not in FORMATS:
         raise_invalid(f"format of {files.name}", f"one of {', '.join(FORMATS)}", files.format)
-    form = recognise(files) if files.format == "auto" else files.format
+    form = recognise(files)
     if form is None:
         return
     number = _NUM_FILES.get(form, 1)
@@ -86,10 +86,12 @@ _CATALOG = re.compile(r"(?:[ \t]*(?:#.*)?\r?\n)*(?:msgctxt|msgid)[ \t]*\"")
 
 
 def recognise(files: CorpusFiles) -> str | None:
-    """Return one of `FORMATS` by the beginning of a corpus' content.
+    """Return the format of a corpus, given or by the beginning of its content.
 
     For an empty file return None.
     """
+    if files.format != "auto":
+        return files.format
     with regular_file(files.contents[0].path, "a corpus' file").open("rb") as file:
         head = file.read(_HEAD)
     form = _form(head)
@@ -128,19 +130,17 @@ def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[Corpu
 
     There are no parts if it must be read whole.
     """
-    form = recognise(files) if files.format == "auto" else files.format
-    paths = [content.path for content in files.contents]
-    if form not in _OF_LINES or len(paths) != _NUM_FILES.get(form, 1):
+    form = recognise(files)
+    if form not in _OF_LINES or len(files.paths) != _NUM_FILES.get(form, 1):
         return []
     every = min(_EVERY, most_lines)
-    marks = [_marks(path, every) for path in paths]
+    marks = [_marks(content.path, every) for content in files.contents]
     parts = []
-    for begin, end in pairwise([*_begins(marks, most_lines // every, most_bytes), None]):
+    for begin, end in pairwise([*_begins(marks, most_lines // every, most_bytes), -1]):
         spans = []
         for offsets in marks:
-            last = None if end is None else int(offsets[end])
-            spans.append((int(offsets[begin or 0]), last))
-        first = (begin or 0) * every + 1
+            spans.append((int(offsets[begin]), int(offsets[end])))
+        first = begin * every + 1
         parts.append(replace(files, format=form, first=first, spans=tuple(spans)))
     return parts
 

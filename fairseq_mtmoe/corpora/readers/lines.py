@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, compress
 from typing import BinaryIO
 
 from fairseq_mtmoe.core.errors import UserError
@@ -24,6 +25,7 @@ from fairseq_mtmoe.corpora.blocks import (
     Pairs,
     Span,
     excerpt_of,
+    text_fault,
     unreadable,
 )
 
@@ -33,7 +35,7 @@ ABOUT = ("doc", "url", "talkid", "keywords", "speaker", "reviewer", "translator"
 
 # These match excerpts of unusable lines, too, which may be truncated and have replaced characters.
 _ABOUT = re.compile(rf"[\s\ufffd]*</?(?:{'|'.join(ABOUT)})\b")
-_TEXT = re.compile(r"\s*<(title|description)>(.*?)(?:</\1>\s*)?")
+_TEXT = re.compile(r"^\s*<(title|description)>(.*?)(?:</\1>\s*)?\Z")
 _CHUNK = 1 << 18  # bytes decoded at once, which fit into the processor's cache
 _MAX_BYTES = 4 * MAX_LINE  # in a line in UTF-8
 
@@ -103,23 +105,12 @@ def _decode(lines: bytes) -> Batch:
 def _decode_one_by_one(lines: bytes) -> Batch:
     batch = Batch([])
     for index, line in enumerate(lines.split(b"\n")):
-        line = line.removesuffix(b"\r")
-        text = ""
-        reason = ""
-        if len(line) > _MAX_BYTES:
-            reason = "long"
-        elif b"\0" in line:
-            reason = "nul"
-        try:
-            text = "" if reason else line.decode("utf-8")
-        except UnicodeDecodeError:
-            reason = "encoding"
-        if len(text) > MAX_LINE:
+        text = line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
+        reason = text_fault(text)
+        if reason and reason != "empty":
+            batch.bad[index] = reason, excerpt_of(text)
             text = ""
-            reason = "long"
         batch.texts.append(text)
-        if reason:
-            batch.bad[index] = reason, excerpt_of(line)
     return batch
 
 
@@ -130,38 +121,31 @@ def usable_pairs(
 
     In training text a line without text on one side is no pair.
     """
-    names = str(files.paths[0]), str(files.paths[-1])
-    bad = {index: (names[1], *why) for index, why in target.bad.items()}
-    bad |= {index: (names[0], *why) for index, why in source.bad.items()}
-    texts: Sequence[list[str]] = (source.texts, target.texts)
+    texts = source.texts, target.texts
     lines: Sequence[int] = range(first, first + len(source.texts))
-    if not files.is_evaluation and not all(all(map(str.strip, side)) for side in texts):
-        for index, (first_text, second_text) in enumerate(zip(*texts, strict=True)):
-            if index not in bad and not (first_text.strip() and second_text.strip()):
-                bad[index] = (
-                    names[bool(first_text.strip())],
-                    "empty",
-                    excerpt_of(first_text + second_text),
-                )
-    for index in sorted(bad):
-        name, reason, excerpt = bad[index]
-        yield BadLine(name, first + index, reason, excerpt)
+    bad = {}
+    names = str(files.paths[0]), str(files.paths[-1])
+    for name, batch in ((names[1], target), (names[0], source)):
+        for index, (reason, excerpt) in batch.bad.items():
+            bad[index] = BadLine(name, lines[index], reason, excerpt)
+    if not files.is_evaluation and not all(map(str.strip, chain(*texts))):
+        for index, sides in enumerate(zip(*texts, strict=True)):
+            if index not in bad and not all(map(str.strip, sides)):
+                name = names[bool(sides[0].strip())]
+                bad[index] = BadLine(name, lines[index], "empty", excerpt_of("".join(sides)))
+    for _, bad_line in sorted(bad.items()):
+        yield bad_line
     if bad:
-        kept = [index for index in range(len(lines)) if index not in bad]
-        usable = []
-        for side in texts:
-            usable.append([side[index] for index in kept])
-        texts = usable
-        lines = [lines[index] for index in kept]
+        is_usable = [index not in bad for index in range(len(lines))]
+        texts = list(compress(source.texts, is_usable)), list(compress(target.texts, is_usable))
+        lines = list(compress(lines, is_usable))
     if lines:
         yield Pairs(texts, lines)
 
 
 def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     """Yield the pairs of two files of lines."""
-    return _read_sides(
-        files, [read_lines(*part) for part in zip(files.contents, files.spans, strict=True)]
-    )
+    return _read_sides(files, list(map(read_lines, files.contents, files.spans)))
 
 
 def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
@@ -175,12 +159,11 @@ def _sentences(content: Content) -> Iterator[Batch]:
         kept = Batch([])
         for index, line in enumerate(batch.texts):
             bad = batch.bad.get(index)
-            if _ABOUT.match(line if bad is None else bad[1]):
+            if _ABOUT.match(bad[1] if bad else line):
                 continue
-            if bad is not None:
+            if bad:
                 kept.bad[len(kept.texts)] = bad
-            match = _TEXT.fullmatch(line)
-            kept.texts.append(match[2] if match else line)
+            kept.texts.append(_TEXT.sub(r"\2", line))
         yield kept
 
 

@@ -7,6 +7,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from fairseq_mtmoe.core.files import read_bytes, regular_file
@@ -39,7 +40,7 @@ def _elements(content: Content, name: str) -> Iterator[Element]:
                         raise ValueError(f"elements are nested more than {_MAX_DEPTH} times")
                     continue
                 around.pop()
-                if _name(element) == name and not any(_name(outer) == name for outer in around):
+                if _name(element) == name and name not in map(_name, around):
                     yield element
                     if around:
                         around[-1].remove(element)  # keeps only one in memory
@@ -55,7 +56,9 @@ def _text(element: Element, without: Collection[str] = ()) -> str:
     """Return all text in an element, except within elements of some names."""
     pieces = [element.text or ""]
     for child in element:
-        pieces += ["" if _name(child) in without else _text(child, without), child.tail or ""]
+        if _name(child) not in without:
+            pieces.append(_text(child, without))
+        pieces.append(child.tail or "")
     return "".join(pieces)
 
 
@@ -66,9 +69,9 @@ def tmx_segments(files: CorpusFiles) -> Iterator[Segment]:
     """
     for unit in _elements(files.contents[0], "tu"):
         texts: dict[str, str] = {}
-        for variant in (child for child in unit if _name(child) == "tuv"):
+        for variant in unit.iterfind("{*}tuv"):
             lang = variant.get(_LANG, variant.get("lang", ""))
-            for segment in (child for child in variant if _name(child) == "seg"):
+            for segment in variant.iterfind("{*}seg"):
                 texts.setdefault(lang, _text(segment, _CODES).strip())
         sides = []
         for side_lang in (files.source_lang, files.target_lang):
@@ -85,20 +88,19 @@ def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
     """
     documents = list(_elements(files.contents[0], "doc"))
     references: list[dict[str, list[Element]]] = []
+    translators: dict[str, None] = {}
     for document in documents:
         by_translator: dict[str, list[Element]] = {}
         for side in _sides(document, "ref", files.target_lang):
             by_translator.setdefault(side.get("translator", ""), []).append(side)
         references.append(by_translator)
-    translators = list(
-        dict.fromkeys(name for by_translator in references for name in by_translator)
-    )
+        translators |= dict.fromkeys(by_translator)
     if not translators:
         raise unreadable(files.paths[0], f"it has no references in {files.target_lang}")
     for document, by_translator in zip(documents, references, strict=True):
         sources = _texts(_sides(document, "src", files.source_lang))
         texts = [_texts(by_translator.get(name, [])) for name in translators]
-        for key in dict.fromkeys([*sources, *(key for part in texts for key in part)]):
+        for key in dict.fromkeys(chain(sources, *texts)):
             targets = [part[key] for part in texts if key in part]
             further = [*targets[1:], *[""] * len(translators)][: len(translators) - 1]
             reason = None if key in sources else "unpaired"
@@ -106,14 +108,17 @@ def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
 
 
 def _sides(document: Element, name: str, lang: str) -> list[Element]:
-    sides = (element for element in document.iter() if _name(element) == name)
+    sides = document.iterfind(f".//{{*}}{name}")
     return [side for side in sides if is_same_language(side.get("lang", ""), lang)]
 
 
 def _texts(sides: Iterable[Element]) -> dict[Key, str]:
     """Return the text of each segment by its number."""
-    segments = (element for side in sides for element in side.iter() if _name(element) == "seg")
-    return _by_key(((segment.get("id", ""),), _text(segment).strip()) for segment in segments)
+    segments: list[tuple[Key, str]] = []
+    for side in sides:
+        for segment in side.iterfind(".//{*}seg"):
+            segments.append(((segment.get("id", ""),), _text(segment).strip()))
+    return _by_key(segments)
 
 
 def _by_key(segments: Iterable[tuple[Key, str]]) -> dict[Key, str]:
@@ -132,11 +137,9 @@ def _by_key(segments: Iterable[tuple[Key, str]]) -> dict[Key, str]:
 def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
     """Yield the segments of an SGM set in two files, paired by document and number."""
     sources, references = map(_sgm_texts, files.contents)
-    for key, text in sources.items():
-        yield Segment(text, references.get(key), reason=None if key in references else "unpaired")
-    for key, text in references.items():
-        if key not in sources:
-            yield Segment(None, text, reason="unpaired")
+    unpaired = dict.fromkeys(sources.keys() ^ references.keys(), "unpaired")
+    for key in {**sources, **references}:
+        yield Segment(sources.get(key), references.get(key), reason=unpaired.get(key))
 
 
 def _sgm_texts(content: Content) -> dict[Key, str]:

@@ -5,6 +5,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import polib
@@ -16,7 +17,6 @@ from fairseq_mtmoe.corpora.cleaning.languages import is_distant, is_same_languag
 
 # First bytes of compiled catalogs: little-endian, big-endian.
 MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")
-_PLURAL_FORMS = re.compile(r"plural\s*=\s*([^;]+)")
 
 
 def message_segments(files: CorpusFiles) -> Iterator[Segment]:
@@ -29,23 +29,26 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
     (content,) = files.contents
     catalog = load_catalog(content, is_compiled=files.format == "mo")
     lang = catalog.metadata.get("Language", "")
-    sides = [files.source_lang, files.target_lang]
-    if lang and all(is_distant(lang, side) for side in sides):
-        raise_invalid(
-            f"Language in the header of {files.paths[0]}", f"{sides[0]} or {sides[1]}", lang
-        )
-    # The messages of a catalog without a language are in English.
+    source_lang, target_lang = files.source_lang, files.target_lang
+    if lang and is_distant(lang, source_lang) and is_distant(lang, target_lang):
+        rule = f"{source_lang} or {target_lang}"
+        raise_invalid(f"Language in the header of {files.paths[0]}", rule, lang)
     if lang:
-        is_in_source, is_in_target = (is_same_language(lang, side) for side in sides)
-    else:
-        is_in_target, is_in_source = (is_same_language("en", side) for side in sides)
-    is_backwards = is_in_source and not is_in_target
+        is_backwards = is_same_language(lang, source_lang)
+        is_backwards &= not is_same_language(lang, target_lang)
+    else:  # the messages are in English
+        is_backwards = is_same_language("en", target_lang)
+        is_backwards &= not is_same_language("en", source_lang)
     for entry in catalog:
         if entry.obsolete:
             continue
+        is_fuzzy = "fuzzy" in getattr(entry, "flags", ())  # compiled entries have no flags
         for source, target in messages_of(entry, catalog):
-            first, second = (target or None, source) if is_backwards else (source, target or None)
-            yield Segment(first, second, excerpt=excerpt_of(source))
+            translation = None if is_fuzzy else target or None
+            segment = Segment(source, translation, excerpt=excerpt_of(source))
+            if is_backwards:
+                segment = segment._replace(source=translation, target=source)
+            yield segment
 
 
 def load_catalog(file: Content, is_compiled: bool) -> polib.POFile | polib.MOFile:
@@ -81,16 +84,15 @@ def _check_strings(content: bytes) -> None:
 def messages_of(
     entry: polib.POEntry | polib.MOEntry, catalog: polib.POFile | polib.MOFile
 ) -> list[tuple[str, str]]:
-    """Return a message with its translation, empty if fuzzy.
+    """Return a message with its translation.
 
     For plurals, return singular and plural with their forms.
     """
-    is_fuzzy = "fuzzy" in getattr(entry, "flags", ())  # compiled entries have no flags
     if not entry.msgid_plural:
-        return [(entry.msgid, "" if is_fuzzy else entry.msgstr)]
-    forms = {} if is_fuzzy else entry.msgstr_plural
+        return [(entry.msgid, entry.msgstr)]
+    forms = entry.msgstr_plural
     header = catalog.metadata.get("Plural-Forms", "")
-    singular, plural = singular_and_plural_form(header, len(forms)) if forms else (0, 0)
+    singular, plural = singular_and_plural_form(header, len(forms))
     return [(entry.msgid, forms.get(singular, "")), (entry.msgid_plural, forms.get(plural, ""))]
 
 
@@ -99,11 +101,10 @@ def singular_and_plural_form(header: str, num_forms: int) -> tuple[int, int]:
 
     `Plural-Forms` tells them. Without it they are first and last.
     """
-    match = _PLURAL_FORMS.search(header)
-    try:
-        # This allows only numbers, n and C's operators.
-        form_of = gettext.c2py(match[1].strip() if match else "")
-        chosen = form_of(1), Counter(form_of(n) for n in range(2, 101)).most_common(1)[0][0]
-    except (ValueError, ZeroDivisionError):
-        return 0, num_forms - 1
-    return chosen if all(0 <= form < num_forms for form in chosen) else (0, num_forms - 1)
+    expression = re.split(r"plural\s*=", header)[-1].partition(";")[0]
+    with suppress(ValueError, ZeroDivisionError):
+        form_of = gettext.c2py(expression.strip())  # allows only numbers, n and C's operators
+        chosen = form_of(1), Counter(map(form_of, range(2, 101))).most_common(1)[0][0]
+        if {*chosen} <= {*range(num_forms)}:
+            return chosen
+    return 0, num_forms - 1

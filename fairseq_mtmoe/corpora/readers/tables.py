@@ -5,12 +5,21 @@ Columns and keys are found by recipe, header or content.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
-from fairseq_mtmoe.corpora.blocks import BadLine, CorpusFiles, Pairs, Segment, excerpt_of
+from fairseq_mtmoe.corpora.blocks import (
+    BadLine,
+    CorpusFiles,
+    Pairs,
+    Segment,
+    excerpt_of,
+    text_fault,
+)
 from fairseq_mtmoe.corpora.cleaning.languages import best_match
 from fairseq_mtmoe.corpora.readers.lines import Batch, read_lines, usable_pairs
 
@@ -25,7 +34,7 @@ class Columns(NamedTuple):
     source: int  # from 0
     target: int
     width: int  # number of columns
-    named: bool  # whether the first line of this width is a header
+    header: int | None  # index of the line with their names
 
 
 def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
@@ -34,50 +43,38 @@ def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     Texts that are `absent` or `incomplete` are left out.
     """
     (content,) = files.contents
-    columns: Columns | None = None
     first = files.first
-    if first > 1:  # the file's beginning determines the columns
-        columns = _columns(next(read_lines(content)), files)
-    for batch in read_lines(content, files.spans[0]):
-        if columns is None:
-            columns = _columns(batch, files)
-            if columns.named:
-                tabs = columns.width - 1
-                fits = (
-                    index
-                    for index, text in enumerate(batch.texts)
-                    if index not in batch.bad and text.count("\t") == tabs
-                )
-                at = next(fits)
-                yield from _pairs(batch.part(0, at), columns, first, files)
-                batch = batch.part(at + 1)
-                first = at + 2
-        yield from _pairs(batch, columns, first, files)
-        first += len(batch.texts)
+    for start in islice(read_lines(content), 1):  # it determines the columns
+        columns = _columns(start, files)
+        for batch in read_lines(content, files.spans[0]):
+            if first == 1 and columns.header is not None:
+                yield from _pairs(batch.part(0, columns.header), columns, first, files)
+                first += columns.header + 1
+                batch = batch.part(columns.header + 1)
+            yield from _pairs(batch, columns, first, files)
+            first += len(batch.texts)
 
 
 def _pairs(
     batch: Batch, columns: Columns, first: int, files: CorpusFiles
 ) -> Iterator[Pairs | BadLine]:
-    texts = batch.texts
+    if not batch.texts:
+        return
+    texts = list(batch.texts)
     bad = dict(batch.bad)
-    absent, incomplete = (str(files.fields.get(name, "")) for name in ("absent", "incomplete"))
     tabs = columns.width - 1
     for index, text in enumerate(texts):
         if text.count("\t") != tabs:
-            bad.setdefault(index, ("columns" if text.strip() else "empty", excerpt_of(text)))
-    if bad:
-        texts = [text if text.count("\t") == tabs else "\t" * tabs for text in texts]
+            bad.setdefault(index, (text_fault(text) or "columns", excerpt_of(text)))
+            texts[index] = "\t" * tabs
     # The cells of all lines at once, as each line has the same number.
-    cells = "\t".join(texts).split("\t") if texts else []
+    cells = "\t".join(texts).split("\t")
     source, target = cells[columns.source :: columns.width], cells[columns.target :: columns.width]
-    if absent or incomplete:
-        for index, sides in enumerate(zip(source, target, strict=True)):
-            if any(
-                (absent and side.strip() == absent) or (incomplete and incomplete in side)
-                for side in sides
-            ):
-                bad.setdefault(index, ("untranslated", excerpt_of(batch.texts[index])))
+    absent = str(files.fields.get("absent", "\t"))  # no text has tabs
+    incomplete = str(files.fields.get("incomplete", "\t"))
+    for index, sides in enumerate(zip(source, target, strict=True)):
+        if absent in map(str.strip, sides) or incomplete in "\n".join(sides):
+            bad.setdefault(index, ("untranslated", excerpt_of(batch.texts[index])))
     yield from usable_pairs(Batch(source, bad), Batch(target), first, files)
 
 
@@ -86,30 +83,34 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
 
     Raises `UserError` if neither `fields` nor a header tells them.
     """
-    sample = enumerate(batch.texts[:_SAMPLE])
-    lines = [text for index, text in sample if index not in batch.bad]
-    rows = [line.split("\t") for line in lines or [""]]
-    width = Counter(map(len, rows)).most_common(1)[0][0]
-    first = next(row for row in rows if len(row) == width)
-    titles = [title.strip() for title in first]
+    counts = Counter[int]()
+    first: dict[int, int] = {}  # index of the first line with a number of tabs
+    for index, text in enumerate(batch.texts[:_SAMPLE]):
+        if index not in batch.bad:
+            counts[text.count("\t")] += 1
+            first.setdefault(text.count("\t"), index)
+    tabs, _ = max(counts.items(), key=itemgetter(1), default=(0, 0))
+    header = first.get(tabs, 0)
+    titles = list(map(str.strip, batch.texts[header].split("\t")))
     named = _named_sides(titles, files)
-    if "source" in files.fields or "target" in files.fields:
-        source, target = (_given_column(first, side, files) for side in ("source", "target"))
+    fields = files.fields
+    if "source" in fields or "target" in fields:
+        source = _given_column(titles, "source", files)
+        target = _given_column(titles, "target", files)
         if source == target:
-            raise_invalid(
-                f"fields of {files.paths[0]}", "two different columns", dict(files.fields)
-            )
-        is_named = any(isinstance(files.fields[side], str) for side in ("source", "target"))
-        is_named = is_named or {*(named or ())} == {titles[source], titles[target]}
-        return Columns(source, target, width, is_named)
-    if named is None or any(titles.count(name) > 1 for name in named):
+            raise_invalid(f"fields of {files.paths[0]}", "two different columns", dict(fields))
+        is_named = isinstance(fields["source"], str) or isinstance(fields["target"], str)
+        if is_named or {*(named or ())} == {titles[source], titles[target]}:
+            return Columns(source, target, tabs + 1, header)
+        return Columns(source, target, tabs + 1, None)
+    if named is None or max(map(titles.count, named)) > 1:
         langs = f"{files.source_lang} and {files.target_lang}"
         rule = (
             f"given with the columns of {langs} (`fields: {{source: 1, target: 2}}`),"
             " as line 1 does not tell them"
         )
-        raise_invalid(str(files.paths[0]), rule, "\t".join(first))
-    return Columns(titles.index(named[0]), titles.index(named[1]), width, named=True)
+        raise_invalid(str(files.paths[0]), rule, "\t".join(titles))
+    return Columns(titles.index(named[0]), titles.index(named[1]), tabs + 1, header)
 
 
 def _given_column(first: Sequence[str], side: str, files: CorpusFiles) -> int:
@@ -133,13 +134,16 @@ def _named_sides(names: Sequence[str], files: CorpusFiles) -> tuple[str, str] | 
 
     They are language codes, or else words for source and target.
     """
-    source, target = (best_match(names, lang) for lang in (files.source_lang, files.target_lang))
+    source = best_match(names, files.source_lang)
+    target = best_match(names, files.target_lang)
     if source is None or target is None or source == target:
         matches = []
         for words in _SIDES:
             matches.append(next((name for name in names if name.lower() in words), None))
         source, target = matches
-    return None if source is None or target is None else (source, target)
+    if source is None or target is None:
+        return None
+    return source, target
 
 
 Keys = tuple[str, ...]  # nested keys
@@ -151,8 +155,9 @@ def json_segments(files: CorpusFiles) -> Iterator[Segment]:
     Keys are in `fields` (`translation.en` if nested), or detected.
     """
     (content,) = files.contents
-    # The beginning determines the keys.
-    paths = _paths_of(next(read_lines(content)).texts, files) if files.first > 1 else None
+    paths: tuple[Keys, Keys] | None = None
+    if files.first > 1:  # the beginning determines the keys
+        paths = _paths_of(next(read_lines(content)).texts, files)
     for batch in read_lines(content, files.spans[0]):
         paths = paths or _paths_of(batch.texts, files)
         for index, text in enumerate(batch.texts):
@@ -160,19 +165,19 @@ def json_segments(files: CorpusFiles) -> Iterator[Segment]:
                 yield Segment(None, None, (), *batch.bad[index])
                 continue
             row = _parsed(text)
+            source_keys, target_keys = paths or ((), ())
             try:
-                source, target = (_value(row, keys) for keys in paths or ((), ()))
+                source, target = _value(row, source_keys), _value(row, target_keys)
                 yield Segment(source, target, excerpt=excerpt_of(text))
             except LookupError:
-                yield Segment(None, None, (), "keys" if text.strip() else "empty", excerpt_of(text))
+                yield Segment(None, None, (), text_fault(text) or "keys", excerpt_of(text))
 
 
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        row = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
+def _parsed(text: str) -> Any:
+    """Return the value of a line of JSON; None if it is none."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None
 
 
 def _value(row: Any, keys: Keys) -> str | None:
@@ -194,45 +199,44 @@ def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys] | N
 
     Raises `UserError` if the keys are unclear.
     """
-    rows = list(islice((row for text in texts if (row := _parsed(text)) is not None), _SAMPLE))
-    paths = next((paths for row in rows if (paths := _find_keys(row, files))), None)
-    if rows and not paths:
+    rows = [row for row in map(_parsed, texts[:_SAMPLE]) if isinstance(row, dict)]
+    for row in rows:
+        if paths := _find_keys(row, files):
+            return paths
+    if rows:
         raise UserError(
             f"`fields` of `{files.paths[0]}` must give the keys of {files.source_lang} and"
             f" {files.target_lang}, such as"
             f" `{{source: text.{files.source_lang}, target: text.{files.target_lang}}}`,"
-            f" but the first object only has {excerpt_of(', '.join(map(str, rows[0])))}."
+            f" but the first object only has {excerpt_of(', '.join(rows[0]))}."
         )
-    return paths
+    return None
 
 
-def _find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] | None:
+def _find_keys(row: dict[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] | None:
     """Return the keys of both texts.
 
     They are found by `fields`, by language codes (also in `translation`), by source and target.
     """
-    wanted = [files.fields.get(side) for side in ("source", "target")]
-    if any(wanted):
-        source, target = (_given_key(row, str(key)) for key in wanted)
+    if "source" in files.fields or "target" in files.fields:
+        source = _given_key(row, str(files.fields.get("source")))
+        target = _given_key(row, str(files.fields.get("target")))
         return (source, target) if source and target else None
     for outer, inner in ((("translation",), row.get("translation")), ((), row)):
-        if isinstance(inner, Mapping):
+        if isinstance(inner, dict):
             keys = [key for key in inner if isinstance(inner[key], str | None)]
             if named := _named_sides(keys, files):
                 return (*outer, named[0]), (*outer, named[1])
     return None
 
 
-def _given_key(row: Mapping[str, Any], key: str) -> Keys | None:
-    """Return the key itself if it exists, else its parts between dots.
+def _given_key(row: dict[str, Any], key: str) -> Keys | None:
+    """Return the key itself if it has a text, else its parts between dots.
 
-    If neither exists, return None.
+    If neither has one, return None.
     """
-    if key in row:
-        return (key,)
-    inner: Any = row
-    for part in key.split("."):
-        if not isinstance(inner, Mapping) or part not in inner:
-            return None
-        inner = inner[part]
-    return tuple(key.split("."))
+    for keys in ((key,), tuple(key.split("."))):
+        with suppress(LookupError):
+            _value(row, keys)
+            return keys
+    return None

@@ -4,12 +4,13 @@ Names in archives never determine where files are written.
 """
 
 import errno
-import fnmatch
+import re
 import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,11 +29,14 @@ def split_member(path: Path) -> tuple[Path, str | None]:
     A file's own name may contain `!`.
     """
     text = str(path)
-    cuts = [index for index, character in enumerate(text) if character == "!"]
-    if not cuts or path.exists():
+    if "!" not in text or path.exists():
         return path, None
-    cut = next((cut for cut in cuts if Path(text[:cut]).is_file()), cuts[0])
-    return Path(text[:cut]), text[cut + 1 :]
+    for mark in re.finditer("!", text):
+        outer = Path(text[: mark.start()])
+        if outer.is_file():
+            return outer, text[mark.end() :]
+    name, _, member = text.partition("!")
+    return Path(name), member
 
 
 def is_packed(path: Path) -> bool:
@@ -125,7 +129,10 @@ def _head(file: BinaryIO) -> bytes:
 
 
 def _codec(head: bytes) -> str | None:
-    return next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
+    for magic, codec in _CODECS.items():
+        if head.startswith(magic):
+            return codec
+    return None
 
 
 def _archive(head: bytes) -> str | None:
@@ -143,16 +150,12 @@ def _member(names: Sequence[str], path: Path) -> str:
     if wanted is None:
         rule = f"given with a member, such as `{path.name}!path/inside`, as it is an archive"
         raise_invalid("the corpus' file", rule, str(path))
-    plain = {name: name.removeprefix("./") for name in names}
-    wanted = wanted.removeprefix("./")
-    matching = [name for name in names if plain[name] == wanted]
-    if "*" in wanted and not matching:
-        pattern = wanted.replace("[", "[[]").replace("?", "[?]")
-        matching = [name for name in names if fnmatch.fnmatchcase(plain[name], pattern)]
+    pattern = wanted.removeprefix("./").replace("[", "[[]").replace("?", "[?]")
+    matching = [name for name in names if fnmatchcase(name.removeprefix("./"), pattern)]
     if len(matching) == 1:
         return matching[0]
     if matching:
-        both = " and ".join(f"`{excerpt_of(name)}`" for name in matching[:2])
+        both = " and ".join(map(excerpt_of, matching[:2]))
         raise UserError(f"`{path}` must be one member of the archive, but matches both {both}.")
     shown = ", ".join(map(excerpt_of, names[:_SHOWN_NAMES]))
     if len(names) > _SHOWN_NAMES:
