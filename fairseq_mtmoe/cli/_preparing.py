@@ -111,9 +111,9 @@ def without_missing(recipe: Recipe, raw: Path) -> Recipe:
 def _warn(made: Report) -> None:
     """Print the unreadable lines and the first findings of the report's page."""
     bad = sum((Counter(corpus["bad"]) for corpus in made["corpora"].values()), Counter[str]())
-    faults = {reason: number for reason, number in sorted(bad.items()) if reason not in HARMLESS}
-    if faults:
-        said = ", ".join(f"{number:,} {reason}" for reason, number in faults.items())
+    del bad[HARMLESS]
+    if bad:
+        said = ", ".join(f"{number:,} {reason}" for reason, number in sorted(bad.items()))
         click.echo(f"Unreadable lines are left out ({said}); {BAD_LINES} lists them.", err=True)
     sentences = [visible(sentence) for sentence in findings(made)]
     more = [f"… and {len(sentences) - FEW} more in report.html"] if len(sentences) > FEW else []

@@ -1,7 +1,7 @@
 """Findings about a data directory: counts, warnings, and a command to train on it."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from fairseq_mtmoe.core.tables import Table
@@ -19,11 +19,13 @@ FEW_KEPT = 0.5  # share of pairs that a training corpus keeps, below
 MANY_UNKNOWN = 0.005  # share of a pair's test tokens that the vocabulary lacks, at least
 
 
-def unknown_share(pairs: Iterable[Report]) -> float | None:
-    """Return the share of test tokens that the vocabulary lacks; None without text."""
-    sides = [side for pair in pairs for side in pair["tokens"].get("test", {}).values()]
-    tokens = sum(side["tokens"] for side in sides)
-    return sum(side["unknown"] for side in sides) / tokens if tokens else None
+def unknown_share(pairs: Collection[Report]) -> float:
+    """Return the share of test tokens that the vocabulary lacks."""
+    counts = Counter[str]()
+    for pair in pairs:
+        for side in pair["tokens"].get("test", {}).values():
+            counts.update(side)
+    return counts["unknown"] / max(1, counts["tokens"])
 
 
 def training_command(report: Report, data: str, model: str) -> str:
@@ -58,7 +60,9 @@ def training_command(report: Report, data: str, model: str) -> str:
 def shards_of(report: Report, data: str = "DATA") -> str:
     """Return the data argument for fairseq's own tasks; empty if it is DATA itself."""
     shards = max((pair["shards"] for pair in report["pairs"].values()), default=1)
-    return ":".join(f"{data}/shard{number}" for number in range(shards)) if shards > 1 else ""
+    if shards == 1:
+        return ""
+    return ":".join(f"{data}/shard{number}" for number in range(shards))
 
 
 def findings(report: Report) -> list[str]:
@@ -77,7 +81,7 @@ def _of_pairs(report: Report) -> Iterator[str]:
         if missing:
             yield f"{name} has no sentence pair for {' and '.join(missing)}."
         share = unknown_share([pair])
-        if share is not None and share >= MANY_UNKNOWN:
+        if share >= MANY_UNKNOWN:
             yield (
                 f"{name}: {share:.1%} of the test tokens are not in the vocabulary,"
                 " and no model can write them."
@@ -89,18 +93,17 @@ def _of_corpora(report: Report) -> Iterator[str]:
         is_training = corpus["role"] == TRAIN
         name = f"{name} ({corpus['pair']})"
         bad = Counter[str](corpus["bad"])
+        lines = corpus["read"] + bad.total()
         kept = corpus["kept"]
         if number := bad["unpaired"]:
             yield f"{name}: one side has {number:,} segments that the other lacks."
-        if not is_training and (number := sum(bad[reason] for reason in HARMLESS)):
+        if (number := bad.pop(HARMLESS, 0)) and not is_training:
             yield (
                 f"{name}: {number:,} entries are left out,"
                 " as they have no text in one of the two languages."
             )
-        faults = {reason: number for reason, number in bad.items() if reason not in HARMLESS}
-        lines = corpus["read"] + bad.total()
-        if lines and (share := sum(faults.values()) / lines) >= MANY_BAD:
-            reasons = ", ".join(f"{reason} {number:,}" for reason, number in faults.items())
+        if lines and (share := bad.total() / lines) >= MANY_BAD:
+            reasons = ", ".join(f"{reason} {number:,}" for reason, number in bad.items())
             yield f"{name}: {share:.1%} of its lines could not be read ({reasons})."
         to_train_on = corpus["read"] - corpus.get("drawn", 0)
         if is_training and to_train_on and kept / to_train_on < FEW_KEPT:
@@ -116,22 +119,21 @@ def _of_corpora(report: Report) -> Iterator[str]:
 
 def pair_table(report: Report) -> Table:
     """Return the table of language pairs, largest first, with a total."""
-    pairs = sorted(report["pairs"].items(), key=lambda item: (-item[1][TRAIN], item[0]))
-    rows = [_pair_row(name, pair["tier"], [pair]) for name, pair in pairs]
-    rows.append(_pair_row("total", "", list(report["pairs"].values())))
-    columns = ["pair", "tier", "directions", *SPLITS, "shards", "unknown", "back-translated"]
-    if not any("back_translated" in pair for _, pair in pairs):
-        columns = columns[:-1]
-        rows = [row[:-1] for row in rows]
-    return Table(columns, rows[:-1], rows[-1:], texts=2)
+    pairs = report["pairs"]
+    rows = []
+    for name in sorted(pairs, key=lambda name: (-pairs[name][TRAIN], name)):
+        rows.append(_pair_row(name, pairs[name]["tier"], [pairs[name]]))
+    columns = ["pair", "tier", "directions", *SPLITS, "shards", "unknown"]
+    return Table(columns, rows, [_pair_row("total", "", pairs.values())], texts=2)
 
 
-def _pair_row(name: str, tier: str, pairs: Sequence[Report]) -> list[str]:
-    directions = sum(len(pair["directions"]) for pair in pairs)
-    counts = []
-    for split in SPLITS:
-        counts.append(sum(pair[split] for pair in pairs))
-    shards = max((pair["shards"] for pair in pairs), default=0)
-    synthetic = sum(pair.get("back_translated", 0) for pair in pairs) / max(1, counts[0])
-    shares = [f"{unknown_share(pairs) or 0:.2%}", f"{synthetic:.2%}"]
-    return [name, tier, str(directions), *map("{:,}".format, counts), str(shards), *shares]
+def _pair_row(name: str, tier: str, pairs: Collection[Report]) -> list[str]:
+    sums = Counter[str]()
+    shards = 0
+    for pair in pairs:
+        sums["directions"] += len(pair["directions"])
+        for split in SPLITS:
+            sums[split] += pair[split]
+        shards = max(shards, pair["shards"])
+    counts = map("{:,}".format, sums.values())
+    return [name, tier, *counts, str(shards), f"{unknown_share(pairs):.2%}"]

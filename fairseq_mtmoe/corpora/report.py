@@ -13,7 +13,7 @@ from fairseq_mtmoe.core.pages import markdown_of, page_of
 from fairseq_mtmoe.corpora.blocks import BAD_REASONS
 from fairseq_mtmoe.corpora.cleaning.cleaner import RULES
 from fairseq_mtmoe.corpora.engine.selecting import DRAWN
-from fairseq_mtmoe.corpora.engine.state import BAD_LINES, SIDES, CorpusState
+from fairseq_mtmoe.corpora.engine.state import BAD_LINES, SIDES, CorpusState, written_in
 from fairseq_mtmoe.corpora.engine.writing import DataDirectory
 from fairseq_mtmoe.corpora.findings import SPLITS
 from fairseq_mtmoe.corpora.page import ABOUT, sections_of
@@ -28,24 +28,19 @@ def pair_figures(data: DataDirectory, pair: str) -> Report:
     """Return a pair's tier, directions, shards, sentence pairs and tokens."""
     counts = dict.fromkeys(SPLITS, 0)
     tokens: dict[str, dict[str, dict[str, int]]] = {}
-    for (other, split), corpora in data.splits.items():
-        if other != pair:
-            continue
-        counts[split] = sum(corpus.kept * corpus.files.weight for corpus in corpora)
+    for split, corpora in data.splits[pair].items():
+        counts[split] = written_in(corpora)
         tokens[split] = {}
         for lang, sums in _by_language(corpora).items():
-            tokens[split][data.recipe.data_code(lang)] = {
-                name: sums[name] for name in ("tokens", "unknown")
-            }
-    tier_of = {name: tier for tier, names in data.tiers().items() for name in names}
-    name = data.recipe.data_pair(pair)
-    tier = tier_of.get(name) or tier_of.get(reversed_pair(name)) or ""
-    shards = data.shards(pair) if pair in data.sizes else 0
+            figures = {"tokens": sums["tokens"], "unknown": sums["unknown"]}
+            tokens[split][data.recipe.data_code(lang)] = figures
+    tier = data.tier_of.get(pair) or data.tier_of.get(reversed_pair(pair), "")
+    shards = data.shards.get(pair, 0)
     directions = [way for way in data.recipe.trained() if data.training_of(way) == pair]
-    figures = {"tier": tier, "directions": directions, **counts, "shards": shards, "tokens": tokens}
+    row = {"tier": tier, "directions": directions, **counts, "shards": shards, "tokens": tokens}
     if synthetic := sum(data.synthetic.get(way, 0) for way in directions):
-        figures["back_translated"] = synthetic
-    return figures
+        row["back_translated"] = synthetic
+    return row
 
 
 def _by_language(corpora: Iterable[CorpusState]) -> dict[str, Counter[str]]:
@@ -79,7 +74,6 @@ def write(folder: Path, report: Report) -> None:
 def of_corpora(data: DataDirectory) -> Report:
     """Return the report on a recipe's corpora, ready for JSON."""
     recipe = data.recipe
-    corpora = {corpus.files.name: corpus for corpus in data.corpora if not corpus.files.is_drawn}
     settings = to_jsonable_python(asdict(recipe))
     for name in ("corpora", "path", "known_languages", "of_sources"):  # corpora are reported below
         del settings[name]
@@ -87,17 +81,20 @@ def of_corpora(data: DataDirectory) -> Report:
         settings["vocabulary"] |= {"model": None, "dictionary": None}  # temporary files
     else:
         del settings["codes"]
+    corpora = {}
+    for corpus in data.corpora:
+        if not corpus.files.is_drawn:
+            corpora[corpus.files.name] = _corpus(corpus)
     languages = _by_language(corpus for corpus in data.corpora if corpus.is_training)
     advice = OF_GIVEN if recipe.vocabulary.model else OF_RECIPE
-    rows = table(dict(sorted(languages.items())), advice)
-    pairs = {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.pairs}
-    corpus_rows = {corpus.name: _corpus(corpora[corpus.name]) for corpus in recipe.corpora}
-    vocabulary_rows = {recipe.data_code(lang): row for lang, row in rows.items()}
+    vocabulary = {}
+    for lang, row in table(dict(sorted(languages.items())), advice).items():
+        vocabulary[recipe.data_code(lang)] = row
     return {
         "recipe": settings,
-        "corpora": corpus_rows,
-        "pairs": pairs,
-        "vocabulary": vocabulary_rows,
+        "corpora": corpora,
+        "pairs": {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.splits},
+        "vocabulary": vocabulary,
         "meanings": {"bad": BAD_REASONS, "dropped": RULES},
     }
 

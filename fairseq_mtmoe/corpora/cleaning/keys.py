@@ -20,6 +20,7 @@ from fairseq_mtmoe.corpora.cleaning.characters import ASSIGNED, CODES, Columns, 
 from fairseq_mtmoe.multitask.sampling.permutation import GOLDEN, mix
 
 Keys = NDArray[np.uint64]
+NO_KEYS: Keys = np.zeros(0, np.uint64)
 VERSION = 2  # of `fold`: keys in a folder of work are of one version
 
 # Variation selectors and their like: nobody sees them.
@@ -130,7 +131,7 @@ def mixed(first: Keys, second: Keys) -> Keys:
 
 
 def are_among(keys: Keys, others: Keys) -> NDArray[np.bool_]:
-    """Return which keys are in `known`, which must be sorted."""
+    """Return which keys are in `others`, which must be sorted."""
     if not len(others):
         return np.zeros(len(keys), np.bool_)
     is_among: NDArray[np.bool_] = (

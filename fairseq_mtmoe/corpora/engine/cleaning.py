@@ -13,12 +13,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.normalisation import normalise
 from fairseq_mtmoe.corpora import blocks
 from fairseq_mtmoe.corpora.blocks import HARMLESS, BadLine, Block, CorpusFiles
 from fairseq_mtmoe.corpora.cleaning.cleaner import clean as clean_pairs
-from fairseq_mtmoe.corpora.engine.state import BAD_LINES, CorpusState, training_by_pair
+from fairseq_mtmoe.corpora.cleaning.keys import NO_KEYS, sentence_keys
+from fairseq_mtmoe.corpora.engine.state import (
+    BAD_LINES,
+    CorpusState,
+    kept_in,
+    names_of,
+    training_by_pair,
+)
 from fairseq_mtmoe.corpora.engine.work import packed, save
 from fairseq_mtmoe.corpora.engine.workers import MEGABYTE, Tools
 from fairseq_mtmoe.corpora.readers import parts_of, read
@@ -36,9 +45,9 @@ def clean(
     """Return the corpora with their cleaned pairs, in files in `folder`."""
     unpacked = _unpack_all(tools, corpora, folder / "unpacked")
     cuts = [partial(parts_of, files, blocks.BLOCK, PART_BYTES) for files in unpacked]
-    cut_parts = tools.run("Finding lines", cuts, [_megabytes(files) for files in unpacked], "MB")
+    cut_parts = tools.run("Finding lines", cuts, list(map(_megabytes, unpacked)), "MB")
     jobs, megabytes, owners = [], [], []
-    states = [CorpusState(files) for files in corpora]
+    states = list(map(CorpusState, corpora))
     for number, (files, parts) in enumerate(zip(unpacked, cut_parts, strict=True)):
         (folder / f"{number:05d}").mkdir()
         for place, part_files in enumerate(parts or [files]):
@@ -58,16 +67,19 @@ def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> l
     folder.mkdir()
     places: dict[Path, Path] = {}
     by_archive: dict[Path, dict[Path, Path]] = {}
-    for path in dict.fromkeys(path for files in corpora for path in files.paths):
-        if is_packed(path):
-            places[path] = folder / str(len(places))
-            by_archive.setdefault(split_member(path)[0], {})[path] = places[path]
-    jobs = [partial(unpack, members) for members in by_archive.values()]
-    sizes = [archive.stat().st_size / MEGABYTE for archive in by_archive]
-    tools.run("Unpacking", jobs, sizes, "MB")
+    for files in corpora:
+        for path in files.paths:
+            if path not in places and is_packed(path):
+                places[path] = folder / str(len(places))
+                by_archive.setdefault(split_member(path)[0], {})[path] = places[path]
+    jobs, megabytes = [], []
+    for archive, members in by_archive.items():
+        jobs.append(partial(unpack, members))
+        megabytes.append(archive.stat().st_size / MEGABYTE)
+    tools.run("Unpacking", jobs, megabytes, "MB")
     unpacked = []
     for files in corpora:
-        paths = tuple(places.get(path, path) for path in files.paths)
+        paths = tuple(map(places.get, files.paths, files.paths))
         unpacked.append(replace(files, unpacked=paths))
     return unpacked
 
@@ -76,7 +88,7 @@ def _megabytes(files: CorpusFiles) -> float:
     """Return the size of the bytes to read of a corpus or a part of it."""
     size = 0
     for content, (start, end) in zip(files.contents, files.spans, strict=False):
-        size += (content.path.stat().st_size if end is None else end) - start
+        size += (end or content.path.stat().st_size) - start
     return size / MEGABYTE
 
 
@@ -89,7 +101,7 @@ def clean_part(files: CorpusFiles, filters: Filters, block_size: int, out: Path)
         for item in read(files, block_size):
             if isinstance(item, BadLine):
                 name = part.add_bad_line(item)
-                if item.reason not in HARMLESS:
+                if item.reason != HARMLESS:
                     writer.writerow([files.name, name, item.line, item.reason, item.excerpt])
             else:
                 block = out.with_name(f"{out.name}-{len(part.blocks):04d}.npz")
@@ -105,8 +117,12 @@ def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -
         block = replace(block, source=block.target, target=block.source, references=())
     cleaned = clean_pairs(block, files.pair.split("-"), None if files.is_evaluation else filters)
     arrays = {"source": packed(cleaned.source), "target": packed(cleaned.target)}
+    reference_keys = [NO_KEYS]
     for number, lines in enumerate(block.references):
-        arrays[f"reference{number}"] = packed(list(map(normalise, lines)))
+        lines = list(map(normalise, lines))
+        arrays[f"reference{number}"] = packed(lines)
+        reference_keys.append(sentence_keys(lines))
+    arrays["reference_keys"] = np.concatenate(reference_keys)
     for name in ("lines", "exact", "near", "source_keys", "target_keys"):
         arrays[name] = getattr(cleaned, name)
     save(out, **arrays)
@@ -122,20 +138,21 @@ def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -
     )
 
 
-def check_cleaned(corpora: Sequence[CorpusState], held_out: Mapping[str, int]) -> None:
+def check_cleaned(
+    corpora: Sequence[CorpusState], held_out: Mapping[str, Mapping[str, int]]
+) -> None:
     """Check that enough is left of each language pair to hold pairs out."""
     for pair, in_pair in training_by_pair(corpora).items():
-        if kept := sum(corpus.kept for corpus in in_pair):
-            check_enough(pair, held_out.get(pair, 0), kept)
+        if kept := kept_in(in_pair):
+            check_enough(pair, sum(held_out.get(pair, {}).values()), kept)
             continue
-        dropped: Counter[str] = sum((corpus.dropped for corpus in in_pair), Counter())
-        lost = [f"{count:,} by {rule}" for rule, count in dropped.most_common()]
-        if bad := sum(corpus.bad.total() for corpus in in_pair):
-            lost.append(f"{bad:,} unreadable")
-        names = ", ".join(corpus.files.name for corpus in in_pair)
+        lost = Counter[str]()
+        for corpus in in_pair:
+            lost += corpus.dropped + Counter(unreadable=corpus.bad.total())
+        reasons = ", ".join(f"{count:,} {rule}" for rule, count in lost.most_common())
         raise UserError(
-            f"`{pair}` must have training pairs, but cleaning leaves none in {names}"
-            f" ({', '.join(lost) or 'which are empty'}); check that their files have the languages"
+            f"`{pair}` must have training pairs, but cleaning leaves none in {names_of(in_pair)}"
+            f" ({reasons or 'which are empty'}); check that their files have the languages"
             " and columns of the recipe, loosen its `filters`, or remove these corpora."
         )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.core.digest import digest_of_file
 from fairseq_mtmoe.core.files import read_bytes, read_text
 from fairseq_mtmoe.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, write_dictionary
-from fairseq_mtmoe.corpora.engine.state import SIDES, CorpusState, Place, training_by_pair
+from fairseq_mtmoe.corpora.engine.state import (
+    SIDES,
+    CorpusState,
+    Place,
+    kept_in,
+    places_of,
+    training_by_pair,
+)
 from fairseq_mtmoe.corpora.engine.work import hash_of, lines_of, load, save
 from fairseq_mtmoe.corpora.engine.workers import Tools
 from fairseq_mtmoe.corpora.recipes.recipe import SOURCE_FILES, Recipe
@@ -38,15 +45,13 @@ Indices = Mapping[str, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The vocabulary: SentencePiece models, dictionaries, and the id of each piece.
-
-    has_sources: it is of targets, and there is another of sources.
-    """
+    """The vocabulary: SentencePiece models, dictionaries, and the id of each piece."""
 
     folder: Path
     symbols: int  # of the larger dictionary, with fairseq's four
     digest: str  # of all files
-    has_sources: bool = False
+    # Languages that have a vocabulary of their own, if sources have one.
+    source_langs: tuple[str, ...] = ()
 
     def model(self, kind: str = "") -> Path:
         """Return the path of the SentencePiece model; `kind` is `SOURCE` or empty."""
@@ -56,9 +61,9 @@ class Vocabulary:
         """Return the path of the dictionary."""
         return self.folder / f"{kind}{DICTIONARY}"
 
-    def kind(self, lang: str, recipe: Recipe) -> str:
+    def kind(self, lang: str) -> str:
         """Return the kind of a language's vocabulary."""
-        return SOURCE if self.has_sources and lang in recipe.source_languages() else ""
+        return SOURCE if lang in self.source_langs else ""
 
 
 Encoded = tuple[list[CorpusState], Vocabulary]  # all corpora with their ids, and the vocabulary
@@ -78,7 +83,7 @@ def encode(
     vocabulary = make_vocabulary(tools, corpora, recipe, given_files, folder)
     jobs, sizes, owners = [], [], []
     for number, corpus in enumerate(corpora):
-        kinds = [vocabulary.kind(lang, recipe) for lang in corpus.files.pair.split("-")]
+        kinds = list(map(vocabulary.kind, corpus.files.pair.split("-")))
         for block, place in enumerate(corpus.places):
             corpus.ids.append(folder / f"{number:05d}" / f"{block:06d}.npz")
             jobs.append(
@@ -100,17 +105,19 @@ def make_vocabulary(
     folder: Path,
 ) -> Vocabulary:
     """Train a model on text drawn by temperature, or take the given one."""
-    is_tagged = any(corpus.files.is_synthetic for corpus in corpora)
+    is_tagged = recipe.has_synthetic
     model = read_bytes(given_files["model"]) if given_files else _train(tools, corpora, recipe)
     symbols = _write_vocabulary(folder, "", model, given_files.get("dictionary"), is_tagged)
-    if has_sources := SOURCE_FILES[0] in given_files:
+    source_langs: list[str] = []
+    if SOURCE_FILES[0] in given_files:
         model = read_bytes(given_files[SOURCE_FILES[0]])
         others = _write_vocabulary(folder, SOURCE, model, given_files[SOURCE_FILES[1]], is_tagged)
         symbols = max(symbols, others)
+        source_langs = sorted(recipe.source_languages())
     if recipe.vocabulary.size is None and not given_files:
         tools.progress.note(f"Vocabulary: {symbols:,} pieces by default: {SIZE_RULE}")
-    digest = hash_of([digest_of_file(path) for path in sorted(folder.iterdir())])
-    return Vocabulary(folder, symbols, digest, has_sources)
+    digest = hash_of(list(map(digest_of_file, sorted(folder.iterdir()))))
+    return Vocabulary(folder, symbols, digest, tuple(source_langs))
 
 
 def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> bytes:
@@ -118,23 +125,23 @@ def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> byte
     by_pair = training_by_pair(corpora)
     sizes = Counter[str]()  # training sentences of each language, in all pairs together
     for pair, in_pair in by_pair.items():
-        sizes.update(dict.fromkeys(pair.split("-"), sum(corpus.kept for corpus in in_pair)))
+        sizes.update(dict.fromkeys(pair.split("-"), kept_in(in_pair)))
     indices = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
-    jobs = list(_gather_jobs(by_pair, indices))
-    counts = [len(job.args[2]) for job in jobs]
+    jobs, counts = _gather_jobs(by_pair, indices)
     lines_by_job = tools.run("Drawing text for the vocabulary", jobs, counts, "sentences")
-    text = [line for lines in lines_by_job for line in lines]
+    text = list(chain.from_iterable(lines_by_job))
     with tools.progress.call("Making the vocabulary"):
         return train(text, recipe.vocabulary, sizes.total())
 
 
 def _gather_jobs(
     by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices
-) -> Iterator[partial[list[str]]]:
-    """Yield jobs for sentences, by sorted indices in each language's training text."""
+) -> tuple[list[partial[list[str]]], list[int]]:
+    """Return jobs and their numbers of sentences, by indices in each language's training text."""
+    jobs, counts = [], []
     starts = dict.fromkeys(indices, 0)
     for pair, in_pair in sorted(by_pair.items()):
-        for place in itertools.chain.from_iterable(corpus.places for corpus in in_pair):
+        for place in places_of(in_pair):
             kept = place.rows()
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
                 if lang not in indices:  # a language without sentences
@@ -144,8 +151,10 @@ def _gather_jobs(
                 )
                 if first < last:
                     rows = kept[indices[lang][first:last] - starts[lang]]
-                    yield partial(gather_block, place.block, side, rows)
+                    jobs.append(partial(gather_block, place.block, side, rows))
+                    counts.append(len(rows))
                 starts[lang] += len(kept)
+    return jobs, counts
 
 
 def gather_block(block: Path, side: str, rows: NDArray[np.int64]) -> list[str]:
@@ -158,7 +167,8 @@ def _write_vocabulary(
 ) -> int:
     """Write the files of a vocabulary; return the number of its symbols."""
     pieces = load_pieces(model, dictionary)
-    pieces = with_tag(pieces) if is_tagged else pieces
+    if is_tagged:
+        pieces = with_tag(pieces)
     (folder / f"{kind}{MODEL}").write_bytes(model)
     np.save(folder / f"{kind}{IDS}", pieces.ids)
     write_dictionary(folder / f"{kind}{DICTIONARY}", pieces.symbols)
@@ -183,7 +193,7 @@ def _load_encoder(vocabulary: Vocabulary, kind: str) -> _Encoder:
     lines = read_text(vocabulary.dictionary(kind)).removesuffix("\n").split("\n")
     symbols = {line.rpartition(" ")[0]: index for index, line in enumerate(lines, len(SPECIAL))}
     tag = symbols.pop(TAG, None)
-    pieces = {model.id_to_piece(piece) for piece in range(model.get_piece_size())}
+    pieces = set(map(model.id_to_piece, range(model.get_piece_size())))
     others = {symbol: symbols[symbol] for symbol in symbols.keys() - pieces}
     return _Encoder(model, ids, others, tag)
 
@@ -201,23 +211,20 @@ def encode_block(
     counts: dict[str, Counter[str]] = {}
     for side, kind in zip(SIDES, kinds, strict=True):
         encoder = _load_encoder(vocabulary, kind)
-        all_lines = lines_of(texts[side])
-        lines = [all_lines[row] for row in rows.tolist()]
+        lines = lines_of(texts[side], rows)
         ids, lengths = encode_lines(lines, encoder.model, encoder.ids, encoder.others)
         counts[side] = Counter(
             tokens=len(ids) - len(lengths),
             unknown=int((ids == UNKNOWN).sum()),
-            words=sum(line.count(" ") + 1 for line in lines if line),
+            words=len(" ".join(lines).split()),
             characters=sum(map(len, lines)),
         )
         if side == tagged:
             assert encoder.tag is not None, "the dictionary lacks the tag"
             ids = np.insert(ids, np.cumsum(lengths) - lengths, encoder.tag)
             lengths = lengths + 1
-        arrays |= {
-            f"{side}_ids": ids.astype(id_type(vocabulary.symbols)),
-            f"{side}_lengths": lengths,
-        }
+        arrays[f"{side}_ids"] = ids.astype(id_type(vocabulary.symbols))
+        arrays[f"{side}_lengths"] = lengths
     save(out, **arrays)
     return counts
 
@@ -232,13 +239,15 @@ def encode_lines(
     """
     pieces: list[list[int]] = model.encode(list(lines), num_threads=1)
     lengths = np.fromiter(map(len, pieces), np.int32, len(pieces))
-    flat = np.fromiter(itertools.chain.from_iterable(pieces), np.int32, int(lengths.sum()))
+    flat = np.fromiter(chain.from_iterable(pieces), np.int32, int(lengths.sum()))
     ids = np.full(len(flat) + len(lengths), EOS, np.int32)
     is_piece = np.ones(len(ids), np.bool_)
     is_piece[np.cumsum(lengths + 1, dtype=np.int64) - 1] = False
     ids[is_piece] = table[flat]
     ends = np.cumsum(lengths + 1)
-    unknown = np.flatnonzero(ids == UNKNOWN) if others else ()
+    if not others:
+        return ids, lengths + 1
+    unknown = np.flatnonzero(ids == UNKNOWN)
     for line in np.unique(np.searchsorted(ends, unknown, side="right")).tolist():
         names = model.encode(lines[line], out_type=str)
         for at, name in enumerate(names, ends[line] - len(names) - 1):

@@ -105,9 +105,8 @@ def find_inputs(recipe: Recipe, raw: Path) -> Inputs:
     for name, file in named.items():
         if file:
             vocabulary[name] = regular_file(raw / file, f"the vocabulary's {name}")
-    is_tagged = any(corpus.is_synthetic for corpus in recipe.corpora)
     for name in ("dictionary", SOURCE_FILES[1]):
-        if is_tagged and name in vocabulary:
+        if recipe.has_synthetic and name in vocabulary:
             expect_tag(vocabulary[name])
     identification = []
     filters = recipe.filters
@@ -164,7 +163,7 @@ def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs) -> repor
         "cleaned", made_from, states, partial(clean, tools, inputs.corpora, filters)
     )
     draw = Draw(_missing_splits(recipe, cleaned), recipe.seed)
-    check_cleaned(cleaned, {pair: sum(sizes.values()) for pair, sizes in draw.sizes.items()})
+    check_cleaned(cleaned, draw.sizes)
     selected = work.stage(
         "selected", repr(draw), states, partial(select, tools, cleaned, filters, draw)
     )
@@ -177,9 +176,9 @@ def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs) -> repor
     made = report.of_corpora(data)
     report.write(folder, made)
     report.write_bad_lines(folder, data.corpora)
-    raw = {
-        files.name: dict(zip(files.names, files.digests, strict=True)) for files in inputs.corpora
-    }
+    raw = {}
+    for files in inputs.corpora:
+        raw[files.name] = dict(zip(files.names, files.digests, strict=True))
     write_manifest(folder, raw)
     return made
 

@@ -19,21 +19,29 @@ from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.corpora.cleaning.cleaner import SAMPLES, Sample, sample
 from fairseq_mtmoe.corpora.cleaning.keys import (
-    Keys,
+    NO_KEYS,
     are_among,
     first_occurrences,
     mixed,
     sentence_keys,
 )
 from fairseq_mtmoe.corpora.engine.cleaning import check_enough
-from fairseq_mtmoe.corpora.engine.state import SIDES, CorpusState, Mask, Place, training_by_pair
+from fairseq_mtmoe.corpora.engine.state import (
+    SIDES,
+    CorpusState,
+    Mask,
+    Place,
+    kept_in,
+    names_of,
+    places_of,
+    training_by_pair,
+)
 from fairseq_mtmoe.corpora.engine.work import lines_of, load, packed, save
 from fairseq_mtmoe.corpora.engine.workers import Tools
 from fairseq_mtmoe.corpora.recipes.schema import Action, Filters, Role
 
 DRAWN = "drawn"  # in place of a rule: drawn for the corpus' own language pair, which is no loss
-
-NO_KEYS: Keys = np.zeros(0, np.uint64)
+KEYS = ("source_keys", "target_keys")
 
 
 @dataclass(frozen=True)
@@ -48,19 +56,18 @@ def select(
     tools: Tools, corpora: Sequence[CorpusState], filters: Filters, draw: Draw, folder: Path
 ) -> list[CorpusState]:
     """Return what is left of training corpora, evaluation corpora, and drawn ones."""
-    training = [corpus for corpus in corpora if corpus.is_training]
     evaluation = [corpus for corpus in corpora if not corpus.is_training]
+    training = list(chain.from_iterable(training_by_pair(corpora).values()))
     training = remove_held_out(tools, training, evaluation, folder / "held-out")
     training = remove_duplicates(tools, training, filters, folder / "distinct")
     drawn = draw_held_out(tools, training, draw, folder / "drawn")
     if drawn:
         training = remove_held_out(tools, training, drawn, folder / "rest")
     for pair, in_pair in training_by_pair(training).items():
-        if not _kept(in_pair):
-            names = ", ".join(corpus.files.name for corpus in in_pair)
+        if not kept_in(in_pair):
             raise UserError(
-                f"`{pair}` must have training pairs, but {names} have none besides validation and"
-                " test sentences; add text to the recipe, or remove these corpora."
+                f"`{pair}` must have training pairs, but {names_of(in_pair)} have none besides"
+                " validation and test sentences; add text to the recipe, or remove these corpora."
             )
     return [*training, *evaluation, *drawn]
 
@@ -70,44 +77,37 @@ def remove_held_out(
 ) -> list[CorpusState]:
     """Return the training corpora without sentences of the corpora `held_out`."""
     folder.mkdir()
-    keys = [_keys_in(block, corpus.references) for corpus in held_out for block in corpus.blocks]
-    save(folder / "keys.npz", keys=np.unique(np.concatenate([NO_KEYS, *keys])))
-    jobs = []
+    keys = [NO_KEYS]
+    for place in places_of(held_out):
+        keys += load(place.block, *KEYS, "reference_keys").values()
+    save(folder / "keys.npz", keys=np.unique(np.concatenate(keys)))
+    drawn: dict[str, list[Path]] = {}
+    for corpus in held_out:
+        if corpus.files.is_drawn:
+            drawn.setdefault(corpus.files.pair, []).extend(corpus.blocks)
+    jobs, sizes = [], []
     for number, corpus in enumerate(training):
-        drawn = [
-            other
-            for other in held_out
-            if other.files.is_drawn and other.files.pair == corpus.files.pair
-        ]
+        blocks = drawn.get(corpus.files.pair, [])
         out = folder / f"{number:05d}.npy"
-        jobs.append(partial(filter_corpus, corpus, folder / "keys.npz", drawn, out))
-    return tools.run("Removing held-out pairs", jobs, [corpus.kept for corpus in training])
-
-
-def _keys_in(block: Path, references: int) -> Keys:
-    """Return the keys of a block's sentences, further references included."""
-    names = [f"reference{number}" for number in range(references)]
-    arrays = load(block, "source_keys", "target_keys", *names)
-    texts = [sentence_keys(lines_of(arrays[name])) for name in names if name in arrays]
-    return np.concatenate([arrays["source_keys"], arrays["target_keys"], *texts])
+        jobs.append(partial(filter_corpus, corpus, folder / "keys.npz", blocks, out))
+        sizes.append(corpus.kept)
+    return tools.run("Removing held-out pairs", jobs, sizes)
 
 
 def filter_corpus(
-    corpus: CorpusState, keys_file: Path, drawn: Sequence[CorpusState], out: Path
+    corpus: CorpusState, keys_file: Path, drawn: Sequence[Path], out: Path
 ) -> CorpusState:
-    """Return a corpus without held-out sentences and its `drawn` pairs; a job."""
+    """Return a corpus without held-out sentences and the pairs of `drawn` blocks; a job."""
     keys = load(keys_file, "keys")["keys"]
-    pair_keys = []
-    for block in [block for other in drawn for block in other.blocks]:
-        arrays = load(block, "source_keys", "target_keys")
-        pair_keys.append(mixed(arrays["source_keys"], arrays["target_keys"]))
-    drawn_keys = np.unique(np.concatenate([NO_KEYS, *pair_keys]))
+    pair_keys = [NO_KEYS]
+    for block in drawn:
+        pair_keys.append(mixed(*load(block, *KEYS).values()))
+    drawn_keys = np.unique(np.concatenate(pair_keys))
     kept = corpus.kept_pairs()
     is_drawn = np.zeros_like(kept)
     is_held_out = np.zeros_like(kept)
     for place in corpus.places:
-        arrays = load(place.block, "source_keys", "target_keys")
-        source, target = arrays["source_keys"], arrays["target_keys"]
+        source, target = load(place.block, *KEYS).values()
         rows = slice(place.start, place.start + place.size)
         is_drawn[rows] = are_among(mixed(source, target), drawn_keys)
         is_held_out[rows] = are_among(source, keys) | are_among(target, keys)
@@ -134,14 +134,10 @@ def _first_samples(corpus: CorpusState, left_out: Mask) -> list[Sample]:
         rows = np.flatnonzero(left_out[place.start : place.start + place.size])
         rows = rows[: SAMPLES - len(samples)]
         if len(rows):
-            arrays = load(place.block, "lines", *SIDES)
-            source, target = (lines_of(arrays[side], rows) for side in SIDES)
-            samples += map(sample, arrays["lines"][rows].tolist(), source, target)
+            lines, source, target = load(place.block, "lines", *SIDES).values()
+            texts = lines_of(source, rows), lines_of(target, rows)
+            samples += map(sample, lines[rows].tolist(), *texts)
     return samples
-
-
-def _kept(corpora: Sequence[CorpusState]) -> int:
-    return sum(corpus.kept for corpus in corpora)
 
 
 def remove_duplicates(
@@ -149,11 +145,12 @@ def remove_duplicates(
 ) -> list[CorpusState]:
     """Return the training corpora without duplicates within a language pair."""
     folder.mkdir()
-    by_pair = training_by_pair(training)
-    jobs = [partial(compare, in_pair, filters, folder / pair) for pair, in_pair in by_pair.items()]
-    compared = tools.run("Comparing pairs", jobs, list(map(_kept, by_pair.values())))
-    by_name = {corpus.files.name: corpus for corpus in chain.from_iterable(compared)}
-    return [by_name[corpus.files.name] for corpus in training]
+    jobs, sizes = [], []
+    for pair, in_pair in training_by_pair(training).items():
+        jobs.append(partial(compare, in_pair, filters, folder / pair))
+        sizes.append(kept_in(in_pair))
+    compared = tools.run("Comparing pairs", jobs, sizes)
+    return list(chain.from_iterable(compared))
 
 
 def compare(
@@ -161,10 +158,10 @@ def compare(
 ) -> Sequence[CorpusState]:
     """Return a language pair's corpora without duplicates; a job."""
     folder.mkdir(exist_ok=True)
-    kept = np.concatenate([corpus.kept_pairs() for corpus in corpora])
-    blocks = [block for corpus in corpora for block in corpus.blocks]
-    exact = _firsts(blocks, kept, "exact") if filters.duplicates is Action.drop else kept
-    near = _firsts(blocks, kept, "near") if filters.near_duplicates is Action.drop else kept
+    kept = np.concatenate(list(map(CorpusState.kept_pairs, corpora)))
+    places = places_of(corpora)
+    exact = _firsts(places, kept, "exact", filters.duplicates)
+    near = _firsts(places, kept, "near", filters.near_duplicates)
     rules = {"duplicate": kept & ~exact, "near_duplicate": exact & ~near}
     start = 0
     for number, corpus in enumerate(corpora):
@@ -175,15 +172,16 @@ def compare(
     return corpora
 
 
-def _firsts(blocks: Sequence[Path], kept: Mask, kind: str) -> Mask:
+def _firsts(places: Sequence[Place], kept: Mask, kind: str, action: Action) -> Mask:
     """Return a mask of the kept pairs whose key occurs for the first time."""
+    if action is Action.keep:
+        return kept
     keys = np.empty(np.count_nonzero(kept), np.uint64)  # one array: 8 bytes for each pair
     start = filled = 0
-    for block in blocks:
-        block_keys = load(block, kind)[kind]
-        kept_keys = block_keys[kept[start : start + len(block_keys)]]
+    for place in places:
+        kept_keys = load(place.block, kind)[kind][kept[start : start + place.size]]
         keys[filled : filled + len(kept_keys)] = kept_keys
-        start += len(block_keys)
+        start += place.size
         filled += len(kept_keys)
     firsts = kept.copy()
     firsts[kept] = first_occurrences(keys)
@@ -195,10 +193,13 @@ def draw_held_out(
 ) -> list[CorpusState]:
     """Return a corpus of drawn pairs for each language pair and split of `draw`."""
     folder.mkdir()
-    by_pair = training_by_pair([corpus for corpus in training if not corpus.files.is_synthetic])
-    in_pairs = {pair: by_pair.get(pair, []) for pair in draw.sizes}
-    jobs = [partial(draw_pair, pair, in_pair, draw, folder) for pair, in_pair in in_pairs.items()]
-    drawn = tools.run("Drawing held-out pairs", jobs, list(map(_kept, in_pairs.values())))
+    by_pair = training_by_pair(training)
+    jobs, sizes = [], []
+    for pair in draw.sizes:
+        real = [corpus for corpus in by_pair[pair] if not corpus.files.is_synthetic]
+        jobs.append(partial(draw_pair, pair, real, draw, folder))
+        sizes.append(kept_in(real))
+    drawn = tools.run("Drawing held-out pairs", jobs, sizes)
     return list(chain.from_iterable(drawn))
 
 
@@ -208,7 +209,7 @@ def draw_pair(
     """Return a corpus for each split, with the smallest hashes of sources; a job."""
     sizes = draw.sizes[pair]
     needed = sum(sizes.values())
-    places = [place for corpus in corpora for place in corpus.places]
+    places = places_of(corpora)
     hashes = NO_KEYS
     drawn = np.zeros((0, 2), np.int64)  # number of the place, row
     total = 0
@@ -223,11 +224,10 @@ def draw_pair(
         drawn = np.concatenate([drawn, new_drawn])[first[:needed]]
         hashes = hashes[:needed]
     check_enough(pair, needed, total if len(hashes) == needed else len(hashes))
-    sides = _texts(places, drawn)
     made = []
     start = 0
     for split, size in sizes.items():
-        texts = [lines[start : start + size] for lines in sides]
+        texts = _texts(places, drawn[start : start + size])
         made.append(_drawn_corpus(pair, Role[split], texts, folder / f"{split}.{pair}.npz"))
         start += size
     return made

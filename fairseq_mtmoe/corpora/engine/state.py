@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,7 +109,30 @@ class Place:
         )
 
 
-def training_by_pair(corpora: Sequence[CorpusState]) -> dict[str, list[CorpusState]]:
+def places_of(corpora: Iterable[CorpusState]) -> list[Place]:
+    """Return where the pairs of the corpora's blocks are, in order."""
+    places: list[Place] = []
+    for corpus in corpora:
+        places += corpus.places
+    return places
+
+
+def kept_in(corpora: Iterable[CorpusState]) -> int:
+    """Return the number of pairs that are kept."""
+    return sum(corpus.kept for corpus in corpora)
+
+
+def written_in(corpora: Iterable[CorpusState]) -> int:
+    """Return the number of pairs that a data directory has, with copies."""
+    return sum(corpus.kept * corpus.files.weight for corpus in corpora)
+
+
+def names_of(corpora: Iterable[CorpusState]) -> str:
+    """Return the corpora's names for a sentence."""
+    return ", ".join(corpus.files.name for corpus in corpora)
+
+
+def training_by_pair(corpora: Iterable[CorpusState]) -> dict[str, list[CorpusState]]:
     """Return the training corpora of each language pair, in order."""
     by_pair: dict[str, list[CorpusState]] = {}
     for corpus in corpora:

@@ -21,7 +21,7 @@ from fairseq_mtmoe.core.locked import lock
 from fairseq_mtmoe.corpora.data_dir import disk_errors_of
 
 # Raised whenever the same input would give other files of a stage, which are then made anew.
-FORMAT = 8
+FORMAT = 9
 
 Result = TypeVar("Result")
 
@@ -109,13 +109,7 @@ def packed(lines: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer("".join(f"{line}\n" for line in lines).encode(), np.uint8)
 
 
-def lines_of(text: NDArray[np.uint8], rows: NDArray[np.int64] | None = None) -> list[str]:
-    """Return the sentences of an array made by `packed`, or those in these rows."""
-    if rows is None:
-        return text.tobytes().decode().split("\n")[:-1]
-    ends = np.flatnonzero(text == ord("\n"))
-    starts = np.append(0, ends[:-1] + 1)[: len(ends)]
-    return [
-        text[start:end].tobytes().decode()
-        for start, end in zip(starts[rows], ends[rows], strict=True)
-    ]
+def lines_of(text: NDArray[np.uint8], rows: NDArray[np.int64]) -> list[str]:
+    """Return the sentences in these rows of an array made by `packed`."""
+    lines = text.tobytes().decode().split("\n")
+    return [lines[row] for row in rows.tolist()]

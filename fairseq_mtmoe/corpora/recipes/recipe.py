@@ -97,6 +97,11 @@ class Recipe(Settings):
             )
         )
 
+    @property
+    def has_synthetic(self) -> bool:
+        """Return whether a corpus has back-translated sources."""
+        return any(corpus.is_synthetic for corpus in self.corpora)
+
     def pair_of(self, corpus: Corpus) -> str:
         """Return a corpus' pair; both orders are one pair.
 

@@ -22,12 +22,12 @@ def test_lines_in_are_lines_out_and_lines_listed(raw, tmp_path):
     listed = (tmp_path / "data" / BAD_LINES).read_text(encoding="utf-8").splitlines()
     head, *rows = csv.reader(listed, delimiter="\t")
     assert head == ["corpus", "file", "line", "reason", "excerpt"]
-    assert [row[:4] for row in rows[:3]] == [
+    assert [row[:4] for row in (rows[0], *rows[-2:])] == [
+        ["more", "in/more.tsv.gz", "11", "columns"],
         ["train-et-0", "train-et-0.en", "55", "encoding"],
         ["train-et-0", "train-et-0.en", "56", "empty"],
-        ["more", "in/more.tsv.gz", "11", "columns"],
     ]
-    assert rows[2][4] == 'one"column'
+    assert rows[0][4] == 'one"column'
     for name, number in {"train-et-0": 56, "more": len(lines) - 1}.items():
         made = report["corpora"][name]
         number -= made["bad"].pop("untranslated", 0)  # which is no fault
