@@ -45,6 +45,11 @@ def each_code(pair: str, change: Callable[[str], str]) -> str:
     return "-".join(map(change, pair.split("-")))
 
 
+def plain_pair(pair: str) -> str:
+    """Return a pair with plain codes."""
+    return each_code(pair, plain_code)
+
+
 def reversed_pair(pair: str) -> str:
     """Return `de-en` for `en-de`."""
     return "-".join(reversed(pair.split("-")))

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -22,6 +22,7 @@ from fairseq_mtmoe.corpora.recipes.codes import (
     matches,
     mbart_code,
     plain_code,
+    plain_pair,
     reversed_pair,
 )
 from fairseq_mtmoe.corpora.recipes.schema import (
@@ -36,6 +37,7 @@ from fairseq_mtmoe.corpora.recipes.schema import (
     Shards,
     Tier,
     Vocabulary,
+    languages_of,
     with_lists,
 )
 from fairseq_mtmoe.corpora.recipes.several_pairs import corpora_in, with_codes
@@ -89,13 +91,14 @@ class Recipe(Settings):
     of_sources: dict[str, str] = field(default_factory=dict)
 
     @cached_property
+    def training(self) -> list[Corpus]:
+        """Return the corpora of training text."""
+        return [corpus for corpus in self.corpora if corpus.role is Role.train]
+
+    @cached_property
     def pairs(self) -> list[str]:
         """Return the language pairs with training data, each once; see `pair_of`."""
-        return list(
-            dict.fromkeys(
-                self.pair_of(corpus) for corpus in self.corpora if corpus.role is Role.train
-            )
-        )
+        return list(dict.fromkeys(map(self.pair_of, self.training)))
 
     @property
     def has_synthetic(self) -> bool:
@@ -103,20 +106,18 @@ class Recipe(Settings):
         return any(corpus.is_synthetic for corpus in self.corpora)
 
     def pair_of(self, corpus: Corpus) -> str:
-        """Return a corpus' pair; both orders are one pair.
+        """Return a corpus' pair; both orders of training data are one pair.
 
         It is named as in evaluation data, else as in training data.
         """
-        same = [
-            other
-            for other in self.corpora
-            if other.pair in (corpus.pair, reversed_pair(corpus.pair))
-        ]
-        trained = [other.pair for other in same if other.role is Role.train]
-        evaluated = [
-            other.pair for other in same if other.role is not Role.train and other.pair in trained
-        ]
-        return [*evaluated, *trained, corpus.pair][0]
+        if corpus.role is not Role.train:
+            return corpus.pair
+        names = corpus.pair, reversed_pair(corpus.pair)
+        trained = [other.pair for other in self.training if other.pair in names]
+        for other in self.corpora:
+            if other.role is not Role.train and other.pair in trained:
+                return other.pair
+        return trained[0]
 
     def data_code(self, lang: str) -> str:
         """Return a language's code in the data directory's names.
@@ -133,11 +134,8 @@ class Recipe(Settings):
 
     def directions_of(self, pattern: str) -> set[str]:
         """Return the directions with training data that match a pattern, such as `en-xx`."""
-        return {
-            pair
-            for pair in (*self.pairs, *map(reversed_pair, self.pairs))
-            if matches(pair, pattern)
-        }
+        directions = {*self.pairs, *map(reversed_pair, self.pairs)}
+        return {direction for direction in directions if matches(direction, pattern)}
 
     def trained(self) -> list[str]:
         """Return the directions to train, in plain codes.
@@ -145,8 +143,7 @@ class Recipe(Settings):
         Raises `UserError` if a direction has no training data.
         """
         trained: list[str] = []
-        named = [corpus.pair for corpus in self.corpora if corpus.role is Role.train]
-        for pattern in self.directions or named:
+        for pattern in self.directions or [corpus.pair for corpus in self.training]:
             matching = self.directions_of(pattern)
             if not matching:
                 raise UserError(
@@ -187,19 +184,18 @@ class Recipe(Settings):
                 f"`{self.name}` has only test sets: include it in a recipe with training text,"
                 f" as in `corpora: [{{recipe: {self.name}, langs: [de, sw]}}, …]`."
             )
-        wants_all = any(set(direction.split("-")) == set(OPEN) for direction in self.directions)
+        all_pairs = "-".join(OPEN)
+        wants_all = {all_pairs, reversed_pair(all_pairs)} & {*self.directions}
         corpora: list[Corpus] = []
         for corpus in self.corpora:
-            if not corpus.is_open:
-                corpora.append(corpus)
-            elif wants_all:  # every pair, also where the corpora say `en-xx`
-                corpora += corpora_in(raw, replace(corpus, pair="-".join(OPEN)))
-            else:
-                corpora += corpora_in(raw, corpus)
-        if not any(corpus.role is Role.train for corpus in corpora):
-            names = next(corpus.files for corpus in self.corpora if corpus.role is Role.train)
-            raise UserError(f"`{raw}` must have files such as {' and '.join(names)}, but has none.")
-        return replace(self, corpora=corpora)
+            if corpus.is_open and wants_all:  # also where the corpora say `en-xx`
+                corpus = replace(corpus, pair=all_pairs)
+            corpora += corpora_in(raw, corpus)
+        found = replace(self, corpora=corpora)
+        if not found.training:
+            names = " and ".join(self.training[0].files)
+            raise UserError(f"`{raw}` must have files such as {names}, but has none.")
+        return found
 
     def missing(self, raw: Path) -> list[Corpus]:
         """Return the corpora with missing files."""
@@ -248,14 +244,13 @@ class Recipe(Settings):
                     f" {lacking}, and `--skip-missing` leaves these out."
                 )
             regular_file(raw / file, f"a file of the corpus {corpus.name}")
-        paths = tuple(raw / file for file in corpus.files)
         return CorpusFiles(
             corpus.name,
-            paths,
+            tuple(map(raw.joinpath, corpus.files)),
             *corpus.languages,
             corpus.format,
             dict(corpus.fields),
-            pair=self.pair_of(corpus) if corpus.role is Role.train else corpus.pair,
+            pair=self.pair_of(corpus),
             role=corpus.role,
             names=tuple(corpus.files),
             is_synthetic=corpus.is_synthetic,
@@ -289,26 +284,22 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
 
     `argument` is its name in messages.
     """
-    name = str(name_or_path)
-    path = _shipped_path(name) if name in SHIPPED else Path(name)
-    if name not in SHIPPED and not path.exists():
-        raise_invalid(argument, f"one of {', '.join(SHIPPED)}, or an existing file", name)
+    path = Path(name_or_path)
+    if str(path) in SHIPPED:
+        path = _shipped_path(str(path))
+    elif not path.exists():
+        raise_invalid(argument, f"one of {', '.join(SHIPPED)}, or an existing file", str(path))
     content = read_mapping(path, "a recipe", "names, and what they stand for")
     entries = content.pop("corpora", None)
     present = {key: value for key, value in content.items() if value is not None}
     settings = structured(Settings, present, str(path))
     if not isinstance(entries, list) or not entries:
         raise_invalid(f"{path}: corpora", "a list of corpora", entries)
-    corpora = [
-        corpus
-        for number, entry in enumerate(entries, 1)
-        for corpus in _corpora(path, number, entry)
-    ]
     values = {**vars(settings)}
-    values["directions"] = [each_code(pair, plain_code) for pair in settings.directions]
+    values["directions"] = list(map(plain_pair, settings.directions))
     for tier, names in settings.tiers.items():
-        values["tiers"][tier] = [each_code(name, plain_code) for name in names]
-    recipe = Recipe(**values, corpora=corpora, path=path)
+        values["tiers"][tier] = list(map(plain_pair, names))
+    recipe = Recipe(**values, corpora=list(_corpora(path, entries)), path=path)
     _check(recipe)
     return recipe
 
@@ -333,42 +324,39 @@ def _check(recipe: Recipe) -> None:
         raise_invalid(
             f"{recipe.path}: corpora", "a list with at least one corpus of `role: train`", names
         )
-    ranked = [name for names in recipe.tiers.values() for name in names]
+    ranked = list(chain.from_iterable(recipe.tiers.values()))
     for name in ranked:
-        is_there = any(_is_in(name, corpus.languages) for corpus in recipe.corpora)
+        is_there = any(_is_in(name, corpus) for corpus in recipe.corpora)
         if ranked.count(name) > 1 or not is_there:
             rule = "languages or pairs of `corpora`, each in only one tier"
             raise_invalid(f"{recipe.path}: tiers", rule, name)
 
 
-def _is_in(name: str, langs: Sequence[str]) -> bool:
+def _is_in(name: str, corpus: Corpus) -> bool:
     """Return whether a language, or both of a pair, may be languages of a corpus."""
-    num_open = sum(lang in OPEN for lang in langs)
-    return sum(lang not in langs for lang in name.split("-")) <= num_open
+    return len({*name.split("-")} - {*corpus.languages}) <= len(corpus.holes)
 
 
-def _corpora(path: Path, number: int, entry: Any) -> Iterator[Corpus]:
-    """Yield an entry's corpus; with `langs` a corpus for each language."""
-    name = entry.get("name") if isinstance(entry, dict) else None
-    where = f"{path}: corpora: {name if isinstance(name, str) else f'number {number}'}"
-    if isinstance(entry, dict) and "recipe" in entry:
-        yield from _included(where, entry)
-        return
-    corpus = structured(Corpus, with_lists(entry) if isinstance(entry, dict) else entry, where)
-    corpus.check(where)
-    corpus = replace(corpus, pair=each_code(corpus.pair, plain_code))
-    if not corpus.langs:
-        yield corpus
-        return
-    num_open = sum(lang in OPEN for lang in corpus.languages)
-    for langs in combinations(corpus.langs, num_open):
-        chosen = iter(langs)
-        codes = []
-        for code in corpus.languages:
-            codes.append(next(chosen) if code in OPEN else code)
-        source, target = codes
-        spelling = corpus.langs.get(source, source), corpus.langs.get(target, target)
-        yield with_codes(corpus, (source, target), spelling)
+def _corpora(path: Path, entries: Sequence[Any]) -> Iterator[Corpus]:
+    """Yield the entries' corpora; with `langs` a corpus for each language."""
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict):
+            raise_invalid(f"{path}: corpora: number {number}", "a corpus", entry)
+        where = f"{path}: corpora: {entry.get('name') or f'number {number}'}"
+        if "recipe" in entry:
+            yield from _included(where, entry)
+            continue
+        corpus = structured(Corpus, with_lists(entry), where)
+        corpus.check(where)
+        corpus = replace(corpus, pair=plain_pair(corpus.pair))
+        if not corpus.langs:
+            yield corpus
+            continue
+        for langs in combinations(corpus.langs, len(corpus.holes)):
+            chosen = dict(zip(corpus.holes, langs, strict=True))
+            source, target = map(chosen.get, corpus.languages, corpus.languages)
+            spelling = corpus.langs.get(source, source), corpus.langs.get(target, target)
+            yield with_codes(corpus, (source, target), spelling)
 
 
 @dataclass(frozen=True)
@@ -386,12 +374,8 @@ def _included(where: str, entry: dict[str, Any]) -> list[Corpus]:
     included = structured(_Included, entry, where)
     path = _shipped_path(included.recipe)
     entries = read_mapping(path, "a recipe", "names, and what they stand for")["corpora"]
-    corpora = [
-        corpus
-        for number, other in enumerate(entries, 1)
-        for corpus in _corpora(path, number, other)
-    ]
+    corpora = list(_corpora(path, entries))
     langs = {*map(plain_code, included.langs)}
-    if unknown := langs - {lang for corpus in corpora for lang in corpus.languages}:
+    if unknown := langs - languages_of(corpora):
         raise_invalid(f"{where}: langs", f"languages of the recipe {included.recipe}", min(unknown))
     return [corpus for corpus in corpora if not langs or {*corpus.languages} <= {*langs, "en"}]

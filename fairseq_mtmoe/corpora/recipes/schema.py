@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePosixPath
@@ -17,7 +17,7 @@ ARCHIVE = "!"  # `archive.tgz!path/inside` is a member of an archive
 # Placeholders for language codes in a corpus of several pairs.
 HOLES = SOURCE, TARGET = ("{source}", "{target}")
 OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # fields with a value per download
-LISTS = ("files", *OF_DOWNLOADS)  # fields whose single values need no brackets
+LISTS = ("files", "langs", *OF_DOWNLOADS)  # fields whose single values need no brackets
 LEAST_COVERAGE = 0.98  # smallest character coverage that SentencePiece accepts
 LARGEST_SIZE = 1_000_000  # of a vocabulary; no model has more
 # Limits of the default size.
@@ -147,9 +147,14 @@ class Corpus:
         return source, target
 
     @property
+    def holes(self) -> list[str]:
+        """Return the codes of its pair that stand for any language."""
+        return [lang for lang in self.languages if lang in OPEN]
+
+    @property
     def is_open(self) -> bool:
         """Return whether the entry stands for the corpora of several languages."""
-        return any(lang in OPEN for lang in self.languages)
+        return bool(self.holes)
 
     @property
     def downloads(self) -> list[str]:
@@ -161,14 +166,13 @@ class Corpus:
 
     def check(self, where: str) -> None:
         """Check the fields with each other (UserError)."""
-        num_open = sum(lang in OPEN for lang in self.languages)
-        if self.langs and not num_open:
+        if self.langs and not self.is_open:
             raise_invalid(
                 f"{where}: pair",
                 "a pair with `xx` for the languages of `langs`, such as en-xx",
                 self.pair,
             )
-        if 0 < len(self.langs) < num_open:
+        if 0 < len(self.langs) < len(self.holes):
             raise_invalid(
                 f"{where}: langs",
                 f"at least two languages, as the pair is {self.pair}",
@@ -197,6 +201,11 @@ class Corpus:
         ):
             rule = "the translations and their originals, outside of archives"
             raise_invalid(f"{where}: files", rule, self.files)
+
+
+def languages_of(corpora: Iterable[Corpus]) -> set[str]:
+    """Return the languages of all corpora."""
+    return {lang for corpus in corpora for lang in corpus.languages}
 
 
 @dataclass(frozen=True)
@@ -263,10 +272,12 @@ def with_lists(entry: dict[str, Any]) -> dict[str, Any]:
 
     Each of its `langs` gets a spelling.
     """
-    lists = {key: entry[key] for key in LISTS if key in entry and not isinstance(entry[key], list)}
-    entry = {**entry, **{key: [value] for key, value in lists.items()}}
+    entry = dict(entry)
+    for key in LISTS:
+        if not isinstance(entry.get(key, []), list | dict):
+            entry[key] = [entry[key]]
     langs = entry.get("langs", {})
-    if not isinstance(langs, dict):
-        codes = map(str, langs if isinstance(langs, list) else [langs])
-        langs = {code: plain_code(code) for code in codes}
+    if isinstance(langs, list):
+        codes = list(map(str, langs))
+        langs = dict(zip(codes, map(plain_code, codes), strict=True))
     return {**entry, "langs": {plain_code(str(code)): spelling for code, spelling in langs.items()}}

@@ -13,10 +13,12 @@ from fairseq_mtmoe.corpora.recipes.schema import HOLES, SOURCE, TARGET, Corpus
 
 
 def corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
-    """Return the corpora of all pairs whose files exist.
+    """Return a corpus, or if it is of several pairs, one for each whose files exist.
 
     Raises `UserError` if one side is missing, or a pair occurs twice.
     """
+    if not corpus.is_open:
+        return [corpus]
     corpora: dict[tuple[str, str], Corpus] = {}
     for source, target in sorted(_spellings_in(raw, corpus)):
         plain = plain_code(source), plain_code(target)
@@ -28,9 +30,8 @@ def corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
             raise UserError(
                 f"`{raw}` must have each pair in only one spelling of its codes, but has {files}."
             )
-        needed = [] if filled.is_synthetic else filled.files
-        for file in needed:
-            if not (raw / file).exists():
+        for file in filled.files:
+            if not filled.is_synthetic and not (raw / file).exists():
                 raise UserError(f"`{raw / file}` is missing: {'-'.join(plain)} needs both sides.")
         corpora[plain] = filled
     return [corpora[pair] for pair in sorted(corpora)]

@@ -13,7 +13,7 @@ import langcodes
 
 from fairseq_mtmoe.core.errors import UserError, nearest, raise_invalid, shortened, unknown_language
 
-_NO_COUNTRY = "XX"  # mBART's `en_XX`
+_NO_COUNTRY = "_XX"  # in mBART's `en_XX`
 
 
 def codes_of_model(
@@ -38,7 +38,7 @@ def codes_of_model(
                 f"a list with codes of the model, such as {lang}={nearest(code, model_codes)}",
                 code,
             )
-    tags = {code: _tag(code) for code in model_codes}
+    tags = dict(zip(model_codes, map(_tag, model_codes), strict=True))
     codes = {}
     for lang in sorted(langs):
         if choice := choices.get(lang):
@@ -58,11 +58,13 @@ def codes_of_model(
 
 def _match(lang: str, tags: Mapping[str, str]) -> str:
     tag = _tag(lang)
-    same = [code for code, other in tags.items() if _language(other) == _language(tag)]
-    if not same:
+    distances = {}
+    for code, other in tags.items():
+        if _language(other) == _language(tag):
+            distances[code] = langcodes.tag_distance(tag, other)
+    if not distances:
         raise unknown_language("--codes", lang, tags)
-    distances = {code: langcodes.tag_distance(tag, tags[code]) for code in same}
-    closest = [code for code in same if distances[code] == min(distances.values())]
+    closest = [code for code in distances if distances[code] == min(distances.values())]
     if len(closest) > 1:
         raise UserError(
             f"`--codes` must give the model's code for {lang}, as in {lang}=CODE:"
@@ -73,8 +75,7 @@ def _match(lang: str, tags: Mapping[str, str]) -> str:
 
 def _tag(code: str) -> str:
     """Return a code as a BCP 47 tag."""
-    parts = code.split("_")
-    return "-".join(part for part in parts if part != _NO_COUNTRY)
+    return code.removesuffix(_NO_COUNTRY).replace("_", "-")
 
 
 def _language(tag: str) -> tuple[str, str] | str:

@@ -3,7 +3,6 @@
 They are trained or given. Figures of both are by language.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from fairseq_mtmoe.corpora.binarize import SPECIAL, UNKNOWN
 from fairseq_mtmoe.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.corpora.recipes.codes import CODE, Spelling
 from fairseq_mtmoe.corpora.recipes.recipe import SOURCE_FILES, Recipe
+from fairseq_mtmoe.corpora.recipes.schema import languages_of
 from fairseq_mtmoe.translation.data.file_names import (
     SENTENCEPIECE,
     TAG,
@@ -63,18 +63,20 @@ def load(model: bytes, dictionary: Path | None = None) -> Pieces:
     indices: Mapping[str, int] = {
         symbol: index for index, symbol in enumerate((*SPECIAL, *symbols))
     }
-    shared = [name for name in names if name in indices and name not in SPECIAL]
-    if len(shared) < _LEAST_SHARED * len(names):
+    shared = len({*names} & {*symbols})
+    if shared < _LEAST_SHARED * len(names):
         raise UserError(
             f"`vocabulary.dictionary` must belong to `vocabulary.model`, but `{dictionary}`"
-            f" has only {len(shared):,} of its {len(names):,} pieces."
+            f" has only {shared:,} of its {len(names):,} pieces."
         )
     return Pieces(symbols, np.array([indices.get(name, UNKNOWN) for name in names], np.int32))
 
 
 def with_tag(pieces: Pieces) -> Pieces:
     """Return the pieces with `TAG` as the last symbol, which text never contains."""
-    return pieces if TAG in pieces.symbols else Pieces([*pieces.symbols, TAG], pieces.ids)
+    if TAG in pieces.symbols:
+        return pieces
+    return Pieces([*pieces.symbols, TAG], pieces.ids)
 
 
 def expect_tag(dictionary: Path) -> None:
@@ -94,7 +96,7 @@ def _names(model: bytes) -> list[str]:
     """Return a model's pieces; its unknown piece is named `<unk>`."""
     try:
         processor = load_sentencepiece(model)
-        names = [processor.id_to_piece(piece) for piece in range(processor.get_piece_size())]
+        names = list(map(processor.id_to_piece, range(processor.get_piece_size())))
     except RuntimeError as error:
         raise UserError(
             f"`vocabulary.model` must be a SentencePiece model, but is none: {error}."
@@ -188,20 +190,18 @@ class GivenVocabulary:
 
         Raises `UserError` like `codes_for`, or if a language is on both of two sides.
         """
-        langs = {lang for corpus in recipe.corpora for lang in corpus.languages}
-        recipe = replace(recipe, codes=self.codes_for(langs))
+        recipe = replace(recipe, codes=self.codes_for(languages_of(recipe.corpora)))
         sources = {name: str(self.files[name]) for name in SOURCE_FILES if name in self.files}
         both: set[str] = set()
         if sources:
             targets = {direction.split("-")[1] for direction in recipe.trained()}
             both = recipe.source_languages() & targets
-        for lang in sorted(both):
+        if both:
             raise UserError(
                 f"`{self.translator}` has different vocabularies for sources and targets:"
-                f" each language must be one or the other, but {lang} is both;"
+                f" each language must be one or the other, but {min(both)} is both;"
                 " make a data directory for each direction."
             )
-        recipe = replace(recipe, of_sources=sources)
         vocabulary = replace(
             recipe.vocabulary,
             size=None,
@@ -209,7 +209,9 @@ class GivenVocabulary:
             dictionary=str(self.files["dictionary"]),
             language_tokens=self.language_tokens,
         )
-        return replace(recipe, vocabulary=vocabulary, known_languages=self.langs)
+        return replace(
+            recipe, of_sources=sources, vocabulary=vocabulary, known_languages=self.langs
+        )
 
     def codes_for(self, langs: Iterable[str]) -> dict[str, str]:
         """Return the translator's codes for the text's languages; empty without one.
@@ -242,10 +244,9 @@ class GivenVocabulary:
         how = f"--finetune-from-model CHECKPOINT --lang-dict {data / LANGS}"
         sentences = f"To continue training a model with this vocabulary: {how}."
         if new := [lang for lang in languages_in(data) if lang not in self.langs]:
-            order = " in this order" if len(new) > 1 else ""
             sentences += (
-                f" First add {', '.join(new)}{order}:"
-                f" `mtmoe add-task CHECKPOINT OUT --task {new[0]}`."
+                f" First add by `mtmoe add-task CHECKPOINT OUT --task {new[0]}`, in this order:"
+                f" {', '.join(new)}."
             )
         return sentences
 
@@ -268,20 +269,16 @@ def vocabulary_of_data(folder: Path) -> GivenVocabulary:
             " give this one's model as `--vocabulary-of MODEL`",
             str(folder),
         )
-    folders = (folder, folder / "shard0")
-    dictionary = next(
-        (path for each in folders for path in sorted(each.glob(dictionary_name("*")))), None
-    )
-    if dictionary is None:
+    dictionaries = sorted(folder.rglob(dictionary_name("*")))
+    if not dictionaries:
         raise UserError(
             f"`{folder}` must have a dictionary such as {dictionary_name('en')}, but has none."
         )
-    style = folder / TOKEN_STYLE
-    is_mbart = style.exists() and read_text(style).strip() == Spelling.mbart.name
-    files = {"model": Path(os.path.abspath(model)), "dictionary": Path(os.path.abspath(dictionary))}
-    return GivenVocabulary(
-        files, languages_in(folder), Spelling.mbart if is_mbart else Spelling.plain
-    )
+    spelling = Spelling.plain
+    if (folder / TOKEN_STYLE).exists():
+        spelling = Spelling.mbart
+    files = {"model": model.absolute(), "dictionary": dictionaries[0].absolute()}
+    return GivenVocabulary(files, languages_in(folder), spelling)
 
 
 def languages_in(folder: Path) -> tuple[str, ...]:
