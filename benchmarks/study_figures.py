@@ -44,7 +44,7 @@ def figures_of(study: str, run: Path) -> list[dict[str, str]]:
     is_part, is_trained = bool(facts.get("task")), (run / "train.out").exists()  # of a row with a run for each pair
     if is_trained and not is_part:
         for tier, found in perplexities(run).items():
-            for update, value in zip(found.moments.update.astype(int), found.value, strict=True):
+            for update, value in zip(found.update.astype(int), found.value, strict=True):
                 rows.append({"tier": tier, "metric": PERPLEXITY, "update": update, "value": f"{value:.4f}"})
     for folder in sorted(run.glob("scores*")):
         of_set = folder.name.removeprefix("scores").replace("-", ", ", 1)

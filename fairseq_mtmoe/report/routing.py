@@ -3,13 +3,12 @@
 Charts, warnings and training share them.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.report.rows import Run, Values, of_kind
+from fairseq_mtmoe.report.rows import Run, Values, column_of, of_kind
 
 LEAST_SHARE = 0.1
 """Share of a fair share, 1/N: an expert with less of every task's tokens is unused."""
@@ -21,24 +20,29 @@ LEAST_BLEND = 0.01
 """`blend` scales a factor of at most about 1, so this is about 1% of an output."""
 
 
+def shares(counts_TN: Values) -> Values:
+    """(T, N) Return each expert's share of a task's tokens; NaN without tokens."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(counts_TN / counts_TN.sum(axis=1, keepdims=True))
+
+
 def entropies(counts_TN: Values) -> Values:
     """(T,) Return −Σ p log p / log N over each task's shares p of N experts.
 
     It is 0 if one expert gets all tokens and 1 if all get equally many; NaN without tokens, and for
     a single expert.
     """
-    totals_T = counts_TN.sum(axis=1)
+    shares_TN = shares(counts_TN)
     with np.errstate(divide="ignore", invalid="ignore"):
-        shares_TN = counts_TN / totals_T[:, None]
-        terms_TN = np.where(shares_TN > 0, -shares_TN * np.log(shares_TN), 0.0)
-        return np.where(totals_T > 0, terms_TN.sum(axis=1) / np.log(counts_TN.shape[1]), np.nan)
+        terms_TN = np.where(shares_TN == 0, 0.0, -shares_TN * np.log(shares_TN))
+        entropies_T: Values = terms_TN.sum(axis=1) / np.log(counts_TN.shape[1])
+    return entropies_T
 
 
 def used_experts(counts_TN: Values) -> NDArray[np.bool_]:
     """(N,) Return which experts get `LEAST_SHARE` of a fair share of some task."""
-    totals_T = counts_TN.sum(axis=1)
-    shares_TN = counts_TN[totals_T > 0] / totals_T[totals_T > 0, None]
-    is_used_N: NDArray[np.bool_] = (shares_TN * counts_TN.shape[1] >= LEAST_SHARE).any(axis=0)
+    is_used_TN = shares(counts_TN) * counts_TN.shape[1] >= LEAST_SHARE
+    is_used_N: NDArray[np.bool_] = is_used_TN.any(axis=0)
     return is_used_N
 
 
@@ -52,8 +56,9 @@ def unmoved(validations: Sequence[Validation]) -> dict[str, list[str]]:
     """
     layers_by_reason: dict[str, list[str]] = {}
     for layer in validations[-1] if validations else ():
-        moved = _largest(validations, layer, "moved")
-        blend = _largest(validations, layer, "blend")
+        # No bound holds where a figure is unknown.
+        moved = np.abs(column_of(validations, layer, "moved")).max()
+        blend = np.abs(column_of(validations, layer, "blend")).max()
         if moved < LEAST_MOVED:
             reason = f"weights moved by less than {LEAST_MOVED:g} of their first length"
         elif blend < LEAST_BLEND:
@@ -62,15 +67,6 @@ def unmoved(validations: Sequence[Validation]) -> dict[str, list[str]]:
             continue
         layers_by_reason.setdefault(reason, []).append(layer)
     return layers_by_reason
-
-
-def _largest(validations: Sequence[Validation], layer: str, name: str) -> float:
-    """Return the largest size of a gate's figure; infinity where one is unknown."""
-    values = [validation.get(layer, {}).get(name) for validation in validations]
-    sizes = []
-    for value in values:
-        sizes.append(math.inf if value is None else abs(value))
-    return max(sizes)
 
 
 def fixed_layers(run: Run) -> set[str]:
@@ -97,4 +93,4 @@ def routed_layers(run: Run) -> Iterator[tuple[str, Values, list[Values]]]:
         rows = run.of("experts", layer=layer)
         counts_MTN = np.stack([row.value for row in rows], axis=1)
         counts = [counts_TN[~np.isnan(counts_TN).any(axis=1)] for counts_TN in counts_MTN]
-        yield layer, rows[0].moments.update, counts
+        yield layer, rows[0].update, counts

@@ -7,9 +7,11 @@ subsets, the first counts.
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.tiers import FROM_LOW
 from fairseq_mtmoe.report import run_log
-from fairseq_mtmoe.report.run_log import FIELDS, TRAINED_AMOUNTS, Event
+from fairseq_mtmoe.report.run_log import TRAINED_AMOUNTS, Event
 
 Values = NDArray[np.float64]
+ARRAYS = ("value", "update", "minutes", "epoch")
 TIERS = FROM_LOW
 ALL = "all"
 FALLING = ("loss", "nll_loss", "ppl")
@@ -33,24 +36,12 @@ SEVERAL_RUNS = "it is of several runs; each run needs its own folder."
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Times of M measurements, each (M,); NaN if unknown."""
-
-    update: Values
-    minutes: Values
-    epoch: Values
-
-    def at(self, indices: list[int]) -> Moments:
-        """Return the moments at some indices."""
-        return Moments(self.update[indices], self.minutes[indices], self.epoch[indices])
-
-
-@dataclass(frozen=True)
 class Row:
-    """A figure over its moments.
+    """A figure over M moments.
 
     Attributes:
         value: (M,), or (M, N) for N experts; NaN if unknown.
+        update, minutes, epoch: (M,), the times of the moments; NaN if unknown.
         subset: the validation subset, or a task's set.
         n: examples of a test set; number of sets of a mean.
         stderr: standard error of a score; NaN if unknown.
@@ -59,7 +50,9 @@ class Row:
     group: str
     metric: str
     value: Values
-    moments: Moments
+    update: Values
+    minutes: Values
+    epoch: Values
     task: str = ""
     layer: str = ""
     subset: str = ""
@@ -76,10 +69,6 @@ class Row:
     def best_index(self) -> int:
         """The first index of the best value."""
         return int(np.nanargmin(self.value if self.metric in FALLING else -self.value))
-
-    def at(self, indices: list[int]) -> Row:
-        """Return the row at some of its moments."""
-        return replace(self, moments=self.moments.at(indices), value=self.value[indices])
 
 
 def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
@@ -116,12 +105,18 @@ class Run:
 
     def thinned(self, most: int) -> Run:
         """Return the run with at most `most` moments of each row, evenly spread."""
-        return replace(self, rows=[row.at(evenly(len(row.value), most)) for row in self.rows])
+        rows = []
+        for row in self.rows:
+            indices = evenly(len(row.value), most)
+            arrays = {name: getattr(row, name)[indices] for name in ARRAYS}
+            rows.append(replace(row, **arrays))
+        return replace(self, rows=rows)
 
 
 def evenly(count: int, most: int) -> list[int]:
     """Return at most `most` indices of `count`, evenly from the first to the last."""
-    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most)).tolist()})
+    indices = np.linspace(0, count - 1, min(count, most)).round().astype(int)
+    return list(dict.fromkeys(indices.tolist()))
 
 
 def read_run(path: str | Path, name: str | None = None) -> Run:
@@ -141,10 +136,10 @@ def run_of(events: list[Event], name: str) -> Run:
             if len(row.value) and has_value:
                 rows.append(row)
     unit = "language"
-    for event in of_kind(events, "run"):
-        unit = "pair" if event.get("task_ids") == "pair" else "language"
     if chosen_rows(rows, "task"):
         unit = "task"
+    elif last_of(of_kind(events, "run"), "task_ids") == "pair":
+        unit = "pair"
     sparsified = [int(event["update"]) for event in of_kind(events, "sparsified")]
     return Run(name, events, rows, data_shares(events), unit, sparsified)
 
@@ -162,6 +157,12 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
 def of_kind(events: Iterable[Event], kind: str) -> list[Event]:
     """Return the events of one kind."""
     return [event for event in events if event["event"] == kind]
+
+
+def last_of(events: Iterable[Event], name: str) -> Any:
+    """Return a field's last value that is not None; None if there is none."""
+    values = [event[name] for event in events if event.get(name) is not None]
+    return next(reversed(values), None)
 
 
 def of_first_subset(events: Iterable[Event], kind: str) -> list[Event]:
@@ -194,28 +195,34 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
 
 
 def _maker(events: Sequence[Event], update: str = "update") -> Callable[..., Row]:
-    """Return a function that makes rows of these events; unlogged moments are NaN."""
-    logged = FIELDS[events[0]["event"]] if events else {}
-    columns = []
-    for name in (update, "minutes", "epoch"):
-        columns.append(_column(events, name) if name in logged else np.full(len(events), np.nan))
-    subset = str(events[0].get("subset", "")) if events else ""
-    return partial(Row, moments=Moments(*columns), subset=subset)
+    """Return a function that makes rows of these events."""
+    return partial(
+        Row,
+        update=column_of(events, update),
+        minutes=column_of(events, "minutes"),
+        epoch=column_of(events, "epoch"),
+        subset=next(iter(events), {}).get("subset", ""),
+    )
 
 
-def _column(events: Sequence[Event], *path: str) -> Values:
+def column_of(events: Iterable[Mapping[str, Any]], *path: str) -> Values:
     """(M,) Return the values at a path of names; NaN where one is None or missing."""
-    column: list[Any] = []
+    *parents, last = path
+    column = []
     for event in events:
-        value: Any = event
-        for name in path:
-            value = None if value is None else value.get(name)
-        column.append(np.nan if value is None else value)
+        for name in parents:
+            event = event.get(name) or {}
+        column.append(event.get(last))
     return np.array(column, np.float64)
 
 
+def distinct(names: Iterable[Iterable[str]]) -> list[str]:
+    """Return the names of all collections, in order of appearance."""
+    return list(dict.fromkeys(chain.from_iterable(names)))
+
+
 def _names(events: Iterable[Event], key: str) -> list[str]:
-    return list(dict.fromkeys(name for event in events for name in event.get(key, {})))
+    return distinct(event.get(key, ()) for event in events)
 
 
 def _validation(events: Sequence[Event]) -> Iterator[Row]:
@@ -223,21 +230,21 @@ def _validation(events: Sequence[Event]) -> Iterator[Row]:
     chosen = of_first_subset(events, "valid")
     row = _maker(chosen)
     for metric in OF_TEXT:
-        yield row(ALL, metric, _column(chosen, "all", metric), task=ALL)
-    kinds = (("tiers", "tier"), ("pairs", "pair"), ("groups", "group"), ("tasks", "task"))
-    for key, group in kinds:
+        yield row(ALL, metric, column_of(chosen, "all", metric), task=ALL)
+    for group in ("tier", "pair", "group", "task"):
+        key = f"{group}s"
         names = _names(chosen, key)
-        if key == "tiers":
-            names = [tier for tier in TIERS if tier in names]
+        if group == "tier":
+            names = sorted({*names} & {*TIERS}, key=TIERS.index)
         for name in names:
             figures: list[Event] = [event.get(key, {}).get(name, {}) for event in chosen]
             for metric in _metrics(figures):
-                yield row(group, metric, _column(figures, metric), task=name)
+                yield row(group, metric, column_of(figures, metric), task=name)
 
 
 def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return metrics: perplexity and loss of text; a task's metrics, then its loss."""
-    metrics = list(dict.fromkeys(metric for values in figures for metric in values))
+    metrics = distinct(figures)
     if "ppl" in metrics:
         return [metric for metric in OF_TEXT if metric in metrics]
     ordered = [metric for metric in metrics if metric not in FALLING]
@@ -248,7 +255,7 @@ def _training(events: Sequence[Event]) -> Iterator[Row]:
     chosen = of_kind(events, "train")
     row = _maker(chosen)
     for metric in ("loss", "nll_loss", *TRAINED_AMOUNTS):
-        yield row("train", metric, _column(chosen, metric))
+        yield row("train", metric, column_of(chosen, metric))
 
 
 def _sampling(events: Sequence[Event]) -> Iterator[Row]:
@@ -258,20 +265,20 @@ def _sampling(events: Sequence[Event]) -> Iterator[Row]:
     """
     chosen = [event for event in of_kind(events, "sampling") if not event.get("of_candidates")]
     row = _maker(chosen, "updates_before")
-    yield row("sampling", "temperature", _column(chosen, "temperature"))
-    probabilities: list[Event] = [event.get("probabilities", {}) for event in chosen]
-    first: Event = {}
-    for event in reversed(probabilities):
-        first |= event
-    synthetic: Event = {}
-    for event in reversed(of_kind(events, "run")):
-        synthetic = event.get("synthetic") or synthetic
+    yield row("sampling", "temperature", column_of(chosen, "temperature"))
+    first = _joined(chosen, "probabilities")
+    synthetic = _joined(of_kind(events, "run"), "synthetic")
     for pair in sorted(first, key=lambda pair: (-(first[pair] or 0.0), pair)):
-        column = _column(probabilities, pair)
+        column = column_of(chosen, "probabilities", pair)
         yield row("sampling", "probability", column, task=pair)
         if synthetic.get(pair):
             part = synthetic[pair] * column
             yield row("sampling", "probability", part, task=f"{pair}, back-translated")
+
+
+def _joined(events: Iterable[Event], key: str) -> ChainMap[str, Any]:
+    """Return the mappings of events as one, in which the first value of a name counts."""
+    return ChainMap(*[event.get(key, {}) for event in events])
 
 
 def _selection(events: Sequence[Event]) -> Iterator[Row]:
@@ -280,17 +287,17 @@ def _selection(events: Sequence[Event]) -> Iterator[Row]:
     row = _maker(chosen)
     totals = np.array([max(1, sum(event.get("trained", {}).values())) for event in chosen])
     for task in _names(chosen, "trained"):
-        trained = np.nan_to_num(_column(chosen, "trained", task))
+        trained = np.nan_to_num(column_of(chosen, "trained", task))
         yield row("selection", "share", trained / totals, task=task)
-        yield row("selection", "entropy", _column(chosen, "relative_entropy", task), task=task)
-    yield row("selection", "share_of_data", _column(chosen, "share_of_data"))
+        yield row("selection", "entropy", column_of(chosen, "relative_entropy", task), task=task)
+    yield row("selection", "share_of_data", column_of(chosen, "share_of_data"))
 
 
 def _experts(events: Sequence[Event]) -> Iterator[Row]:
     """Yield experts' tokens by layer and task, in order, where there are tokens."""
     chosen = of_first_subset(events, "experts")
     row = _maker(chosen)
-    tasks = dict.fromkeys(task for event in chosen for task in event.get("task_names", ()))
+    tasks = [*_names(chosen, "task_names"), EVERYBODY]
     for layer in _names(chosen, "layers"):
         counts = [_counts(event, layer) for event in chosen]
         sizes = {len(tokens) for counts_by_task in counts for tokens in counts_by_task.values()}
@@ -299,11 +306,10 @@ def _experts(events: Sequence[Event]) -> Iterator[Row]:
                 f"The run log must have one number of experts in {layer}, but has several: "
                 f"{SEVERAL_RUNS}"
             )
-        for task in [*tasks, EVERYBODY]:
-            if any(task in counts_by_task for counts_by_task in counts):
-                unknown = [np.nan] * max(sizes)
-                rows = [counts_by_task.get(task, unknown) for counts_by_task in counts]
-                yield row("experts", "tokens", np.array(rows, np.float64), task=task, layer=layer)
+        for task in sorted(distinct(counts), key=tasks.index):
+            unknown = [np.nan] * max(sizes)
+            rows = [counts_by_task.get(task, unknown) for counts_by_task in counts]
+            yield row("experts", "tokens", np.array(rows, np.float64), task=task, layer=layer)
 
 
 def _counts(event: Event, layer: str) -> dict[str, list[float]]:
@@ -322,7 +328,7 @@ def _gates(events: Sequence[Event]) -> Iterator[Row]:
     row = _maker(chosen)
     for metric in ("blend", "moved", "changed"):
         for layer in _names(chosen, "layers"):
-            yield row("gates", metric, _column(chosen, "layers", layer, metric), layer=layer)
+            yield row("gates", metric, column_of(chosen, "layers", layer, metric), layer=layer)
 
 
 def _sources(events: Sequence[Event]) -> Iterator[Row]:
@@ -338,8 +344,9 @@ def _sources(events: Sequence[Event]) -> Iterator[Row]:
                     f"The run log must have {rule}, but has {len(weights)}: {SEVERAL_RUNS}"
                 )
         complete = [weights for weights in layers.values() if None not in weights]
-        for name, mean in zip(names, np.mean(complete, axis=0) if complete else (), strict=False):
-            yield row("sources", "mean weight", np.array([mean]), task=name)
+        if complete:
+            for name, mean in zip(names, np.mean(complete, axis=0), strict=True):
+                yield row("sources", "mean weight", np.array([mean]), task=name)
         for layer, weights in layers.items():
             for name, weight in zip(names, weights, strict=True):
                 yield row(

@@ -72,6 +72,8 @@ _TOLD = dict.fromkeys(
     ("sampling_method", "commit", "command", "folder", "hardware", "started", "data"), Text | None
 )
 
+_TIMES = {"update": Required[Count], "epoch": Count, "minutes": Amount}
+
 FIELDS: dict[str, dict[str, Any]] = {
     "run": {
         "sizes": dict[Text, Count],
@@ -86,6 +88,8 @@ FIELDS: dict[str, dict[str, Any]] = {
         **_TOLD,
     },
     "sampling": {
+        **_TIMES,
+        "update": Count,
         "epoch": Required[Count],
         "temperature": Amount,
         "part": Count,
@@ -94,15 +98,13 @@ FIELDS: dict[str, dict[str, Any]] = {
         "of_candidates": bool,
     },
     "train": {
-        "update": Required[Count],
+        **_TIMES,
         "loss": Figure,
         "nll_loss": Figure,
-        **dict.fromkeys(("minutes", "tokens", *TRAINED_AMOUNTS), Amount),
+        **dict.fromkeys(("tokens", *TRAINED_AMOUNTS), Amount),
     },
     "valid": {
-        "update": Required[Count],
-        "epoch": Count,
-        "minutes": Amount,
+        **_TIMES,
         "tokens": Amount,
         "subset": Text,
         "pairs": dict[Text, Perplexity],
@@ -112,26 +114,26 @@ FIELDS: dict[str, dict[str, Any]] = {
         "groups": dict[Text, Figures],
     },
     "experts": {
-        "update": Required[Count],
+        **_TIMES,
         "subset": Text,
         "task_names": list[Text],
         "layers": dict[Text, list[list[Count]]],
     },
-    "gates": {"update": Required[Count], "subset": Text, "layers": dict[Text, Figures]},
+    "gates": {**_TIMES, "subset": Text, "layers": dict[Text, Figures]},
     "expert_comm": {
-        "update": Required[Count],
+        **_TIMES,
         "updates": Count,
         "layers": dict[Text, dict[Text, Amount]],
     },
-    "sparsified": {"update": Required[Count], "num_experts": Count, **_SIZE},
+    "sparsified": {**_TIMES, "num_experts": Count, **_SIZE},
     "selection": {
-        "update": Required[Count],
+        **_TIMES,
         "trained": dict[Text, Count],
         "relative_entropy": dict[Text, Amount],
         "share_of_data": Amount,
     },
     "sources": {
-        "update": Required[Count],
+        **_TIMES,
         "subset": Text,
         "target": Text,
         "sources": list[Text],

@@ -22,7 +22,7 @@ from fairseq_mtmoe.core.files import read_json
 from fairseq_mtmoe.core.tiers import TIER_RULE
 from fairseq_mtmoe.core.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
 from fairseq_mtmoe.report import run_log
-from fairseq_mtmoe.report.rows import ALL, TIERS, Moments, Row, chosen_rows, of_kind
+from fairseq_mtmoe.report.rows import ALL, TIERS, Row, chosen_rows, of_kind
 from fairseq_mtmoe.report.scores import Count, PairScore, score_of
 
 JSON_FILE = "scores.json"
@@ -33,7 +33,7 @@ BEST = "checkpoint_best.pt"
 SMALL = "small"
 TITLES = {SMALL: "Small", ALL: "All"}
 MAJORITY = "majority"
-NOW = Moments(*np.full((3, 1), np.nan))
+NEVER = np.array([math.nan])  # the times of scores are unknown
 
 _SETTINGS = Required[
     mapping({"checkpoint": Text, "subset": Text, "seed": int | None, "updates": int | None})
@@ -213,7 +213,8 @@ def score_row(
 ) -> Row:
     """Return a row of one moment."""
     stderr = math.nan if error is None else error
-    return Row(group, metric, np.array([float(value)]), NOW, task, n=n, stderr=stderr, **more)
+    values = np.array([float(value)])
+    return Row(group, metric, values, NEVER, NEVER, NEVER, task, n=n, stderr=stderr, **more)
 
 
 def mean_row(

@@ -1,35 +1,21 @@
 """Settings and progress of runs, from the events of their logs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fairseq_mtmoe.core.errors import flag
-from fairseq_mtmoe.report.rows import Row, Run, of_kind
-from fairseq_mtmoe.report.run_log import Event, is_count, is_plain
+from fairseq_mtmoe.report.rows import Row, Run, distinct, last_of, of_kind
+from fairseq_mtmoe.report.run_log import FIELDS, Event, is_count, is_plain
 
 FIRST = ("data", "commit", "hardware", "started", "seed")
 SIZES = {"parameters": "parameters", "multiplications": "multiplications per token"}
-NOT_OPTIONS = {
-    "event",
-    "sizes",
-    "tiers",
-    "task_names",
-    "task_ids",
-    "options",
-    "versions",
-    "command",
-    "folder",
-    "synthetic",
-    *SIZES,
-    *FIRST,
-}
+NOT_OPTIONS = {"event", *FIELDS["run"]} - {"sampling_method"}
 
 
 def start_of(run: Run) -> Event:
     """Return the event of the run's last start; empty without one."""
-    starts = of_kind(run.events, "run")
-    return starts[-1] if starts else {}
+    return next(reversed(of_kind(run.events, "run")), {})
 
 
 def settings_of(run: Run) -> dict[str, str]:
@@ -43,19 +29,22 @@ def settings_of(run: Run) -> dict[str, str]:
     if sizes:
         settings["training sentences"] = f"{int(sum(sizes.values())):,} in {len(sizes)} sets"
     # Options of sampling are beside the others.
-    beside = {
-        name: value for name, value in start.items() if name not in NOT_OPTIONS and is_plain(value)
-    }
-    options = {**start.get("options", {}), **beside}
-    settings |= {flag(name): options[name] for name in sorted(options)}
-    versions = start.get("versions", {})
-    settings |= {f"{name} (version)": versions[name] for name in sorted(versions)}
+    options = dict(start.get("options", {}))
+    for name, value in start.items():
+        if name not in NOT_OPTIONS and is_plain(value):
+            options[name] = value
+    for name, value in sorted(options.items()):
+        settings[flag(name)] = value
+    for name, value in sorted(start.get("versions", {}).items()):
+        settings[f"{name} (version)"] = value
     return {name: _text(value) for name, value in settings.items()}
 
 
 def _text(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
     if is_count(value):
         value = int(value)
     return json.dumps(value, ensure_ascii=False)
@@ -71,19 +60,13 @@ def compared_settings(
     settings = [settings_of(run) for run in runs]
     differing = []
     common = []
-    for name in dict.fromkeys(name for values in settings for name in values):
+    for name in distinct(settings):
         values = [run_settings.get(name, "") for run_settings in settings]
         if len(set(values)) > 1:
             differing.append((name, values))
         elif values[0]:
             common.append((name, values[0]))
     return differing, common
-
-
-def last_of(events: Sequence[Mapping[str, Any]], name: str) -> Any:
-    """Return a field's last value that is not None; None if there is none."""
-    values = [event[name] for event in events if event.get(name) is not None]
-    return values[-1] if values else None
 
 
 def progress_of(run: Run) -> dict[str, str]:
@@ -95,13 +78,11 @@ def progress_of(run: Run) -> dict[str, str]:
     state = "unknown"
     if isinstance(most, int | float) and most > 0:
         state = "finished" if updates >= most else "not finished"
-    row = _judged(run)
     best = ""
     best_update = ""
-    if row is not None:
-        index = row.best_index
-        best = f"{row.value[index]:,.2f} {row.metric}"
-        best_update = f"{row.moments.update[index]:,.0f}"
+    for row in _judging(run)[:1]:
+        best = f"{row.value[row.best_index]:,.2f} {row.metric}"
+        best_update = f"{row.update[row.best_index]:,.0f}"
     return {
         "best validation": best,
         "at update": best_update,
@@ -114,12 +95,11 @@ def progress_of(run: Run) -> dict[str, str]:
     }
 
 
-def _judged(run: Run) -> Row | None:
-    """Return the row that judges validations: a benchmark's mean, or perplexity."""
-    means = run.of("group", metric="mean")
-    overall = [row for row in means if row.task == "all"]
-    rows = [*overall, *means[-1:], *run.of("all", "tier", "pair", "task")]
-    return next(iter(rows), None)
+def _judging(run: Run) -> list[Row]:
+    """Return rows that judge validations, the best first: means, or perplexities."""
+    overall = run.of("group", metric="mean", task="all")
+    means = run.of("group", metric="mean")[-1:]
+    return [*overall, *means, *run.of("all", "tier", "pair", "task")]
 
 
 def _counted(value: float | None) -> str:

@@ -137,7 +137,7 @@ def language_worse(run: Run) -> Iterator[str]:
         if changes and median(changes) < 0:
             yield (
                 f"{row.task} got worse: its perplexity rose by {math.expm1(by):.1%} since update "
-                f"{row.moments.update[best + LAST - 1]:,.0f}, over {NOISE_TIMES:g} times the "
+                f"{row.update[best + LAST - 1]:,.0f}, over {NOISE_TIMES:g} times the "
                 f"{noise:.1%} by which means of {LAST} validations vary, while the other pairs' "
                 f"changed by {math.expm1(median(changes)):.1%} in the median. Sample the pair less "
                 "often (a lower temperature, or heating that ends sooner), or stop earlier."

@@ -7,8 +7,8 @@ import numpy as np
 
 from fairseq_mtmoe.report.charts import look
 from fairseq_mtmoe.report.charts.look import Chart, Point, finished, finite, percent
-from fairseq_mtmoe.report.routing import fixed_layers
-from fairseq_mtmoe.report.rows import EVERYBODY, Row, Run, Values, evenly
+from fairseq_mtmoe.report.routing import fixed_layers, shares
+from fairseq_mtmoe.report.rows import EVERYBODY, Run, Values, evenly
 
 MOST_TASKS = 10
 MOST_LANGUAGES = 4
@@ -17,11 +17,6 @@ MOVED_NOTE = (
     "Moved: the least share of these tokens that changed experts between the first and last update "
     "shown (total variation distance)."
 )
-
-
-def shares(row: Row) -> Values:
-    """(M, N) Return each expert's share of the tokens; NaN where none were counted."""
-    return np.asarray(row.value / row.value.sum(axis=1, keepdims=True))
 
 
 def moments(updates: Values) -> list[int]:
@@ -115,7 +110,7 @@ def _counted(run: Run) -> str:
 
 def _bars(run: Run, layer: str, task: str, several: bool) -> list[Point]:
     """Return one panel's bars: a group per expert with a bar per moment."""
-    updates = run.of("experts")[0].moments.update
+    updates = run.of("experts")[0].update
     indices = moments(updates)
     numbers = [f"{updates[index]:,.0f}" for index in indices]
     column = layer
@@ -126,7 +121,7 @@ def _bars(run: Run, layer: str, task: str, several: bool) -> list[Point]:
     bars: list[Point] = []
     counted: list[Values] = []
     for row in run.of("experts", layer=layer, task=task):
-        shares_MN = shares(row)
+        shares_MN = shares(row.value)
         for index, name in zip(indices, names, strict=True):
             shares_N = shares_MN[index]
             if np.isnan(shares_N).any():
@@ -158,7 +153,7 @@ def expert_map(runs: Sequence[Run]) -> Chart | None:
                 continue
             panel = layer if len(runs) == 1 else f"{run.name}, {layer}"
             for row in run.of("experts", layer=layer):
-                for expert, share in enumerate(shares(row)[-1].tolist()):
+                for expert, share in enumerate(shares(row.value)[-1].tolist()):
                     cells.append(
                         {"row": row.task, "column": expert, "value": finite(share), "panel": panel}
                     )

@@ -32,7 +32,7 @@ def _over_minutes(
     def draw_over_minutes(shown: Sequence[Run]) -> Chart | None:
         for run in shown:
             for row in run.of("all", "tier", "group", "task"):
-                if np.isnan(row.moments.minutes).all():
+                if np.isnan(row.minutes).all():
                     return None
         return draw(shown, "minutes") if len(shown) > 1 else None
 

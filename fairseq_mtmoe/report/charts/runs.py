@@ -81,7 +81,7 @@ def sampling(runs: Sequence[Run]) -> Chart:
     probabilities: list[Point] = []
     temperatures: list[Point] = []
     for run in runs:
-        moments = run.of("sampling")[0].moments
+        moments = run.of("sampling")[0]
         x_title = "epoch"
         x = moments.epoch
         has_repeated_epochs = len(set(x.tolist())) < len(x)
@@ -132,11 +132,11 @@ def _compared(
             if len(runs) > 1:
                 line = run.name
                 panel = title
-            x = row.moments.update
+            x = row.update
             became_sparse = np.array(run.sparsified[-1:], np.float64)
             if over == "minutes":
-                became_sparse = np.interp(became_sparse, x, row.moments.minutes)
-                x = row.moments.minutes
+                became_sparse = np.interp(became_sparse, x, row.minutes)
+                x = row.minutes
             points += points_of(row, x, line, panel)
             for position in became_sparse:
                 if math.isfinite(position):
@@ -185,7 +185,7 @@ def pairs(runs: Sequence[Run]) -> Chart:
     points: list[Point] = []
     for run in runs:
         for row in run.of("pair", metric="ppl"):
-            points += points_of(row, row.moments.update, _named(runs, row, row.task), run.name)
+            points += points_of(row, row.update, _named(runs, row, row.task), run.name)
     low, high = _range_without_start(points, len(runs))
     form = Panel(
         "updates",
@@ -229,7 +229,7 @@ def training(runs: Sequence[Run], titles: Mapping[str, str], title: str) -> Char
     for metric, panel in titles.items():
         for run in runs:
             for row in run.of("train", metric=metric):
-                points += points_of(row, row.moments.update, run.name, panel)
+                points += points_of(row, row.update, run.name, panel)
     form = Panel("updates", width=280, height=150, columns=3)
     return finished(lines(points, form), title) if points else None
 
@@ -246,7 +246,7 @@ def selection(runs: Sequence[Run]) -> Chart:
                     panel = f"{run.name}: {percent(row.figure)} of the data"
             for row in run.of("selection", metric=metric):
                 line = _named(runs, row, row.task, percent)
-                points += points_of(row, row.moments.update, line, panel)
+                points += points_of(row, row.update, line, panel)
         high = max((point["y"] or 0.0 for point in points), default=0.0) or 1.0
         form = Panel("updates", title, axis="%", width=380, height=240, columns=len(runs))
         parts.append(lines(points, replace(form, low=0.0, high=high, sides="shared")))
@@ -265,7 +265,7 @@ def sources(runs: Sequence[Run]) -> Chart:
                 bars.append(_weight(row, run.name, f"mean over {ALL_LAYERS}"))
     for run in runs:
         for row in run.of("sources"):
-            panel = f"{run.name}: {row.subset}, update {row.moments.update[-1]:,.0f}"
+            panel = f"{run.name}: {row.subset}, update {row.update[-1]:,.0f}"
             bars.append(_weight(row, row.layer or ALL_LAYERS, panel))
     names = look.order_of(bars, "line")
     for bar in bars:
@@ -297,7 +297,7 @@ def movement(runs: Sequence[Run]) -> Chart:
         for run in runs:
             panel = words if len(runs) == 1 else f"{run.name}: {words}"
             for row in run.of("gates", metric=metric):
-                points += points_of(row, row.moments.update, row.layer, panel)
+                points += points_of(row, row.update, row.layer, panel)
     form = Panel("updates", height=150, columns=len(runs))
     return finished(lines(points, form), "Change of the gates since the start")
 

@@ -67,7 +67,7 @@ def test_perplexity_shows_tiers_over_updates_or_minutes_and_where_a_run_became_s
     (points,) = values_of(charts.perplexity([one]))
     assert {line.split()[0] for _, line in lines_of(points)} == {"low", "mid", "high", "all"}
     row = one.of("all", metric="ppl")[0]
-    of_all = list(zip(row.moments.update, row.value, strict=True))
+    of_all = list(zip(row.update, row.value, strict=True))
     assert lines_of(points)["", f"all pairs {row.value[-1]:.2f}"] == of_all
     assert {point["x"] for point in points if point.get("sparse")} == {160}
     (points,) = values_of(charts.perplexity([one, run("k3", validations=3)], over="minutes"))

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.report.charts.experts import shares
 from fairseq_mtmoe.report.differences import Sampling, find_differences
 from fairseq_mtmoe.report.eval_folders import read_evaluations
-from fairseq_mtmoe.report.routing import entropies
+from fairseq_mtmoe.report.routing import entropies, shares
 from fairseq_mtmoe.report.rows import data_shares, run_names, run_of
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.figure_logs import benchmark, translation
@@ -27,13 +26,13 @@ def numbers(values):
 
 @pytest.mark.parametrize(("name", "events"), [("translation", translation()), ("benchmark", benchmark())])
 def test_figures_are_those_of_earlier_readers(name, events):
-    run, of_experts = run_of(events, name), {"shares": shares, "entropy": lambda row: entropies(row.value)}
+    run, of_experts = run_of(events, name), {"shares": lambda row: shares(row.value), "entropy": lambda row: entropies(row.value)}
     for frozen in FROZEN[name]["rows"]:
         asked = of_experts.get(frozen["metric"]) if frozen["group"] == "experts" else None
         metric = "tokens" if asked else frozen["metric"]
         (row,) = run.of(frozen["group"], metric=metric, task=frozen["task"], layer=frozen["layer"])
         np.testing.assert_allclose(asked(row) if asked else row.value, numbers(frozen["value"]), rtol=1e-9)
-        np.testing.assert_array_equal(row.moments.update, numbers(frozen["update"]))
+        np.testing.assert_array_equal(row.update, numbers(frozen["update"]))
     assert run.data == pytest.approx(FROZEN[name]["data"], rel=1e-9)
     assert run.sparsified == [at for at in [FROZEN[name]["sparsified_at"]] if at is not None]
 
@@ -54,7 +53,7 @@ def test_sampling_is_by_pair_the_most_frequent_first_with_its_synthetic_part():
     rows = run_of([run, *SAMPLING, {**SAMPLING[1], "of_candidates": True}], "run").of("sampling", metric="probability")
     assert [row.task for row in rows] == ["en-fr", "en-fr, back-translated", "en-lv", "en-de"]
     assert rows[1].value.tolist() == pytest.approx([0.2, 0.15])
-    assert str(rows[3].value.tolist()) == "[nan, 0.1]" and rows[0].moments.epoch.tolist() == [1, 2]
+    assert str(rows[3].value.tolist()) == "[nan, 0.1]" and rows[0].epoch.tolist() == [1, 2]
 
 
 def test_of_several_validation_subsets_the_first_counts():

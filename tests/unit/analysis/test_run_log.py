@@ -149,7 +149,7 @@ def test_numbers_that_are_not_finite_are_missing_and_other_kinds_are_left_alone(
     other = [{"event": "other", "update": "never", "epoch": [1]}, {"event": "new", "a": [math.nan]}]
     run = read_run(write(tmp_path, *other, *valid))
     (row,) = run.of("all")
-    assert str(row.value.tolist()) == "[nan, 6.0]" and str(row.moments.minutes.tolist()) == "[nan, 1.0]"
+    assert str(row.value.tolist()) == "[nan, 6.0]" and str(row.minutes.tolist()) == "[nan, 1.0]"
 
 
 def test_several_runs_in_one_folder_are_one_sentence(tmp_path):
