@@ -82,6 +82,14 @@ def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
     return chosen
 
 
+def first_by_task(rows: Iterable[Row]) -> dict[str, Row]:
+    """Return the first row of each task."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row.task, row)
+    return first
+
+
 @dataclass(frozen=True)
 class Run:
     """A run log, read.

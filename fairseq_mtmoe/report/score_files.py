@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import math
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from fairseq_mtmoe.core.files import read_json
 from fairseq_mtmoe.core.tiers import TIER_RULE
 from fairseq_mtmoe.core.typed import OR_LIST, Name, Rule, Text, between, fault, mapping
 from fairseq_mtmoe.report import run_log
-from fairseq_mtmoe.report.rows import ALL, TIERS, Row, chosen_rows, of_kind
+from fairseq_mtmoe.report.rows import ALL, TIERS, Row, chosen_rows, first_by_task, of_kind
 from fairseq_mtmoe.report.scores import Count, PairScore, score_of
 
 JSON_FILE = "scores.json"
@@ -98,10 +99,7 @@ class Scores:
     @cached_property
     def main(self) -> dict[str, Row]:
         """BLEU by pair, or the row of the main metric by task."""
-        rows: dict[str, Row] = {}
-        for row in chosen_rows(self.rows, "pair", "task", run=""):
-            rows.setdefault(row.task, row)
-        return rows
+        return first_by_task(chosen_rows(self.rows, "pair", "task", run=""))
 
     @property
     def subset(self) -> str:
@@ -116,12 +114,10 @@ class Scores:
         """
         if self.tasks:
             return self.settings.get("seed")
-        folders = []
-        for folder in map(Path, self.folders[:1]):
-            folders += [folder, *folder.absolute().parents[:2]]
-        folders += [Path(path.partition(":")[0]).parent for path in self.checkpoints[:1]]
-        for folder in folders:
-            seed = _logged(folder, "seed")
+        folder = Path(self.folders[0])
+        checkpoint = Path(self.checkpoints[0].partition(":")[0])
+        for place in (folder, *folder.absolute().parents[:2], checkpoint.parent):
+            seed = _logged(place, "seed")
             if seed is not None:
                 return int(seed)
         return None
@@ -171,13 +167,15 @@ class Scores:
         """The signatures, such as `BLEU …`, with their pairs if not of all pairs."""
         signatures = {}
         for metric in dict.fromkeys(row.metric for row in self.rows):
-            pairs_by_signature: dict[str, list[str]] = {}
+            pairs_by_signature = defaultdict(list)
             for pair, score in self.pairs.items():
                 if metric in score.signatures:
-                    pairs_by_signature.setdefault(score.signatures[metric], []).append(pair)
+                    pairs_by_signature[score.signatures[metric]].append(pair)
             for signature, pairs in pairs_by_signature.items():
-                is_of_all = len(pairs) == len(self.pairs)
-                signatures[f"{metric} {signature}"] = "" if is_of_all else f" ({', '.join(pairs)})"
+                named = f" ({', '.join(pairs)})"
+                if len(pairs) == len(self.pairs):
+                    named = ""
+                signatures[f"{metric} {signature}"] = named
         return signatures
 
     def title(self, task: str) -> str:
@@ -228,11 +226,11 @@ def mean_row(
 
 def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the tasks of each group, if there are several groups."""
-    groups: dict[str, list[str]] = {}
+    groups = defaultdict(list)
     for task, group in group_of.items():
         if group:
-            groups.setdefault(group, []).append(task)
-    return groups if len(groups) > 1 else {}
+            groups[group].append(task)
+    return dict(groups) if len(groups) > 1 else {}
 
 
 def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) -> Scores:
@@ -241,7 +239,7 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
     ordered = sorted(scores, key=lambda score: (ranks.index(score.tier), score.pair))
     rows = []
     data = {}
-    groups: dict[str, list[str]] = {}
+    groups = defaultdict(list)
     for score in ordered:
         for metric, value in score.figures.items():
             rows.append(score_row("pair", score.pair, metric, value, score.sentences))
@@ -250,7 +248,7 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
             "data": settings.get("data_sha256"),
             "kind of references": settings.get("references"),
         }
-        groups.setdefault(score.tier or ALL, []).append(score.pair)
+        groups[score.tier or ALL].append(score.pair)
     pairs = {score.pair: score for score in ordered}
     return Scores(rows, {**groups, ALL: list(pairs)}, data, settings, pairs)
 
@@ -259,21 +257,26 @@ def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, 
     """Return rows of tasks and their sets, from the JSON file's form."""
     rows: list[Row] = []
     data: dict[str, dict[str, Any]] = {}
+    group_of = {}
+    small = []
     for task, record in tasks.items():
         sets = record["sets"]
         set_rows: list[Row] = []
         for name, scored in sets.items():
             set_rows += _set_rows(task, record["metric"], name, scored)
-        examples = sum(scored["examples"] for scored in sets.values())
-        for run, metric in dict.fromkeys((row.run, row.metric) for row in set_rows):
-            same = [row for row in set_rows if (row.run, row.metric) == (run, metric)]
+        similar = defaultdict(list)
+        for row in set_rows:
+            similar[row.run, row.metric].append(row)
+        for (run, metric), same in similar.items():
             if len(same) == len(sets):
-                rows.append(mean_row("task", task, metric, same, examples, run))
+                rows.append(mean_row("task", task, metric, same, sum(row.n for row in same), run))
         rows += set_rows
         digests = [(name, scored["data_sha256"]) for name, scored in sets.items()]
         data[task] = {"metric": record["metric"], "set of data": digests}
-    groups = in_groups({task: record.get("group", "") for task, record in tasks.items()})
-    small = [task for task, record in tasks.items() if record["small"]]
+        group_of[task] = record.get("group", "")
+        if record["small"]:
+            small.append(task)
+    groups = in_groups(group_of)
     if small:
         groups = {SMALL: small, **groups}
     return Scores(rows, {**groups, ALL: list(tasks)}, data, settings, {}, tasks)
@@ -289,19 +292,20 @@ def _set_rows(task: str, metric: str, name: str, scored: Mapping[str, Any]) -> I
 
 def scores_in(content: Any) -> Scores:
     """Return the scores in a file's value (ValueError: it holds something else)."""
-    is_of_pairs = isinstance(content, dict) and "pairs" in content
-    wrong = fault(content, _PAIRS if is_of_pairs else _BENCHMARK)
-    if wrong is not None:
-        raise ValueError(f"no scores: it {wrong}")
-    if is_of_pairs:
+    if fault(content, _PAIRS) is None:
         pairs = [score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()]
         return scores_of_pairs(pairs, content["settings"])
+    wrong = fault(content, _BENCHMARK)
+    if wrong is not None:
+        raise ValueError(f"no scores: it {wrong}")
     return scores_of_tasks(content["tasks"], content["settings"])
 
 
 def expanded(pattern: str) -> list[Path]:
     """Return the folders that match a pattern; no shell expands it after `name=`."""
-    folders = sorted(map(Path, glob.glob(pattern))) if glob.has_magic(pattern) else [Path(pattern)]
+    if not glob.has_magic(pattern):
+        return [Path(pattern)]
+    folders = sorted(map(Path, glob.glob(pattern)))
     if not folders:
         raise UserError(f"`{pattern}` must match folders of runs, but matches no file.")
     return folders
@@ -319,10 +323,9 @@ def score_file(path: Path) -> Path:
     """Return the file of scores of a folder or run (UserError: none or several)."""
     files = score_files(path)
     if len(files) > 1:
-        folders = ", ".join(str(file.parent) for file in files)
         raise UserError(
-            f"`{path}` must have one folder of scores, but has {len(files)}: choose one of "
-            f"{folders}."
+            f"`{path}` must have one folder of scores, but has {len(files)}: choose one of the "
+            f"folders of {', '.join(map(str, files))}."
         )
     if files:
         return files[0]
@@ -353,4 +356,4 @@ def _logged(folder: Path, name: str) -> Any:
         starts = of_kind(run_log.read(folder / run_log.FILE_NAME), "run")
     except UserError:
         return None
-    return starts[0].get(name) if starts else None
+    return next(iter(starts), {}).get(name)

@@ -37,8 +37,12 @@ def _pair_table(scores: Scores) -> Table:
     for row in (*scores.rows, *scores.averages):
         figures[row.task, row.metric] = f"{row.figure:.{digits_of(row.metric)}f}"
     metrics = [metric for name, metric in figures if name == ALL]
-    rows = [[pair, score.tier, f"{score.sentences}"] for pair, score in scores.pairs.items()]
-    means = [[group, counted("pair", len(pairs)), ""] for group, pairs in scores.groups.items()]
+    rows = []
+    for pair, score in scores.pairs.items():
+        rows.append([pair, score.tier, str(score.sentences)])
+    means = []
+    for group, pairs in scores.groups.items():
+        means.append([group, counted("pair", len(pairs)), ""])
     for cells in (*rows, *means):
         cells += [figures[cells[0], metric] for metric in metrics]
     return Table(["pair", "tier", "sentences", *metrics], rows, means, texts=2)
@@ -61,16 +65,18 @@ def _task_table(scores: Scores) -> Table:
             majority[row.task, row.subset, row.metric] = f"{row.figure:.2f}"
     rows = []
     for row in scores.rows:
-        main_metric = scores.main[row.task].metric
-        is_only_set = len(scores.tasks[row.task]["sets"]) == 1
-        is_left_out = row.group == "set" and (is_only_set or row.metric != main_metric)
-        if row.run == MAJORITY or is_left_out:
+        is_main = row.metric == scores.main[row.task].metric
+        has_sets = len(scores.tasks[row.task]["sets"]) > 1
+        if row.run == MAJORITY:
             continue
-        cells = ["", row.metric, ""]
-        if row.group == "set":
-            cells = [f"· {row.subset}", "", f"{row.n:,}"]
-        elif row.metric == main_metric:
+        if row.group == "task" and is_main:
             cells = [scores.title(row.task), row.metric, f"{row.n:,}"]
+        elif row.group == "task":
+            cells = ["", row.metric, ""]
+        elif is_main and has_sets:
+            cells = [f"· {row.subset}", "", f"{row.n:,}"]
+        else:
+            continue
         label = majority.get((row.task, row.subset, row.metric), "")
         rows.append([*cells, with_error(row.figure, row.stderr), label])
     means = []
@@ -92,7 +98,7 @@ def notes(scores: Scores) -> list[str]:
 
 def to_json(scores: Scores) -> str:
     """Return `{"settings", "pairs" or "tasks", "averages"}` in JSON."""
-    content: dict[str, Any] = {"settings": dict(scores.settings)}
+    content: dict[str, Any] = {"settings": scores.settings}
     if scores.pairs:
         content["pairs"] = {pair: score.fields for pair, score in scores.pairs.items()}
         return as_json({**content, "averages": _averages_of_pairs(scores)})
@@ -100,16 +106,19 @@ def to_json(scores: Scores) -> str:
     for task, record in scores.tasks.items():
         main = scores.main[task]
         tasks[task] = {
-            **{name: record.get(name, "") for name in ("title", "metric", "small", "group")},
+            "title": record["title"],
+            "metric": record["metric"],
+            "small": record["small"],
+            "group": record.get("group", ""),
             "score": main.figure,
             "standard_error": main.stderr,
             "examples": main.n,
             "sets": record["sets"],
         }
-    averages = {
-        row.task: {"tasks": row.n, "score": row.figure, "standard_error": row.stderr}
-        for row in scores.averages
-    }
+    averages = {}
+    for row in scores.averages:
+        figures = {"score": row.figure, "standard_error": row.stderr}
+        averages[row.task] = {"tasks": row.n, **figures}
     return as_json({**content, "tasks": tasks, "averages": averages})
 
 
@@ -118,8 +127,7 @@ def _averages_of_pairs(scores: Scores) -> dict[str, dict[str, Any]]:
     for row in scores.averages:
         figures = averages.setdefault(row.task, {"pairs": row.n})
         if row.metric in FIELDS:
-            name, _ = FIELDS[row.metric]
-            figures[name] = row.figure
+            figures[FIELDS[row.metric][0]] = row.figure
         else:
             figures.setdefault("metrics", {})[row.metric] = row.figure
     return averages
@@ -139,8 +147,8 @@ def to_markdown(scores: Scores) -> str:
 
 def to_latex(scores: Scores) -> str:
     """Return the table of pairs, with the signatures as comments."""
-    comments = [f"% {signature}{pairs}\n" for signature, pairs in scores.signatures.items()]
-    return "".join([*comments, score_table(scores).in_latex()])
+    lines = [f"% {signature}{pairs}" for signature, pairs in scores.signatures.items()]
+    return "\n".join([*lines, score_table(scores).in_latex()])
 
 
 def remove_scores(folder: Path) -> None:
