@@ -82,9 +82,12 @@ def _shown(text: str) -> str:
     return escape(visible(text))
 
 
-def with_error(score: float, error: float, digits: int = 2) -> str:
+def with_error(score: float, error: float, form: str = ".2f") -> str:
     """Format a score such as `70.40 ±2.74`; without the error if it is NaN."""
-    return f"{score:.{digits}f}" + ("" if math.isnan(error) else f" ±{error:.{digits}f}")
+    text = format(score, form)
+    if math.isnan(error):
+        return text
+    return f"{text} ±{format(error, form.lstrip('+'))}"
 
 
 def bullets(settings: Mapping[str, object]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
@@ -33,38 +33,28 @@ class Spread:
     deviation: float
     standard_error: float
 
-    def __str__(self) -> str:
-        return with_error(self.mean, self.standard_error)
+    def __format__(self, form: str) -> str:
+        return with_error(self.mean, self.standard_error, f"{form}.2f")
 
 
 @dataclass(frozen=True)
 class System:
-    """A system's runs, which differ in their seeds, and the groups to average over."""
+    """A system's runs, which differ in their seeds; tasks or pairs and groups in order."""
 
     name: str
     runs: tuple[Scores, ...]
+    tasks: tuple[str, ...]
     averages: tuple[str, ...]
 
     def figures(self, run: Scores) -> dict[str, float]:
         """Return a run's scores by task or pair, and its averages by group."""
-        figures = {name: row.figure for name, row in run.main.items()}
-        for row in run.averages:
-            if row.task in self.averages and row.metric in ("score", "BLEU"):
-                figures[row.task] = row.figure
-        return figures
-
-    @property
-    def names(self) -> list[str]:
-        """The tasks or pairs, then the averages."""
-        return [*self.runs[0].main, *self.averages]
+        means = [row for row in run.averages if row.metric in ("score", "BLEU")]
+        rows = {row.task: row for row in (*run.main.values(), *means)}
+        return {name: rows[name].figure for name in (*self.tasks, *self.averages)}
 
     def spreads(self) -> dict[str, Spread]:
         """Return the spread of each task and each average over the runs."""
-        figures = [self.figures(run) for run in self.runs]
-        spreads = {}
-        for name in self.names:
-            spreads[name] = spread([run_figures[name] for run_figures in figures])
-        return spreads
+        return spreads_of([*map(self.figures, self.runs)])
 
     def difference(self, first: System) -> tuple[list[int], dict[str, Spread]]:
         """Return the seeds that pair runs, and this system's differences from the first.
@@ -72,27 +62,34 @@ class System:
         Without common seeds, the spread is that of a difference of independent figures.
         """
         before = {run.seed: first.figures(run) for run in first.runs}
-        after = {run.seed: self.figures(run) for run in self.runs}
-        seeds = [seed for seed in before if seed in after and seed is not None]
-        differences = {}
+        seeds = []
+        changes = []
+        for run in self.runs:
+            if run.seed is not None and run.seed in before:
+                seeds.append(run.seed)
+                figures = self.figures(run)
+                for name, figure in before[run.seed].items():
+                    figures[name] -= figure
+                changes.append(figures)
         if seeds:
-            for name in first.names:
-                paired = [after[seed][name] - before[seed][name] for seed in seeds]
-                differences[name] = spread(paired)
-            return seeds, differences
-        spreads = self.spreads()
-        for name, theirs in first.spreads().items():
-            mine = spreads[name]
-            deviation = math.hypot(mine.deviation, theirs.deviation)
-            error = math.hypot(mine.standard_error, theirs.standard_error)
-            differences[name] = Spread(mine.mean - theirs.mean, deviation, error)
+            return seeds, spreads_of(changes)
+        differences = {}
+        theirs = first.spreads()
+        for name, mine in self.spreads().items():
+            deviation = math.hypot(mine.deviation, theirs[name].deviation)
+            error = math.hypot(mine.standard_error, theirs[name].standard_error)
+            differences[name] = Spread(mine.mean - theirs[name].mean, deviation, error)
         return [], differences
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Return the spread of one figure over the runs."""
-    deviation = stdev(values) if len(values) > 1 else math.nan
-    return Spread(fmean(values), deviation, deviation / math.sqrt(len(values)))
+def spreads_of(figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """Return the spread of each figure over the runs."""
+    spreads = {}
+    for name in figures[0]:
+        values = [run_figures[name] for run_figures in figures]
+        deviation = stdev(values) if len(values) > 1 else math.nan
+        spreads[name] = Spread(fmean(values), deviation, deviation / math.sqrt(len(values)))
+    return spreads
 
 
 def systems_of(runs_by_name: Mapping[str, Sequence[Scores]]) -> list[System]:
@@ -112,18 +109,18 @@ def systems_of(runs_by_name: Mapping[str, Sequence[Scores]]) -> list[System]:
                     f"Runs must have scores of the same data to be compared, but {which}."
                 )
     averages = tuple(name for name in first.groups if first.pairs or name in TITLES)
-    return [System(name, runs, averages) for name, runs in joined.items()]
+    return [System(name, runs, tuple(first.main), averages) for name, runs in joined.items()]
 
 
 def _expect_different_folders(runs_by_name: Mapping[str, Sequence[Scores]]) -> None:
     paths = set()
     for name, runs in runs_by_name.items():
-        for folder in (folder for run in runs for folder in run.folders):
-            path = os.path.realpath(folder)
+        for run in runs:
+            path = os.path.realpath(run.folders[0])
             if path in paths:
                 raise UserError(
-                    f"The runs of `{name}` must differ from all other runs, but {folder} is given "
-                    "twice."
+                    f"The runs of `{name}` must differ from all other runs, but {run.folders[0]} "
+                    "is given twice."
                 )
             paths.add(path)
 
@@ -132,18 +129,18 @@ def _joined_by_seed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
     """Return the runs in order of their seeds; runs of one seed complete each other."""
     joined: list[Scores] = []
     for run in runs:
-        same_seed = [index for index, other in enumerate(joined) if other.seed == run.seed]
-        apart = [index for index in same_seed if not joined[index].main.keys() & run.main.keys()]
-        if apart:
-            joined[apart[0]] = joined[apart[0]].joined(run)
-        elif same_seed and run.seed is not None:
-            both = (
-                f"{joined[same_seed[0]].folders[0]} and {run.folders[0]} have seed {run.seed} and "
-                "common tasks"
-            )
-            raise UserError(
-                f"The runs of `{name}` must differ in their seeds or in their tasks, but {both}."
-            )
+        for index, other in enumerate(joined):
+            if other.seed != run.seed:
+                continue
+            if not other.main.keys() & run.main.keys():
+                joined[index] = other.joined(run)
+                break
+            if run.seed is not None:
+                both = f"{other.folders[0]} and {run.folders[0]} have seed {run.seed}"
+                raise UserError(
+                    f"The runs of `{name}` must differ in their seeds or in their tasks, but "
+                    f"{both} and common tasks."
+                )
         else:
             joined.append(run)
     return tuple(sorted(joined, key=lambda run: -1 if run.seed is None else run.seed))
@@ -153,10 +150,8 @@ def _what_differs(run: Scores, first: Scores) -> str:
     """Return why runs cannot be compared, such as `another metric of rte than`, or ""."""
     if run.subset != first.subset:
         return f"those of {run.subset}, and not of {first.subset} as"
-    missing = [f"no {task}" for task in first.main if task not in run.main]
-    others = [*missing, *[task for task in run.main if task not in first.main]]
-    if others:
-        return " and ".join(others) + ", other tasks than"
+    if run.main.keys() != first.main.keys():
+        return f"{', '.join(run.main)}, other tasks than"
     for task, properties in first.data.items():
         for name, value in properties.items():
             if run.data[task].get(name) != value:
@@ -164,7 +159,7 @@ def _what_differs(run: Scores, first: Scores) -> str:
     for name in {**first.groups, **run.groups}:
         # Runs of single tasks do not know of other groups.
         is_asked = name in TITLES or bool(first.pairs)
-        if is_asked and set(first.groups.get(name, ())) != set(run.groups.get(name, ())):
+        if is_asked and {*first.groups.get(name, ())} != {*run.groups.get(name, ())}:
             return f"other tasks in {name} than"
     return ""
 
@@ -173,16 +168,14 @@ def mean_table(systems: Sequence[System]) -> Table:
     """Return a row per system, and one for the majority class."""
     rows = []
     for system in systems:
-        spreads = system.spreads()
         seeds = _listed(run.seed for run in system.runs)
-        rows.append([system.name, seeds, *[str(spreads[name]) for name in system.names]])
-    majority = systems[0].runs[0].majority
+        rows.append([system.name, seeds, *map(format, system.spreads().values())])
+    majority = dict.fromkeys((*systems[0].tasks, *systems[0].averages), "")
+    for task, figure in systems[0].runs[0].majority.items():
+        majority[task] = f"{figure:.2f}"
     below = []
-    if majority:
-        cells = []
-        for name in systems[0].names:
-            cells.append(f"{majority[name]:.2f}" if name in majority else "")
-        below = [[MAJORITY, "", *cells]]
+    if any(majority.values()):
+        below = [[MAJORITY, "", *majority.values()]]
     return Table(["system", "seeds", *_titles(systems[0])], rows, below, texts=2, bold=False)
 
 
@@ -192,18 +185,17 @@ def difference_table(systems: Sequence[System]) -> Table | None:
     rows = []
     for system in others:
         seeds, differences = system.difference(first)
-        cells = []
-        for difference in differences.values():
-            sign = "+" if difference.mean >= 0 else ""
-            cells.append(f"{sign}{difference}")
-        paired = _listed(seeds) if seeds else "not paired"
+        paired = _listed(seeds) or "not paired"
+        cells = [f"{difference:+}" for difference in differences.values()]
         rows.append([f"{system.name} − {first.name}", paired, *cells])
     return Table(["difference", "seeds", *_titles(first)], rows, texts=2) if rows else None
 
 
 def _titles(system: System) -> list[str]:
-    titles = [system.runs[0].title(name) for name in system.runs[0].main]
-    return [*titles, *[name[:1].upper() + name[1:] for name in system.averages]]
+    titles = [*map(system.runs[0].title, system.tasks)]
+    for name in system.averages:
+        titles.append(name[:1].upper() + name[1:])
+    return titles
 
 
 def _listed(seeds: Iterable[int | None]) -> str:
@@ -255,16 +247,14 @@ def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
         for run in system.runs:
             about = {"seed": run.seed, "folders": run.folders, "checkpoints": run.checkpoints}
             runs.append({**about, **_split(system, system.figures(run))})
-        spreads = {name: asdict(value) for name, value in system.spreads().items()}
-        written[system.name] = {"runs": runs, **_split(system, spreads)}
+        written[system.name] = {"runs": runs, **_split(system, system.spreads())}
         if system is not first:
-            seeds, spread_differences = system.difference(first)
-            values = {name: asdict(value) for name, value in spread_differences.items()}
-            differences[system.name] = {"paired_seeds": seeds, **_split(system, values)}
-    subset = first.runs[0].subset
+            seeds, spreads = system.difference(first)
+            differences[system.name] = {"paired_seeds": seeds, **_split(system, spreads)}
+    settings = {"subset": first.runs[0].subset, "compared_with": first.name}
     return as_json(
         {
-            "settings": {"subset": subset, "compared_with": first.name, **made_by},
+            "settings": {**settings, **made_by},
             "systems": written,
             "majority": first.runs[0].majority,
             "differences": differences,
@@ -273,6 +263,6 @@ def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
 
 
 def _split(system: System, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    scores = {task: values[task] for task in system.runs[0].main}
-    averages = {name: values[name] for name in system.averages}
+    averages = dict(values)
+    scores = {task: averages.pop(task) for task in system.tasks}
     return {"scores": scores, "averages": averages}

@@ -102,26 +102,19 @@ def difference_table(differences: Differences) -> Table:
         rows.append([pair, score.tier, f"{score.sentences:,}", *cells])
     below = []
     for name, comparison in differences.groups.items():
-        below.append(
-            [
-                name,
-                counted("pair", len(scores.groups[name])),
-                "",
-                *_cells(differences.metric, comparison),
-            ]
-        )
+        cells = _cells(differences.metric, comparison)
+        below.append([name, counted("pair", len(scores.groups[name])), "", *cells])
     columns = ["pair", "tier", "sentences", differences.first.name, differences.other.name]
     return Table([*columns, "difference", "p bootstrap", "p randomisation"], rows, below, texts=2)
 
 
 def _cells(metric: str, comparison: Comparison) -> list[str]:
-    digits = digits_of(metric)
+    form = f".{digits_of(metric)}f"
     low, high = comparison.interval
-    sign = "−" if comparison.difference < 0 else "+"
     return [
-        with_error(comparison.first, comparison.first_error, digits),
-        with_error(comparison.other, comparison.other_error, digits),
-        sign + with_error(abs(comparison.difference), (high - low) / 2, digits),
+        with_error(comparison.first, comparison.first_error, form),
+        with_error(comparison.other, comparison.other_error, form),
+        with_error(comparison.difference, (high - low) / 2, f"+{form}").replace("-", "−"),
         f"{comparison.p_bootstrap:.4f}",
         f"{comparison.p_randomisation:.4f}",
     ]
@@ -173,17 +166,16 @@ def to_markdown(
     differences: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]
 ) -> str:
     """Return the tables, notes and settings in Markdown."""
-    tables = [
-        f"## {compared.title}\n\n{difference_table(compared).in_markdown()}"
-        for compared in differences
-    ]
+    parts = []
+    for compared in differences:
+        parts += [f"## {compared.title}", difference_table(compared).in_markdown()]
     systems = {}
     for system in _systems(differences):
         systems[system.name] = f"{system.folder}, {system.scores.checkpoints[0]}"
     lines = bullets({**systems, **_settings(differences, sampling, made_by)})
     for signature, pairs in differences[0].first.scores.signatures.items():
         lines.append(f"- `{signature}`{pairs}")
-    return document([*tables, *notes(differences, sampling)], lines)
+    return document([*parts, *notes(differences, sampling)], lines)
 
 
 def to_latex(differences: Sequence[Differences]) -> str:

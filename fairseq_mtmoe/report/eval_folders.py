@@ -8,6 +8,7 @@ in `en-de.comet`.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
@@ -57,7 +58,7 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
     """
     all_scores = [read_scores(folder, WITH_TEXTS) for folder in folders]
     paths = [Path(scores.folders[0]) for scores in all_scores]
-    if len({path.resolve() for path in paths}) < len(paths):
+    if len({*map(Path.resolve, paths)}) < len(paths):
         raise UserError(
             f"The compared folders must differ, but of {', '.join(map(str, paths))} two are the "
             "same."
@@ -85,21 +86,20 @@ def _names(folders: Sequence[Path]) -> list[str]:
     """Return short names; different runs have those of their folders, not of scores."""
     runs = []
     for folder in map(Path.resolve, folders):
-        above = [parent.parent for parent in (folder, folder.parent) if parent.name == SCORES]
-        runs.append(above[0] if above else folder)
+        if folder.parent.name == SCORES:
+            folder = folder.parent
+        runs.append(folder.parent if folder.name == SCORES else folder)
     return run_names(runs if len(set(runs)) == len(runs) else folders)
 
 
 def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the metrics that every pair of every evaluation has."""
-    figures = [
-        score.figures for evaluation in evaluations for score in evaluation.scores.pairs.values()
-    ]
-    names = []
-    for name in figures[0]:
-        if all(name in pair_figures for pair_figures in figures):
-            names.append(name)
-    return names
+    numbers: Counter[str] = Counter()
+    for evaluation in evaluations:
+        for score in evaluation.scores.pairs.values():
+            numbers.update(score.figures.keys())
+    most = max(numbers.values())
+    return [name for name, number in numbers.items() if number == most]
 
 
 def outputs_of(
@@ -148,9 +148,9 @@ def _texts(folder: Path, score: PairScore) -> Texts:
     references: list[Sequence[str | None]] = [first]
     for lines in others:
         references.append([line or None for line in lines])
-    figures = {
-        name: _figures(folder / f"{pair}.{name.lower()}", score.sentences) for name in score.metrics
-    }
+    figures = {}
+    for name in score.metrics:
+        figures[name] = _figures(folder / f"{pair}.{name.lower()}", score.sentences)
     return Texts(hypotheses, references, figures)
 
 
@@ -158,7 +158,7 @@ def _figures(path: Path, sentences: int) -> list[float]:
     """Read a metric's numbers, one per sentence."""
     lines = text_lines(path, "a metric's numbers, one of each sentence")
     try:
-        figures = [float(line) for line in lines]
+        figures = [*map(float, lines)]
     except ValueError:
         figures = []
     if len(figures) != sentences or not all(map(math.isfinite, figures)):
@@ -171,37 +171,21 @@ def _figures(path: Path, sentences: int) -> list[float]:
 def _what_differs(first: Evaluation, other: Evaluation) -> str:
     """Return why two evaluations cannot be compared; empty if they can."""
     if other.scores.subset != first.scores.subset:
-        return (
-            f"{other.folder} is of {other.scores.subset}, and {first.folder} of "
-            f"{first.scores.subset}"
-        )
+        here = f"{first.folder} of {first.scores.subset}"
+        return f"{other.folder} is of {other.scores.subset}, and {here}"
     for complete, lacking in ((first, other), (other, first)):
         missing = [pair for pair in complete.texts if pair not in lacking.texts]
         if missing:
-            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            return f"{lacking.folder} has no {missing[0]}{more}, which {complete.folder} has"
-    kind, first_kind = (each.scores.settings.get("references", "text") for each in (other, first))
-    if kind != first_kind:
-        return f"{other.folder} is of --references {kind}, and {first.folder} of {first_kind}"
+            return f"{lacking.folder} has no {', '.join(missing)}, which {complete.folder} has"
     for pair in first.texts:
-        ours = _properties(first, pair)
         theirs = _properties(other, pair)
-        for name, value in ours.items():
+        for name, value in _properties(first, pair).items():
             their_value = theirs.get(name, value)
             if value != their_value:
-                return (
-                    f"{pair} {name.format(value)} in {first.folder} and {their_value} in "
-                    f"{other.folder}"
-                )
-        for lines, their_lines in zip(
-            first.texts[pair].references, other.texts[pair].references, strict=True
-        ):
-            differ = [
-                line != their_line for line, their_line in zip(lines, their_lines, strict=True)
-            ]
-            if any(differ):
-                where = f"line {differ.index(True) + 1} in {first.folder}"
-                return f"{pair} has one reference in {where} and another in {other.folder}"
+                here = f"{pair} {name.format(value)} in {first.folder}"
+                return f"{here} and {their_value} in {other.folder}"
+        if first.texts[pair].references != other.texts[pair].references:
+            return f"{pair} has other references in {first.folder} than in {other.folder}"
     return ""
 
 
@@ -212,6 +196,7 @@ def _properties(evaluation: Evaluation, pair: str) -> dict[str, object]:
     properties: dict[str, object] = {
         "has {} sentences": len(texts.hypotheses),
         "has {} references": len(texts.references),
+        "is of --references {}": evaluation.scores.settings.get("references", "text"),
         "is in tier {}": score.tier or "none",
     }
     for metric, signature in score.signatures.items():

@@ -9,6 +9,8 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Required
 
@@ -236,11 +238,13 @@ def _parse(line: bytes) -> Event | None:
 
 
 def plain(value: Any) -> Any:
-    """Convert numpy values and tensors to Python's; NaN and infinity become None."""
-    if isinstance(value, dict):
+    """Convert numpy values, tensors and dataclasses; NaN and infinity become None."""
+    if is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [*map(plain, value)]
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -111,14 +111,14 @@ def add_comet(folder, add):
 
 
 DAMAGE = {
-    "has one reference in line 3 in .*a and another in .*b": lambda b: change_line(b / "en-de.ref", 3, "anders"),
+    "en-de has other references in .*a than in .*b": lambda b: change_line(b / "en-de.ref", 3, "anders"),
     r"en-fr has BLEU nrefs:1.* in .*a and nrefs:1\|tok:char in .*b":
         lambda b: change_pair(b, "en-fr", bleu_signature="nrefs:1|tok:char"),
     "b has no en-gu, which .*a has": lambda b: change_scores(b, lambda content: content["pairs"].pop("en-gu")),
     "b is of valid, and .*a of test": lambda b: change_scores(b, lambda of: of["settings"].update(subset="valid")),
     r"`.*en-de\.hyp` must have the 30 lines that were scored": lambda b: change_line(b / "en-de.hyp", 3, None),
     r"must hold what was scored, but en-de\.hyp gives BLEU": lambda b: change_line(b / "en-de.hyp", 3, "x"),
-    "b is of --references fairseq, and .*a of text":
+    "is of --references text in .*a and fairseq in .*b":
         lambda b: change_scores(b, lambda of: of["settings"].update(references="fairseq")),
     r"`.*en-de\.comet` must have a number for each of the 30": lambda b: change_line(b / "en-de.comet", 3, "nan"),
     r"but en-de\.comet gives COMET 0\.\d{4} and": lambda b: change_line(b / "en-de.comet", 3, "0.9"),

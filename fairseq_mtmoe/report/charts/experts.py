@@ -51,7 +51,7 @@ def shown_layers(run: Run, runs: int) -> list[str]:
 
 def experts(runs: Sequence[Run]) -> Chart | None:
     """Draw experts' shares of validation tokens: a row per task, a column per layer."""
-    runs = [run for run in runs if expert_layers(run)]
+    runs = [*filter(expert_layers, runs)]
     if not runs:
         return None
     bars: list[Point] = []
@@ -61,8 +61,9 @@ def experts(runs: Sequence[Run]) -> Chart | None:
                 share = runs[0].data.get(task)
                 label = f"{task}, {percent(share)} of data" if share else task
                 bars += [{**bar, "row": label} for bar in _bars(run, layer, task, len(runs) > 1)]
-    names = look.order_of((bar for bar in bars if bar["moment"]), "moment")
-    highest = max(bar["share"] or 0.0 for bar in bars) or 1.0
+    drawn = [bar for bar in bars if bar["moment"]]
+    names = look.order_of(drawn, "moment")
+    highest = max((bar["share"] for bar in drawn), default=0.0) or 1.0
     ramp = look.colors(names, look.EARLY_TO_LATE[-len(names) :])
     base = alt.Chart().encode(
         x=alt.X("expert:O", title="expert", axis=alt.Axis(labelOverlap=True, labelAngle=0))
@@ -128,13 +129,8 @@ def _bars(run: Run, layer: str, task: str, several: bool) -> list[Point]:
                 continue
             counted.append(shares_N)
             for expert, share in enumerate(shares_N.tolist()):
-                bar = {
-                    "column": column,
-                    "expert": expert,
-                    "share": share,
-                    "even": 1 / len(shares_N),
-                }
-                bars.append({**bar, "moment": name, "moved": ""})
+                bar = {"expert": expert, "share": share, "even": 1 / len(shares_N)}
+                bars.append({**bar, "column": column, "moment": name, "moved": ""})
     if not bars:
         return [{"column": column, "share": None, "moment": "", "moved": "not logged"}]
     if len(counted) > 1:
@@ -153,10 +149,9 @@ def expert_map(runs: Sequence[Run]) -> Chart | None:
                 continue
             panel = layer if len(runs) == 1 else f"{run.name}, {layer}"
             for row in run.of("experts", layer=layer):
-                for expert, share in enumerate(shares(row.value)[-1].tolist()):
-                    cells.append(
-                        {"row": row.task, "column": expert, "value": finite(share), "panel": panel}
-                    )
+                for expert, share in enumerate(shares(row.value)[-1]):
+                    cell = {"row": row.task, "column": expert, "panel": panel}
+                    cells.append({**cell, "value": finite(share)})
     if not cells:
         return None
     note = "Each expert's share of a row's validation tokens at the last validation."

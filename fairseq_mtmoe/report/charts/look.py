@@ -7,7 +7,7 @@ every kind of colour vision.
 
 import math
 import textwrap
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,7 @@ def number(value: float) -> str:
 def percent(share: float) -> str:
     """Format a share with about two digits: `26%`, `4.4%`, `0.42%`."""
     digits = sum(share < bound for bound in (0.1, 0.01))
-    return f"{100 * share:.{digits}f}%"
+    return f"{share:.{digits}%}"
 
 
 def lines(points: Sequence[Point], form: Panel) -> Chart:
@@ -167,8 +167,10 @@ def heat(
 
 def most(points: Sequence[Point], field: str) -> int:
     """Return the largest number of distinct values of a field in a panel."""
-    values = {(point["panel"], point[field]) for point in points}
-    return max(Counter(panel for panel, _ in values).values())
+    values = defaultdict(set)
+    for point in points:
+        values[point["panel"]].add(point[field])
+    return max(map(len, values.values()))
 
 
 def finished(chart: Chart, title: str, *notes: str) -> Chart:
@@ -214,7 +216,7 @@ def _spelled(value: Any) -> Any:
     if isinstance(value, dict):
         return {visible(name): _spelled(child) for name, child in value.items()}
     if isinstance(value, list):
-        return [_spelled(child) for child in value]
+        return [*map(_spelled, value)]
     return visible(value) if isinstance(value, str) else value
 
 
@@ -229,5 +231,5 @@ def save(chart: Chart, path: Path) -> None:
 
 def with_last(name: str, values: Iterable[float], form: Any = number) -> str:
     """Return a line's name with its last finite value."""
-    last = [form(value) for value in values if math.isfinite(value)][-1:]
-    return " ".join([name, *last])
+    last = [*filter(math.isfinite, values)][-1:]
+    return " ".join([name, *map(form, last)])

@@ -34,20 +34,19 @@ GATE = "moe.gate.weight"
 
 def task_gates(state: Mapping[str, Any]) -> dict[str, Array]:
     """Return a checkpoint's task gates, (T, N, H), by layer; empty without them."""
-    weights = {key: weight for key, weight in state["model"].items() if key.endswith(GATE)}
-    return {
-        key.removesuffix(f".{GATE}"): gate.float().numpy()
-        for key, gate in weights.items()
-        if gate.ndim == 3
-    }
+    gates = {}
+    for key, weight in state["model"].items():
+        if key.endswith(GATE) and weight.ndim == 3:
+            gates[key.removesuffix(f".{GATE}")] = weight.float().numpy()
+    return gates
 
 
 def task_embeddings(state: Mapping[str, Any]) -> Array | None:
     """Return a checkpoint's task embeddings, (K, D); None without them."""
-    embeddings = [
-        weight.float().numpy() for key, weight in state["model"].items() if key.endswith(EMBEDDINGS)
-    ]
-    return embeddings[0] if embeddings else None
+    for key, weight in state["model"].items():
+        if key.endswith(EMBEDDINGS):
+            return np.asarray(weight.float())
+    return None
 
 
 def task_names(state: Mapping[str, Any]) -> list[str]:
@@ -86,14 +85,13 @@ def gates(states: Mapping[str, Mapping[str, Any]]) -> Chart | None:
             panels = {"all layers": mean, **panels}
         tasks = task_names(state)
         for panel, matrix in panels.items():
-            for row, column in np.ndindex(matrix.shape):
-                value = look.finite(float(matrix[row, column])) if row != column else None
-                cells.append(
-                    {"row": tasks[row], "column": tasks[column], "value": value, "panel": panel}
-                )
+            np.fill_diagonal(matrix, np.nan)
+            for (row, column), value in np.ndenumerate(matrix):
+                cell: Point = {"row": tasks[row], "column": tasks[column], "panel": panel}
+                cells.append({**cell, "value": look.finite(value)})
     if not cells:
         return None
-    limit = max([LEAST_COSINE, *[abs(cell["value"] or 0.0) for cell in cells]])
+    limit = max(LEAST_COSINE, *[abs(cell["value"] or 0.0) for cell in cells])
     for cell in cells:
         cell["dark"] = abs(cell["value"] or 0.0) > 0.7 * limit
     # Orange and purple are safe for every colour vision; in grey the numbers show the sign.
