@@ -140,7 +140,8 @@ def write_page(
 
     shown = page.read_shown(paths, scores)
     sections = page.sections_of(shown, states)
-    write_text(out, page_of(page.title_of(shown), sections, page.about_this_page(), refresh))
+    title = " · ".join(run.name for run in shown.runs)
+    write_text(out, page_of(title, sections, page.about_this_page(), refresh))
 
 
 def write_pictures(

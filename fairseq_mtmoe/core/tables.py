@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rich.markup import escape
 from rich.table import Table as ScreenTable
@@ -25,7 +25,6 @@ class Table:
     rows: Sequence[Sequence[str]]
     below: Sequence[Sequence[str]] = ()
     texts: int | Sequence[int] = 1  # number of leading columns with text, or their indices
-    bold: bool = True  # whether the rows below the line are bold
 
     @property
     def sides(self) -> list[Literal["left", "right"]]:
@@ -42,35 +41,35 @@ class Table:
             table.add_row(*map(_shown, row))
         table.add_section()
         for row in self.below:
-            table.add_row(*map(_shown, row), style="bold" if self.bold else None)
+            table.add_row(*map(_shown, row), style="bold")
         return table
 
     def in_markdown(self) -> str:
         """Return one Markdown table, which has no lines; pipes in cells are escaped."""
-        lines = []
+        rows = []
         for row in (self.columns, *self.rows, *self._marked("**", "**")):
-            lines.append([str(cell).replace("|", "\\|") for cell in row])
-        head, *body = lines
-        return str(
-            tabulate(body, head, tablefmt="pipe", colalign=self.sides, disable_numparse=True)
-        )
+            rows.append([str(cell).replace("|", "\\|") for cell in row])
+        return self._laid_out(rows, "pipe")
 
     def in_latex(self) -> str:
         """Return a `tabular` for `\\usepackage{booktabs}`, with special characters escaped."""
-        rows: list[object] = list(self.rows)
+        rows: list[Any] = [self.columns, *self.rows]
         if self.below:
             rows += [SEPARATING_LINE, *self._marked(_BOLD, _END)]
-        form = "latex_booktabs"
-        text = str(
-            tabulate(rows, self.columns, tablefmt=form, colalign=self.sides, disable_numparse=True)
-        )
+        text = self._laid_out(rows, "latex_booktabs")
         for sign, command in _SIGNS.items():
             text = text.replace(sign, command)
         return text + "\n"
 
+    def _laid_out(self, rows: Sequence[Any], form: str) -> str:
+        """Return rows in a form of tabulate; the first one is the head."""
+        return str(
+            tabulate(
+                rows[1:], rows[0], tablefmt=form, colalign=self.sides, disable_numparse=True
+            )
+        )
+
     def _marked(self, start: str, end: str) -> list[list[str]]:
-        if not self.bold:
-            return [list(row) for row in self.below]
         rows = []
         for row in self.below:
             rows.append([cell and f"{start}{cell}{end}" for cell in row])

@@ -173,10 +173,9 @@ def mean_table(systems: Sequence[System]) -> Table:
     majority = dict.fromkeys((*systems[0].tasks, *systems[0].averages), "")
     for task, figure in systems[0].runs[0].majority.items():
         majority[task] = f"{figure:.2f}"
-    below = []
     if any(majority.values()):
-        below = [[MAJORITY, "", *majority.values()]]
-    return Table(["system", "seeds", *_titles(systems[0])], rows, below, texts=2, bold=False)
+        rows.append([MAJORITY, "", *majority.values()])
+    return Table(["system", "seeds", *_titles(systems[0])], rows, texts=2)
 
 
 def difference_table(systems: Sequence[System]) -> Table | None:

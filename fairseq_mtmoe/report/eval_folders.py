@@ -19,7 +19,7 @@ from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import text_lines
 from fairseq_mtmoe.report.rows import run_names
 from fairseq_mtmoe.report.score_files import JSON_FILE, SCORES, Scores, read_scores
-from fairseq_mtmoe.report.scores import SPBLEU, PairScore, PieceBleu, scorer_of
+from fairseq_mtmoe.report.scores import PairScore, PieceBleu, scorer_of
 from fairseq_mtmoe.report.significance import SentenceMean, SystemOutput, output_of
 
 WITH_TEXTS = "the scores of mtmoe evaluate, with the texts that significance tests need"
@@ -110,7 +110,7 @@ def outputs_of(
     Raises `UserError` if the texts do not give the stored score.
     """
     is_by_sentence = metric in evaluations[0].texts[pair].figures
-    scorer: Any = SentenceMean() if is_by_sentence else scorer_of(metric, pair)
+    scorer: Any = SentenceMean() if is_by_sentence else scorer_of(metric, pair, pieces)
     outputs = []
     for evaluation in evaluations:
         texts = evaluation.texts[pair]
@@ -118,9 +118,7 @@ def outputs_of(
             output = output_of(scorer, texts.figures[metric])
             file = metric.lower()
         else:
-            cut = pieces.cut if metric == SPBLEU and pieces is not None else list
-            references = [cut(lines) for lines in texts.references]
-            output = output_of(scorer, cut(texts.hypotheses), references)
+            output = output_of(scorer, texts.hypotheses, texts.references)
             file = "hyp"
         stored = evaluation.scores.pairs[pair].figures[metric]
         if abs(output.score - stored) > SAME:

