@@ -114,8 +114,8 @@ def test_translation_is_compared_by_the_same_command(tmp_path):
 
 def test_what_cannot_be_compared_is_refused_and_no_file_is_written(runs):
     for changed, words in (
-        ({"subset": "test"}, "has those of test, and not of valid as"), ({"sst2": None}, "has cola, rte, other tasks than"),
-        ({"digest": "e"}, "has another set of data of cola than"), ({"mnli": 1.0}, "has .*, mnli, other tasks than"),
+        ({"subset": "test"}, "has those of test, and not of valid as"), ({"sst2": None}, "has cola, rte, other tasks"),
+        ({"digest": "e"}, "has another set of data of cola than"), ({"mnli": 1.0}, "has .*, mnli, other tasks"),
     ):  # fmt: skip
         write_run(runs / "odd", 5, **{"cola": 40.0, "rte": 80.0, "sst2": 90.0, **changed})
         with pytest.raises(UserError, match=rf"must have scores of the same data to be compared, but .*odd.* {words}"):

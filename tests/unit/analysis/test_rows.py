@@ -26,12 +26,12 @@ def numbers(values):
 
 @pytest.mark.parametrize(("name", "events"), [("translation", translation()), ("benchmark", benchmark())])
 def test_figures_are_those_of_earlier_readers(name, events):
-    run, of_experts = run_of(events, name), {"shares": lambda row: shares(row.value), "entropy": lambda row: entropies(row.value)}
+    run, of_experts = run_of(events, name), {"shares": shares, "entropy": entropies}
     for frozen in FROZEN[name]["rows"]:
         asked = of_experts.get(frozen["metric"]) if frozen["group"] == "experts" else None
         metric = "tokens" if asked else frozen["metric"]
         (row,) = run.of(frozen["group"], metric=metric, task=frozen["task"], layer=frozen["layer"])
-        np.testing.assert_allclose(asked(row) if asked else row.value, numbers(frozen["value"]), rtol=1e-9)
+        np.testing.assert_allclose(asked(row.value) if asked else row.value, numbers(frozen["value"]), rtol=1e-9)
         np.testing.assert_array_equal(row.update, numbers(frozen["update"]))
     assert run.data == pytest.approx(FROZEN[name]["data"], rel=1e-9)
     assert run.sparsified == [at for at in [FROZEN[name]["sparsified_at"]] if at is not None]
