@@ -8,7 +8,6 @@ import sacrebleu
 from fairseq.scoring.bleu import SacrebleuConfig, SacrebleuScorer
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.tables import Table
@@ -143,15 +142,6 @@ def test_damaged_scores_are_refused_or_taken_whole(path, value):
     except ValueError:
         return
     json.loads(to_json(scores))  # what is taken is scores
-
-
-def test_the_screen_has_the_same_cells_as_markdown():
-    assert {"| RTE | accuracy | 277 | 70.00 ±3.00 |", "| **Small** | **2 tasks** | | **55.00 ±2.50** |",
-            "- seed: 3"} <= set(unpadded(to_markdown(SCORES)).splitlines())  # fmt: skip
-    console = Console(width=100)
-    with console.capture() as shown:
-        console.print(score_table(SCORES).on_screen())
-    assert all(cell in shown.get() for cell in ("RTE", "70.00 ±3.00", "55.00 ±2.50"))
 
 
 def test_groups_have_averages_where_there_are_several():

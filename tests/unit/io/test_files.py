@@ -180,9 +180,7 @@ ODD = [*(f"one{mark}two" for mark in BREAKS), "", f"{BREAKS}end"]
 @pytest.mark.parametrize(("text", "lines"), [
     ("\n".join([*ODD, "\r\r", ""]), [*ODD, "\r"]),  # of two carriage returns, the second is Windows's
     ("one\r\ntwo\rthree\r\n\r\nfour", ["one", "two\rthree", "", "four"]),
-    ("", []),
-    ("\n\n", ["", ""]),
-    ("one\r", ["one"]),
+    ("", []), ("\n\n", ["", ""]), ("one\r", ["one"]),
 ], ids=range(5))  # fmt: skip
 def test_a_line_feed_ends_a_line_and_nothing_else_does(path, text, lines):
     path.write_bytes(text.encode())
