@@ -3,15 +3,14 @@
 docs/concepts/expert_layer.md explains the letters of shapes.
 """
 
-from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
-from fairseq_mtmoe.moe.assignment import Assignment, priced_assignment
+from fairseq_mtmoe.moe.adapters import AdapterBank, BottleneckBank, LoraBank
+from fairseq_mtmoe.moe.assignment import priced_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import (
     RunningPrices,
-    forget_prices,
     remember_prices,
     running_prices,
 )
-from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher
+from fairseq_mtmoe.moe.dispatch import LocalDispatcher
 from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import (
     BaseGate,
@@ -20,21 +19,17 @@ from fairseq_mtmoe.moe.gates import (
     Routing,
     SwitchGate,
     TaskGate,
+    Tokens,
     build_gate,
 )
 from fairseq_mtmoe.moe.layer import MoELayer, balance_loss
-from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, TargetAdapter
+from fairseq_mtmoe.moe.mixture import MixtureGate, TargetAdapter
 from fairseq_mtmoe.moe.stats import ExpertLoad, MixtureWeights
 
 __all__ = [
-    "ADAPTERS",
     "AdapterBank",
-    "AdapterMixture",
-    "Assignment",
     "BaseGate",
     "BottleneckBank",
-    "DispatchPlan",
-    "Dispatcher",
     "ExpertBank",
     "ExpertLoad",
     "FixedGate",
@@ -49,9 +44,9 @@ __all__ = [
     "SwitchGate",
     "TargetAdapter",
     "TaskGate",
+    "Tokens",
     "balance_loss",
     "build_gate",
-    "forget_prices",
     "priced_assignment",
     "remember_prices",
     "running_prices",

@@ -80,11 +80,7 @@ class LocalDispatcher(Dispatcher[LocalPlan]):
         return _reordered(x_TH, token_T, row_T), plan
 
     def combine(self, rows_SH: Tensor, plan: LocalPlan, scale_T: Tensor | None = None) -> Tensor:
-        if scale_T is None:
-            return _reordered(rows_SH, plan.row_T, plan.token_T)
-        operands = rows_SH, scale_T, plan.row_T, plan.token_T
-        scaled: Tensor = _Scaled.apply(*operands)  # type: ignore[no-untyped-call]
-        return scaled
+        return _reordered(rows_SH, plan.row_T, plan.token_T, scale_T)
 
 
 def sorted_by_expert(expert_T: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,41 +92,42 @@ def sorted_by_expert(expert_T: Tensor, num_experts: int) -> tuple[Tensor, Tensor
     return token_T, row_T, torch.searchsorted(sorted_T, expert_N, right=True)
 
 
-def _reordered(rows: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
-    reordered: Tensor = _Reordered.apply(rows, order, order_back)  # type: ignore[no-untyped-call]
+def _reordered(
+    rows: Tensor, order: Tensor, order_back: Tensor, scale: Tensor | None = None
+) -> Tensor:
+    operands = rows, order, order_back, scale
+    reordered: Tensor = _Reordered.apply(*operands)  # type: ignore[no-untyped-call]
     return reordered
 
 
 class _Reordered(torch.autograd.Function):
-    """Reorders rows; the backward pass restores their order without a sum."""
+    """Reorders rows, and scales them in the same pass over memory.
+
+    The backward pass restores their order without a sum.
+    """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
-        ctx.save_for_backward(order_back)
-        return rows.index_select(0, order)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (order_back,) = ctx.saved_tensors
-        return grad.index_select(0, order_back), None, None
-
-
-class _Scaled(torch.autograd.Function):
-    """Reorders and scales rows in one pass over memory."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, scale: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, scale, order, order_back)
-        return rows.index_select(0, order).mul_(scale.unsqueeze(1))
+    def forward(
+        ctx: Any, rows: Tensor, order: Tensor, order_back: Tensor, scale: Tensor | None
+    ) -> Tensor:
+        reordered = rows.index_select(0, order)
+        if scale is None:
+            ctx.save_for_backward(order_back)
+            return reordered
+        ctx.save_for_backward(order_back, order, rows, scale)
+        return reordered.mul_(scale.unsqueeze(1))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        rows, scale, order, order_back = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        order_back, *scaling = ctx.saved_tensors
         grad_rows = grad.index_select(0, order_back)
-        grad_scale: Tensor | None = None
-        if ctx.needs_input_grad[1]:
+        if not scaling:
+            return grad_rows, None, None, None
+        order, rows, scale = scaling
+        grad_scale = None
+        if ctx.needs_input_grad[3]:
             dots = torch.linalg.vecdot(grad_rows.to(scale.dtype), rows.to(scale.dtype))
             grad_scale = dots.index_select(0, order)
         grad_rows.mul_(scale.index_select(0, order_back).unsqueeze(1))
-        return grad_rows, grad_scale, None, None
+        return grad_rows, None, None, grad_scale

@@ -84,20 +84,18 @@ class ExpertBank(StackedBank):
 
         See `DispatchPlan` for the arguments.
         """
-        weight = self.fc1_weight
-        if host_offsets_N is not None and operators.reads_offsets(rows_TH, weight, max_rows):
-            offsets_N = host_offsets_N
+        # Once for both products.
+        offsets_N = operators.offsets_at_hand(
+            offsets_N, rows_TH, self.fc1_weight, max_rows, host_offsets_N
+        )
         drops = self.training and self.dropout > 0
         if self.activation in ACTIVATIONS and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
             return grouped_network(
                 self.activation, rows_TH, offsets_N, *weights, self.gradient_buffers, max_rows
             )
-        # Once for both products.
-        offsets_N = operators.offsets_at_hand(offsets_N, rows_TH, self.fc1_weight, max_rows)
         inner = grouped_linear(rows_TH, offsets_N, self.fc1_weight, self.fc1_bias, max_rows)
-        inner = self.activation(inner)
-        inner = F.dropout(inner, self.dropout, self.training)
+        inner = F.dropout(self.activation(inner), self.dropout, self.training)
         return grouped_linear(inner, offsets_N, self.fc2_weight, self.fc2_bias, max_rows)
 
     def train(self, mode: bool = True) -> ExpertBank:

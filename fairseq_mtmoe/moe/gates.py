@@ -23,8 +23,8 @@ from fairseq_mtmoe.moe.device_kind import device_kind
 from fairseq_mtmoe.moe.dispatch import LocalDispatcher
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
-from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, real_tokens
-from fairseq_mtmoe.moe.stats import tasks_of_tokens
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle
+from fairseq_mtmoe.moe.stats import real_tokens, tasks_of_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
 # Up to this number of scores per token, all tasks' gates are computed, though one is needed.
@@ -36,6 +36,24 @@ EVALUATIONS = ("prices", "greedy", "balanced")
 
 
 @dataclass(frozen=True)
+class Tokens:
+    """The tokens that a gate routes.
+
+    Attributes:
+        hidden_TH: the residual stream, finite also at padding.
+        task_B: the task of each token (B = T), or of each sentence, long: token t is of sentence
+            t modulo B.
+        padding_T: True at padding, which is not routed.
+        counts: shared by the layers that see the same tokens; None for a single layer.
+    """
+
+    hidden_TH: Tensor
+    task_B: Tensor | None = None
+    padding_T: Tensor | None = None
+    counts: TokenCounts | None = None
+
+
+@dataclass
 class Routing:
     """The result of a gate.
 
@@ -91,39 +109,20 @@ class Gate(nn.Module, ABC):
         padding_T: Tensor | None = None,
         counts: TokenCounts | None = None,
     ) -> Routing:
-        """Route tokens (T, H), in float32 also under autocast.
-
-        Args:
-            hidden_TH: the residual stream, finite also at padding.
-            task_B: the task of each token (B = T), or of each sentence, long: token t is of
-                sentence t modulo B.
-            padding_T: True at padding, which is not routed: its expert is N.
-            counts: shared by the layers that see the same tokens; None for a single layer.
-        """
+        """Route tokens (see `Tokens`), in float32 also under autocast."""
         with torch.autocast(hidden_TH.device.type, enabled=False):
-            routing = self.route(hidden_TH.float(), task_B, padding_T, counts)
-        if padding_T is None:
-            return routing
-        expert_T = routing.expert_T.masked_fill(padding_T, self.num_experts)
-        # torch.compile of 2.6 does not support `dataclasses.replace`.
-        hints = routing.max_rows, routing.arriving_PE
-        return Routing(expert_T, routing.gate_T, routing.uniform_gate, routing.balance_loss, *hints)
+            routing = self.route(Tokens(hidden_TH.float(), task_B, padding_T, counts))
+        if padding_T is not None:
+            routing.expert_T = routing.expert_T.masked_fill(padding_T, self.num_experts)
+        return routing
 
-    def scores(
-        self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None
-    ) -> Tensor:
+    def scores(self, weight: Tensor, tokens: Tokens) -> Tensor:
         """Return scores, (T, N), float32, for a value of the gate's weight."""
-        return F.linear(hidden_TH, weight.float())
+        return F.linear(tokens.hidden_TH, weight.float())
 
     @abstractmethod
-    def route(
-        self,
-        hidden_TH: Tensor,
-        task_B: Tensor | None,
-        padding_T: Tensor | None,
-        counts: TokenCounts | None,
-    ) -> Routing:
-        """Return the routing of float32 tokens (T, H); its values at padding are ignored."""
+    def route(self, tokens: Tokens) -> Routing:
+        """Return the routing of float32 tokens; its values at padding are ignored."""
 
     def extra_repr(self) -> str:
         return (
@@ -161,22 +160,15 @@ class BaseGate(Gate):
         self.shuffle: TokenShuffle | None = None
         nn.init.orthogonal_(self.weight, gain=0.1)
 
-    def route(
-        self,
-        hidden_TH: Tensor,
-        task_B: Tensor | None,
-        padding_T: Tensor | None,
-        counts: TokenCounts | None,
-    ) -> Routing:
-        scores_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
+    def route(self, tokens: Tokens) -> Routing:
+        scores_TN = self.scores(self.weight, tokens)
         fixed_TN = scores_TN.detach()
-        mode = "balanced" if self.training else self.evaluation
         max_rows = arriving_PE = None
-        if mode == "balanced":
-            expert_T, arriving_PE = self._assigned(fixed_TN, padding_T, counts)
+        if self.training or self.evaluation == "balanced":
+            expert_T, arriving_PE = self._assigned(fixed_TN, tokens)
             if self.shuffle is None or not self.training:
-                max_rows = -(-len(hidden_TH) // self.num_experts)
-        elif mode == "prices":
+                max_rows = -(-len(scores_TN) // self.num_experts)
+        elif self.evaluation == "prices":
             expert_T = (fixed_TN - self.prices.mean).argmax(1)
         else:
             expert_T = fixed_TN.argmax(1)
@@ -186,20 +178,19 @@ class BaseGate(Gate):
             expert_T, gate_T, uniform_gate=0.5, max_rows=max_rows, arriving_PE=arriving_PE
         )
 
-    def _assigned(
-        self, scores_TN: Tensor, padding_T: Tensor | None, counts: TokenCounts | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _assigned(self, scores_TN: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
         """Return the balanced assignment and `arriving_PE`.
 
         It starts from the running prices. Training records the prices.
         """
         arriving_PE = None
-        assign = partial(assigned, start_N=self.prices.mean if self.prices.known else None)
+        padding_T = tokens.padding_T
+        assign = partial(assigned, start_N=self.prices.start)
         if self.shuffle is None or not self.training:
             expert_T, price_N = assign(scores_TN, padding_T)
-            num_tokens = real_tokens(scores_TN, padding_T)
+            num_tokens = real_tokens(scores_TN, padding_T).sum()
         else:
-            shuffled = self.shuffle(scores_TN, padding_T, assign, self.comm, counts)
+            shuffled = self.shuffle(scores_TN, padding_T, assign, self.comm, tokens.counts)
             expert_T, arriving_PE, price_N, num_tokens = shuffled
         if self.training:
             self.prices.record(price_N, num_tokens)
@@ -218,39 +209,29 @@ class TaskGate(Gate):
         self.weight = nn.Parameter(torch.empty(num_tasks, num_experts, hidden_size))
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
-    def route(
-        self,
-        hidden_TH: Tensor,
-        task_B: Tensor | None,
-        padding_T: Tensor | None,
-        counts: TokenCounts | None,
-    ) -> Routing:
-        logits_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
-        gate_T, expert_T = logits_TN.softmax(1).max(1)
+    def route(self, tokens: Tokens) -> Routing:
+        gate_T, expert_T = self.scores(self.weight, tokens).softmax(1).max(1)
         return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)
 
-    def scores(
-        self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None
-    ) -> Tensor:
-        """Return scores, (T, N), by the gate of each token's task."""
-        task_B = checked_tasks(task_B, self.num_tasks, padding_T)
+    def scores(self, weight: Tensor, tokens: Tokens) -> Tensor:
+        """Return scores, (T, N), by the gate of each token's task.
+
+        On a CPU, all tasks' scores are computed if few, else tokens are dispatched to gates.
+        """
+        weight = weight.float()
+        hidden_TH = tokens.hidden_TH
+        task_B = checked_tasks(tokens, self.num_tasks)
         copied = len(task_B) * self.num_experts * self.hidden_size
         if not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED:
-            gate_B = task_B.clamp(0, self.num_tasks - 1)
-            return _scores_by_sentence(weight.float(), hidden_TH, gate_B)
-        return self._scores_by_token(weight.float(), hidden_TH, task_B, padding_T)
-
-    def _scores_by_token(
-        self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None
-    ) -> Tensor:
-        """Compute all tasks' scores if few, and select; else dispatch tokens to gates."""
+            return _scores_by_sentence(weight, hidden_TH, task_B.clamp(0, self.num_tasks - 1))
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
             logits_TKN = F.linear(hidden_TH, weight.flatten(0, 1)).view(-1, *weight.shape[:2])
             task_T11 = task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1)
             task_T1N = task_T11.expand(-1, 1, self.num_experts)
             return logits_TKN.gather(1, task_T1N).squeeze(1)
-        task_T = task_T if padding_T is None else task_T.masked_fill(padding_T, self.num_tasks)
+        if tokens.padding_T is not None:
+            task_T = task_T.masked_fill(tokens.padding_T, self.num_tasks)
         by_task = LocalDispatcher(self.num_tasks)
         rows_TH, plan = by_task.dispatch(hidden_TH, task_T)
         return by_task.combine(grouped_linear(rows_TH, plan.offsets_N, weight), plan)
@@ -263,20 +244,23 @@ def _scores_by_sentence(weight_KNH: Tensor, hidden_TH: Tensor, task_B: Tensor) -
     """
     # The gradient of an embedding, unlike that of indexing, is summed in a fixed order.
     weight_BNH = F.embedding(task_B, weight_KNH.flatten(1)).view(-1, *weight_KNH.shape[1:])
-    hidden_LBH = hidden_TH.view(-1 if len(task_B) else 0, len(task_B), hidden_TH.shape[1])
+    length = len(hidden_TH) // max(len(task_B), 1)
+    hidden_LBH = hidden_TH.view(length, len(task_B), hidden_TH.shape[1])
     return torch.einsum("lbh,bnh->lbn", hidden_LBH, weight_BNH).flatten(0, 1)
 
 
-def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | None) -> Tensor:
+def checked_tasks(tokens: Tokens, num_tasks: int) -> Tensor:
     """Return task ids, `num_tasks` for sentences of padding (UserError: wrong ids).
 
     Without synchronisation, wrong ids raise torch's error later.
     """
+    task_B = tokens.task_B
     if task_B is None:
         raise_invalid("task_ids", WITHOUT_TASKS, None)
     wrong_B = (task_B < 0) | (task_B >= num_tasks)
-    if padding_T is not None:
-        padding_B = padding_T.view(-1 if len(task_B) else 0, len(task_B)).all(0)
+    if tokens.padding_T is not None:
+        length = len(tokens.hidden_TH) // max(len(task_B), 1)
+        padding_B = tokens.padding_T.view(length, len(task_B)).all(0)
         wrong_B = wrong_B & ~padding_B
         task_B = task_B.masked_fill(padding_B, num_tasks)
     rule = f"from 0 to {num_tasks - 1}, the tasks that the gate knows"
@@ -302,19 +286,10 @@ class FixedGate(Gate):
         super().__init__(num_experts, hidden_size, num_tasks)
         assert 1 <= num_tasks <= num_experts
 
-    def route(
-        self,
-        hidden_TH: Tensor,
-        task_B: Tensor | None,
-        padding_T: Tensor | None,
-        counts: TokenCounts | None,
-    ) -> Routing:
-        task_B = checked_tasks(task_B, self.num_tasks, padding_T)
-        return Routing(
-            tasks_of_tokens(task_B, len(hidden_TH)),
-            hidden_TH.new_ones(len(hidden_TH)),
-            uniform_gate=1.0,
-        )
+    def route(self, tokens: Tokens) -> Routing:
+        gate_T = real_tokens(tokens.hidden_TH)
+        expert_T = tasks_of_tokens(checked_tasks(tokens, self.num_tasks), len(gate_T))
+        return Routing(expert_T, gate_T, uniform_gate=1.0)
 
 
 class SwitchGate(Gate):
@@ -327,21 +302,14 @@ class SwitchGate(Gate):
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
-    def route(
-        self,
-        hidden_TH: Tensor,
-        task_B: Tensor | None,
-        padding_T: Tensor | None,
-        counts: TokenCounts | None,
-    ) -> Routing:
+    def route(self, tokens: Tokens) -> Routing:
         """Return the most probable expert, with the balance loss `N · Σ_e f_e · P_e`.
 
         Switch Transformer, equations 4-6.
         """
-        logits_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
-        share_TN = logits_TN.softmax(1)
+        share_TN = self.scores(self.weight, tokens).softmax(1)
         gate_T, expert_T = share_TN.max(1)
-        real_T = torch.ones_like(gate_T) if padding_T is None else (~padding_T).float()
+        real_T = real_tokens(share_TN, tokens.padding_T)
         num_tokens = real_T.sum().clamp(min=1)
         load_N = real_T.new_zeros(self.num_experts).scatter_add(0, expert_T, real_T) / num_tokens
         loss = self.num_experts * (load_N * (real_T @ share_TN / num_tokens)).sum()

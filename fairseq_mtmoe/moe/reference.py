@@ -23,13 +23,12 @@ def slow_forward(
     tasks = [None] * len(hidden_TH)
     if task_ids is not None:
         tasks = task_ids.expand(hidden.shape[:-1]).reshape(-1).tolist()
-    real = list(range(len(hidden_TH)))
+    padding_T = hidden.new_zeros(len(hidden_TH), dtype=torch.bool)
     if padding_mask is not None:
-        padding = padding_mask.reshape(-1).tolist()
-        real = [token for token in real if not padding[token]]
+        padding_T = padding_mask.reshape(-1)
+    real = (~padding_T).nonzero().squeeze(1).tolist()
 
     logits = {token: _logits(layer, hidden_TH[token], tasks[token]) for token in real}
-    padding_T = None if padding_mask is None else padding_mask.reshape(-1)
     experts = _choose(layer, logits, hidden_TH, padding_T)
     outputs = [torch.zeros_like(row) for row in branch_TH]
     for token in real:
@@ -54,19 +53,16 @@ def _logits(layer: MoELayer, hidden_H: Tensor, task: int | None) -> Tensor:
 
 
 def _choose(
-    layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, padding_T: Tensor | None
+    layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, padding_T: Tensor
 ) -> dict[int, int]:
     gate = layer.gate
     if not isinstance(gate, BaseGate) or not logits:
         return {token: int(row_N.argmax()) for token, row_N in logits.items()}
-    has_prices = gate.prices.known
-    mode = "balanced" if layer.training else gate.evaluation
-    if mode == "balanced":
+    if layer.training or gate.evaluation == "balanced":
         scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()
-        start_N = gate.prices.mean if has_prices else None
-        expert_T = assigned(scores_TN, padding_T, start_N)[0].tolist()
-        return {token: expert_T[token] for token in logits}
-    price_N = gate.prices.mean * (mode == "prices")
+        expert_T, _ = assigned(scores_TN, padding_T, gate.prices.start)
+        return {token: int(expert_T[token]) for token in logits}
+    price_N = gate.prices.mean * (gate.evaluation == "prices")
     return {token: int((row_N - price_N).argmax()) for token, row_N in logits.items()}
 
 

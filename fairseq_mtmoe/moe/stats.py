@@ -7,6 +7,13 @@ import torch
 from torch import Tensor
 
 
+def real_tokens(rows_TX: Tensor, padding_T: Tensor | None = None) -> Tensor:
+    """Return 1 for each token, and 0 at padding, (T,), float32."""
+    if padding_T is None:
+        return rows_TX.new_ones(len(rows_TX), dtype=torch.float32)
+    return (~padding_T).float()
+
+
 def tasks_of_tokens(task_B: Tensor, num_tokens: int) -> Tensor:
     """Return the task of each token, (T,): token t is of sentence t modulo B."""
     return task_B.repeat(num_tokens // max(len(task_B), 1))

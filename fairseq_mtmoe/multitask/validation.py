@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_mtmoe.core.errors import raise_invalid
-from fairseq_mtmoe.moe import Gate, MixtureWeights, MoELayer, Routing
+from fairseq_mtmoe.moe import Gate, MixtureWeights, MoELayer, Routing, Tokens
 from fairseq_mtmoe.report.routing import LAST, entropies, used_experts
 from fairseq_mtmoe.slots import adapter_blocks, expert_layers
 from fairseq_mtmoe.slots.slot import unwrapped
@@ -243,12 +243,9 @@ class GateMovement:
             return
         hidden_TH, task_B, padding_T, *_ = inputs
         with torch.autocast(hidden_TH.device.type, enabled=False):
-            weights = (self._start[path], gate.weight)
-            experts = [
-                gate.scores(weight, hidden_TH.float(), task_B, padding_T).argmax(1)
-                for weight in weights
-            ]
-        then_T, now_T = experts
+            tokens = Tokens(hidden_TH.float(), task_B, padding_T)
+            then_T = gate.scores(self._start[path], tokens).argmax(1)
+            now_T = gate.scores(gate.weight, tokens).argmax(1)
         real_T = routing.expert_T < gate.num_experts
         self._counts[path] += torch.stack([(then_T != now_T) & real_T, real_T]).sum(1)
 

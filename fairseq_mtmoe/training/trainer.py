@@ -21,7 +21,7 @@ from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
 from fairseq_mtmoe.checkpoints.optimizer_state import check_when_loading
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.protocols import training_task
-from fairseq_mtmoe.moe import BaseGate, MoELayer, RunningPrices, forget_prices, remember_prices
+from fairseq_mtmoe.moe import BaseGate, MoELayer, RunningPrices, remember_prices
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import (
@@ -240,7 +240,8 @@ class SparseTrainer(Trainer):
             self._valid_workers.end()
             self._hooks.begin_step()
             self._sparsify_when_due()
-            forget_prices(self._running_prices)  # of a skipped update
+            for prices in self._running_prices:
+                prices.forget()  # of a skipped update
             self._is_stepping = True
             try:
                 # Its decorator is around this method, and would miss the end of a skipped step.

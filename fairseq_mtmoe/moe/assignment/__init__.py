@@ -45,7 +45,7 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None) -> Assig
     if not device_kind(scores_TN).can_sync:
         return assignment_on_gpu(scores_TN, start_N=start_N)
     compiled = kernels.assign(scores_TN, start_N=start_N)
-    return torch_assignment(scores_TN, start_N=start_N) if compiled is None else compiled
+    return compiled or torch_assignment(scores_TN, start_N=start_N)
 
 
 @torch.library.custom_op("mtmoe::balanced_assignment", mutates_args=())

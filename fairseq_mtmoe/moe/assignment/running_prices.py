@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.moe.device_kind import is_on_cpu
-
 MEMORY = 0.95  # see benchmarks/results/prices.md
 
 
@@ -36,7 +34,7 @@ class RunningPrices(nn.Module):
         self.memory = float(memory)
         self.register_buffer("total", torch.zeros(num_experts))
         self.register_buffer("weight", torch.zeros(()))
-        self._known: bool | None = False
+        self.known = False  # whether there was an update
         self._pending: Tensor | None = None
 
     @property
@@ -45,14 +43,9 @@ class RunningPrices(nn.Module):
         return self.total.float() / self.weight.float().clamp(min=torch.finfo(torch.float32).tiny)
 
     @property
-    def known(self) -> bool:
-        """Whether there was an update.
-
-        This synchronises once after a state is loaded on a GPU.
-        """
-        if self._known is None:
-            self._known = bool(self.weight > 0)
-        return self._known
+    def start(self) -> Tensor | None:
+        """The prices from which an assignment begins; None before the first update."""
+        return self.mean if self.known else None
 
     def record(self, price_N: Tensor, num_tokens: Tensor) -> None:
         """Keep a batch's prices, (N,), and number of tokens, (), until the update.
@@ -75,7 +68,7 @@ class RunningPrices(nn.Module):
         self._pending = sum_of_all.to(self.total)
 
     def forget(self) -> None:
-        """Drop the recorded prices."""
+        """Drop the recorded prices, as those of a skipped update."""
         self._pending = None
 
     @torch.no_grad()
@@ -94,7 +87,7 @@ class RunningPrices(nn.Module):
         step = moves * (1 - self.memory)
         self.total.lerp_(price_N.where(moves, 0.0), step)
         self.weight.lerp_(torch.ones_like(step), step)
-        self._known = True
+        self.known = True
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RunningPrices:
         before = dict(self._buffers)
@@ -106,20 +99,15 @@ class RunningPrices(nn.Module):
         self._pending = None
         return self
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        names = ("total", "weight")
-        super()._load_from_state_dict(state_dict, prefix, *args)
-        self._known = self._pending = None
-        loaded = [state_dict.get(prefix + name) for name in names]
-        # Reading values of a GPU would synchronise it.
-        if all(torch.is_tensor(value) and is_on_cpu(value) for value in loaded):
-            self._known = bool(
-                self.weight > 0 and self.total.isfinite().all() and self.weight.isfinite()
-            )
-            # Damaged prices would route everything to one expert, and never recover.
-            if not self._known:
-                self.total.zero_()
-                self.weight.zero_()
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._pending = None
+        is_finite = self.total.isfinite().all() & self.weight.isfinite()
+        self.known = bool(is_finite & (self.weight > 0))
+        # Damaged prices would route everything to one expert, and never recover.
+        if not self.known:
+            self.total.zero_()
+            self.weight.zero_()
 
 
 def running_prices(model: nn.Module) -> list[RunningPrices]:
@@ -134,9 +122,3 @@ def remember_prices(prices: Iterable[RunningPrices]) -> None:
     """
     for layer in prices:
         layer.move()
-
-
-def forget_prices(prices: Iterable[RunningPrices]) -> None:
-    """Drop the recorded prices of a skipped update."""
-    for layer in prices:
-        layer.forget()

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fairseq_mtmoe.moe.stats import real_tokens
+
 # One step at each of these temperatures. The first is high, and steps may be long, because the
 # tokens of an earlier step may have been of other languages.
 WARMEST = 0.25
@@ -49,11 +51,7 @@ def torch_assignment(
     """
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
-    real_T = (
-        scores_TN.new_ones(num_tokens, dtype=torch.float32)
-        if padding_T is None
-        else (~padding_T).float()
-    )
+    real_T = real_tokens(scores_TN, padding_T)
     number = real_T.sum()
     count = number.clamp(min=1)
     with torch.autocast(scores_TN.device.type, enabled=False):

@@ -57,6 +57,17 @@ def _range(parts, programs, PROGRAMS: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _spread(parts, programs, PROGRAMS: tl.constexpr):
+    """Return the number of tokens that are not padding, at least 1, and the second scale."""
+    part = tl.arange(0, PROGRAMS)
+    lowest = tl.sum(tl.load(parts + 2 * programs + part, mask=part < programs, other=0.0), 0)
+    numbers = tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0)
+    number = tl.maximum(tl.sum(numbers, 0), 1.0)
+    return number, tl.where(lowest / number < -TINY, -lowest / number, 1.0)
+
+
+@triton.jit
+@no_type_check
 def spreads(
     scores, padding, below, parts, num_tokens, num_experts, tiles,
     HAS_PADDING: tl.constexpr, TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
@@ -124,6 +135,24 @@ def _newton_step(both, num_experts, EXPERTS: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _start_price(
+    start, size, spread, num_experts, HAS_START: tl.constexpr, EXPERTS: tl.constexpr
+):
+    """Return the prices of an earlier batch in units of the scaled scores, or 0."""
+    expert = tl.arange(0, EXPERTS)
+    is_expert = expert < num_experts
+    price = tl.zeros((EXPERTS,), tl.float32)
+    if HAS_START:
+        price = tl.load(start + expert, mask=is_expert, other=0.0) / size / spread
+        price = tl.where(tl.abs(price) < INFINITE, price, 0.0)
+        price = tl.where(is_expert, price - tl.sum(price, 0) / num_experts, 0.0)
+        # Steps do not converge from prices further away than a token's scores differ.
+        price = tl.minimum(tl.maximum(price, -1.0), 1.0)
+    return price
+
+
+@triton.jit
+@no_type_check
 def step(
     below, padding, parts, start, both_before, both_after, price_before, price_after, best, chosen,
     num_tokens, num_experts, tiles, temperature_before, temperature,
@@ -136,23 +165,14 @@ def step(
     token's choice and its value, and after the prices also prices in units of the scores.
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
-    expert, part = tl.arange(0, EXPERTS), tl.arange(0, PROGRAMS)
+    expert = tl.arange(0, EXPERTS)
     is_expert = expert < num_experts
-    lowest = tl.sum(tl.load(parts + 2 * programs + part, mask=part < programs, other=0.0), 0)
-    numbers = tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0)
-    number = tl.maximum(tl.sum(numbers, 0), 1.0)
-    spread = tl.where(lowest / number < -TINY, -lowest / number, 1.0)
+    number, spread = _spread(parts, programs, PROGRAMS)
     _, _, size = _range(parts, programs, PROGRAMS)
 
     square = expert[:, None] * EXPERTS + expert[None, :]
-    price = tl.zeros((EXPERTS,), tl.float32)
     if IS_FIRST:
-        if HAS_START:
-            price = tl.load(start + expert, mask=is_expert, other=0.0) / size / spread
-            price = tl.where(tl.abs(price) < INFINITE, price, 0.0)
-            price = tl.where(is_expert, price - tl.sum(price, 0) / num_experts, 0.0)
-            # Steps do not converge from prices further away than a token's scores differ.
-            price = tl.minimum(tl.maximum(price, -1.0), 1.0)
+        price = _start_price(start, size, spread, num_experts, HAS_START, EXPERTS)
     else:
         both = tl.zeros((EXPERTS, EXPERTS), tl.float32)
         for other in range(programs):
@@ -219,7 +239,7 @@ def wish(
     TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """Write tokens' best experts with room, losses there, and the experts' surplus."""
-    expert, part = tl.arange(0, EXPERTS), tl.arange(0, PROGRAMS)
+    expert = tl.arange(0, EXPERTS)
     is_expert = expert < num_experts
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     is_token = token < num_tokens
@@ -237,10 +257,7 @@ def wish(
         tl.store(shares + expert, share)
         tl.store(shares + EXPERTS + expert, surplus)
 
-    lowest = tl.sum(tl.load(parts + 2 * programs + part, mask=part < programs, other=0.0), 0)
-    numbers = tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0)
-    number = tl.maximum(tl.sum(numbers, 0), 1.0)
-    spread = tl.where(lowest / number < -TINY, -lowest / number, 1.0)
+    _, spread = _spread(parts, programs, PROGRAMS)
     is_score = is_token[:, None] & is_expert[None, :]
     place = below + token[:, None] * num_experts + expert[None, :]
     value = tl.load(place, mask=is_score, other=0.0) / spread - prices[None, :]
@@ -248,6 +265,31 @@ def wish(
     tl.store(target + token, tl.argmax(value, 1), mask=is_token)
     highest = tl.load(best + token, mask=is_token, other=0.0)
     tl.store(loss + token, highest - tl.max(value, 1), mask=is_token)
+
+
+@triton.jit
+@no_type_check
+def _rank(
+    groups, loss, leaves, token, mine, cost, num_tokens,
+    IN_LEAVING: tl.constexpr, TOKENS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Return the number of tokens of the same group that are cheaper, or as cheap and earlier.
+
+    IN_LEAVING: whether only leaving tokens count.
+    """
+    rank = tl.zeros((TOKENS,), tl.int32)
+    for start in range(0, num_tokens, CHUNK):
+        other = start + tl.arange(0, CHUNK)
+        theirs = tl.load(groups + other, mask=other < num_tokens, other=-2)
+        other_cost = tl.load(loss + other, mask=other < num_tokens, other=0.0)
+        is_equal = (other_cost[None, :] == cost[:, None]) & (other[None, :] < token[:, None])
+        is_before = (other_cost[None, :] < cost[:, None]) | is_equal
+        is_before = is_before & (theirs[None, :] == mine[:, None])
+        if IN_LEAVING:
+            is_leaving = tl.load(leaves + other, mask=other < num_tokens, other=0) != 0
+            is_before = is_before & is_leaving[None, :]
+        rank += tl.sum(is_before.to(tl.int32), 1)
+    return rank
 
 
 @triton.jit
@@ -261,23 +303,9 @@ def leave(
     is_token = token < num_tokens
     mine = tl.load(chosen + token, mask=is_token, other=-1)
     cost = tl.load(loss + token, mask=is_token, other=0.0)
-    rank = tl.zeros((TOKENS,), tl.int32)
-    for start in range(0, num_tokens, CHUNK):
-        other = start + tl.arange(0, CHUNK)
-        theirs = tl.load(chosen + other, mask=other < num_tokens, other=-2)
-        other_cost = tl.load(loss + other, mask=other < num_tokens, other=0.0)
-        is_before = _is_before(other_cost, other, cost, token) & (theirs[None, :] == mine[:, None])
-        rank += tl.sum(is_before.to(tl.int32), 1)
+    rank = _rank(chosen, loss, leaves, token, mine, cost, num_tokens, False, TOKENS, CHUNK)
     surplus = tl.load(shares + EXPERTS + tl.arange(0, EXPERTS))
     tl.store(leaves + token, (rank < _of(surplus, mine, EXPERTS)).to(tl.int32), mask=is_token)
-
-
-@triton.jit
-@no_type_check
-def _is_before(other_cost, other, cost, token):
-    """Return whether other tokens (columns) precede these (rows) by cost, then index."""
-    is_equal = (other_cost[None, :] == cost[:, None]) & (other[None, :] < token[:, None])
-    return (other_cost[None, :] < cost[:, None]) | is_equal
 
 
 @triton.jit
@@ -291,14 +319,7 @@ def arrive(
     is_token = token < num_tokens
     mine = tl.load(target + token, mask=is_token, other=-1)
     cost = tl.load(loss + token, mask=is_token, other=0.0)
-    rank = tl.zeros((TOKENS,), tl.int32)
-    for start in range(0, num_tokens, CHUNK):
-        other = start + tl.arange(0, CHUNK)
-        theirs = tl.load(target + other, mask=other < num_tokens, other=-2)
-        other_cost = tl.load(loss + other, mask=other < num_tokens, other=0.0)
-        is_leaving = tl.load(leaves + other, mask=other < num_tokens, other=0) != 0
-        is_before = _is_before(other_cost, other, cost, token) & (theirs[None, :] == mine[:, None])
-        rank += tl.sum((is_before & is_leaving[None, :]).to(tl.int32), 1)
+    rank = _rank(target, loss, leaves, token, mine, cost, num_tokens, True, TOKENS, CHUNK)
     surplus = tl.load(shares + EXPERTS + tl.arange(0, EXPERTS))
     is_leaving = tl.load(leaves + token, mask=is_token, other=0) != 0
     arrives = is_leaving & (rank < -_of(surplus, mine, EXPERTS))

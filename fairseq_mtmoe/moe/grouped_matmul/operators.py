@@ -42,10 +42,11 @@ def grouped_linear(
     A group without rows gets a gradient of 0. Under autocast, operands are cast as for a linear
     layer.
     """
-    bias_operands = () if bias_NO is None else (bias_NO,)
-    rows_TI, weight_NOI, *biases = _as_autocast_wants(rows_TI, weight_NOI, *bias_operands)
+    dtype = computed_dtype(rows_TI)
     offsets_N = offsets_at_hand(offsets_N, rows_TI, weight_NOI, max_rows)
-    return _product(rows_TI, offsets_N, weight_NOI, biases[0] if biases else None, max_rows)
+    if bias_NO is not None:
+        bias_NO = bias_NO.to(dtype)
+    return _product(rows_TI.to(dtype), offsets_N, weight_NOI.to(dtype), bias_NO, max_rows)
 
 
 def grouped_network(
@@ -63,28 +64,41 @@ def grouped_network(
 
     buffers: allocates the weights' gradients.
     """
-    operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
-    offsets_N = offsets_at_hand(offsets_N, operands[0], operands[1], max_rows)
+    dtype = computed_dtype(rows_TH)
+    tensors = rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias
+    operands = [tensor.to(dtype) for tensor in tensors]
+    offsets_N = offsets_at_hand(offsets_N, rows_TH, fc1_weight, max_rows)
     arguments = (activation is F.gelu, buffers, max_rows, offsets_N, *operands)
     output: Tensor = _Network.apply(*arguments)  # type: ignore[no-untyped-call]
     return output
 
 
-def reads_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> bool:
-    """Return whether the host must read the offsets of rows on a GPU."""
-    if device_kind(rows).can_sync:
-        return False
+def computed_dtype(rows: Tensor) -> torch.dtype:
+    """Return the type in which a linear layer would compute rows: autocast's, or theirs."""
     device = rows.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
-    backend = backend_for(rows, weight, groups=len(weight), max_rows=max_rows, dtype=dtype)
-    return backend is ONE_BY_ONE
+    if torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return rows.dtype
 
 
-def offsets_at_hand(offsets: Tensor, rows: Tensor, weight: Tensor, max_rows: int | None) -> Tensor:
-    """Return the offsets, copied to the host once for all products if it reads them."""
-    if torch.compiler.is_compiling() or not reads_offsets(rows, weight, max_rows):
+def offsets_at_hand(
+    offsets: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    max_rows: int | None,
+    host_offsets: Tensor | None = None,
+) -> Tensor:
+    """Return the offsets, on the host if it must read those of rows on a GPU.
+
+    They are copied once for all products, unless `host_offsets` are given.
+    """
+    if torch.compiler.is_compiling() or device_kind(rows).can_sync:
         return offsets
-    return offsets.cpu()
+    dtype = computed_dtype(rows)
+    backend = backend_for(rows, weight, groups=len(weight), max_rows=max_rows, dtype=dtype)
+    if backend is not ONE_BY_ONE:
+        return offsets
+    return offsets.cpu() if host_offsets is None else host_offsets
 
 
 def _backend(first: Tensor, second: Tensor, offsets: Tensor, max_rows: int | None) -> Backend:
@@ -183,14 +197,6 @@ def _weight_gradient(
     return _backend(grad, rows, offsets, max_rows).outer(grad, rows, offsets, buffers.new_empty)
 
 
-def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
-    device = rows.device.type
-    if not torch.is_autocast_enabled(device):
-        return [rows, *weights]
-    dtype = torch.get_autocast_dtype(device)
-    return [tensor.to(dtype) for tensor in (rows, *weights)]
-
-
 @torch.library.custom_op("mtmoe::grouped_linear", mutates_args=())
 def _linear(
     rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None
@@ -241,13 +247,14 @@ def _backward(
     rows, offsets, weight = ctx.saved_tensors
     wants_rows, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
     grad = grad.contiguous()
-    return (
-        _linear(grad, offsets, weight.transpose(1, 2), None, ctx.max_rows) if wants_rows else None,
-        None,
-        _outer(grad, rows, offsets, ctx.max_rows) if wants_weight else None,
-        _sum(grad, offsets) if wants_bias else None,
-        None,
-    )
+    grad_rows = grad_weight = grad_bias = None
+    if wants_rows:
+        grad_rows = _linear(grad, offsets, weight.transpose(1, 2), None, ctx.max_rows)
+    if wants_weight:
+        grad_weight = _outer(grad, rows, offsets, ctx.max_rows)
+    if wants_bias:
+        grad_bias = _sum(grad, offsets)
+    return grad_rows, None, grad_weight, grad_bias, None
 
 
 _linear.register_autograd(_backward, setup_context=_remember)

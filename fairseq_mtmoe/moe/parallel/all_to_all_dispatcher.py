@@ -13,7 +13,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, LocalPlan
-from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all_alike, exchange
+from fairseq_mtmoe.moe.grouped_matmul.operators import computed_dtype
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all, exchange
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 
@@ -76,8 +77,7 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         """See `Dispatcher`; `max_rows` is ignored, since rows of other ranks arrive, too."""
         rows_TH, left = self.leaving.dispatch(x_TH, expert_T)
         # Experts would cast on arrival: send fewer bytes.
-        if torch.is_autocast_enabled(rows_TH.device.type):
-            rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
+        rows_TH = rows_TH.to(computed_dtype(rows_TH))
         send, received, received_PE = self._counts(left.offsets_N, arriving_PE)
         receive = [sum(by_expert) for by_expert in received]
         size = self.placement.group_size
@@ -123,7 +123,9 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         count = self.placement.count
         sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))
         if received_PE is None:
-            received_PE = all_to_all_alike(sent_N, self.group, self.record).view(size, count)
+            equal = [count] * size
+            received_PE = all_to_all(sent_N, equal, equal, self.group, self.record)
+            received_PE = received_PE.view(size, count)
         numbers = torch.cat([sent_N.view(size, count).sum(1), received_PE.view(-1)]).tolist()
         received = [numbers[start : start + count] for start in range(size, len(numbers), count)]
         return numbers[:size], received, received_PE

@@ -82,14 +82,6 @@ def all_to_all(
     return arrived
 
 
-def all_to_all_alike(values: Tensor, group: dist.ProcessGroup, record: CommRecord) -> Tensor:
-    """Send an equal part of the values (P·n,) to each of P ranks, and receive as many."""
-    arrived = torch.empty_like(values)
-    with record.measure(len(values) - len(values) // dist.get_world_size(group), values):
-        dist.all_to_all_single(arrived, values, group=group)
-    return arrived
-
-
 def gather_numbers(
     numbers: Counts, device: torch.device, group: dist.ProcessGroup, record: CommRecord
 ) -> list[list[int]]:

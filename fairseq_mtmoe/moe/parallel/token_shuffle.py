@@ -22,13 +22,6 @@ from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 Assign = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
-def real_tokens(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
-    """Return the number of tokens that are not padding, (), on the scores' device."""
-    if padding_T is None:
-        return scores_TN.new_full((), len(scores_TN), dtype=torch.float32)
-    return (~padding_T).sum().float()
-
-
 class TokenCounts:
     """The ranks' numbers of tokens in a pass, which the first layer gathers.
 
@@ -101,8 +94,7 @@ class TokenShuffle:
         arrived = all_to_all(sent, send, receive, group, record)
         part_SN = arrived[:, :-1].contiguous()
         owner_S = arrived[:, -1].long()
-        padding_S = owner_S == 0
-        expert_S, price_N = assign(part_SN, padding_S)
+        expert_S, price_N = assign(part_SN, owner_S == 0)
         sent = self._answers(expert_S, owner_S, receive)
         there = [number + num_experts for number in receive]
         back = [number + num_experts for number in send]
@@ -112,7 +104,7 @@ class TokenShuffle:
         rows_PE = torch.stack(parts[1::2]).sum(0).view(size, -1)
         expert_T = torch.empty_like(order_T)
         expert_T[order_T] = answer_T.long()
-        return expert_T, rows_PE, price_N, real_tokens(part_SN, padding_S)
+        return expert_T, rows_PE, price_N, (owner_S > 0).sum().float()
 
     def _answers(self, expert_S: Tensor, owner_S: Tensor, receive: list[int]) -> Tensor:
         """Return the experts of tokens and N numbers for each rank in turn, int32.

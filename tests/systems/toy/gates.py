@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.gates import Gate, Routing
-from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
+from fairseq_mtmoe.moe.gates import Gate, Routing, Tokens
 
 
 class CosineGate(Gate):
@@ -18,9 +17,7 @@ class CosineGate(Gate):
         self.sharpness = sharpness
         self.weight = nn.Parameter(torch.randn(num_experts, hidden_size))
 
-    def route(
-        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
-    ) -> Routing:
-        cosine_TN = F.normalize(hidden_TH, dim=1) @ F.normalize(self.weight.float(), dim=1).t()
+    def route(self, tokens: Tokens) -> Routing:
+        cosine_TN = F.normalize(tokens.hidden_TH, dim=1) @ F.normalize(self.weight.float(), dim=1).t()
         gate_T, expert_T = (self.sharpness * cosine_TN).softmax(1).max(1)
         return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)

@@ -7,7 +7,6 @@ from fairseq_mtmoe.moe import (
     ExpertBank,
     MoELayer,
     build_gate,
-    forget_prices,
     remember_prices,
     running_prices,
 )
@@ -21,8 +20,10 @@ def run(function, layer, inputs, mask, ids):
     hidden = inputs.clone().requires_grad_()
     output = function(hidden, hidden * 2, mask, ids)
     output.square().sum().backward()
-    recorded = [prices.recorded for prices in running_prices(layer)]
-    forget_prices(running_prices(layer))
+    recorded = []
+    for prices in running_prices(layer):
+        recorded.append(prices.recorded)
+        prices.forget()
     return [output.detach(), hidden.grad, *(parameter.grad.clone() for parameter in layer.parameters()), *recorded]
 
 

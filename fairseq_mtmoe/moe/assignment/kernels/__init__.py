@@ -40,10 +40,11 @@ def assign(
     num_tokens, num_experts = scores_TN.shape
     expert_T = torch.empty(num_tokens, dtype=torch.long, device="cpu")
     price_N = torch.empty(num_experts, device="cpu")
+    start = None
     if start_N is not None:
         start_N = start_N.detach().float().contiguous()
         assert start_N.shape == price_N.shape and start_N.device == price_N.device
-    start = None if start_N is None else start_N.data_ptr()
+        start = start_N.data_ptr()
     outcome = build(
         scores_TN.data_ptr(),
         num_tokens,

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from fairseq_mtmoe.moe import BaseGate, RunningPrices, forget_prices, remember_prices, running_prices
+from fairseq_mtmoe.moe import BaseGate, RunningPrices, remember_prices, running_prices
 from fairseq_mtmoe.moe.assignment import priced_assignment
 
 N, H = 8, 16
@@ -104,7 +104,7 @@ def test_balanced_evaluation_assigns_as_training_does_and_changes_nothing(padded
     gate, hidden = trained_gate("balanced")
     padding = torch.arange(len(hidden)) % 3 == 0 if padded else None
     in_training = gate(hidden, None, padding)
-    forget_prices([gate.prices])
+    gate.prices.forget()
     before, drawn = gate.prices.mean, torch.get_rng_state()
     gate.eval()
     gate.shuffle = None if padded else pytest.fail  # tokens stay in their process, and nothing is drawn

@@ -18,7 +18,7 @@ from fairseq_mtmoe.moe.grouped_matmul.backends import (
     sum_one_by_one,
 )
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products
-from fairseq_mtmoe.moe.grouped_matmul.operators import ACTIVATIONS, grouped_linear, grouped_network, reads_offsets
+from fairseq_mtmoe.moe.grouped_matmul.operators import ACTIVATIONS, grouped_linear, grouped_network, offsets_at_hand
 from tests.helpers.pairwise import pairwise
 
 INPUTS, OUTPUTS = 8, 12
@@ -107,11 +107,12 @@ def test_strides_do_not_matter():
 
 @with_grouped_mm
 def test_the_host_reads_ends_for_the_types_that_autocast_makes(device):
-    rows, weight = torch.ones(3, 8), torch.ones(2, 16, 8)
+    rows, weight, offsets = torch.ones(3, 8), torch.ones(2, 16, 8), torch.tensor([1, 3])
+    on_host = offsets.clone()
     with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
-        assert reads_offsets(rows, weight)
+        assert offsets_at_hand(offsets, rows, weight, None, on_host) is on_host
         with torch.autocast(device, dtype=torch.bfloat16):
-            assert not reads_offsets(rows, weight)
+            assert offsets_at_hand(offsets, rows, weight, None, on_host) is offsets
 
 
 @with_grouped_mm
