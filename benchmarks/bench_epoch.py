@@ -75,7 +75,7 @@ def set_up_ours(pairs: Pairs, total: int, epoch: int) -> Batches:
     plan = SamplingPlan([[len(pair)] for pair in pairs], schedule, 1)
     keys = [f"main:en-{number}" for number in range(len(pairs))]
     loader: Any = SimpleNamespace(keys=keys, kind="pair", split="train", load=lambda shards: list(pairs))
-    dataset = TrainingMixture(loader, plan, range(len(pairs)), PairCollate())
+    dataset = TrainingMixture(loader.load, plan, range(len(pairs)), PairCollate())
     dataset.set_epoch(epoch)
     return dataset.epoch_batches(MAX_SIZES, MAX_TOKENS, None, MULTIPLE)[0]
 

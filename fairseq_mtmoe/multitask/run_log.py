@@ -22,7 +22,7 @@ SAME_NAME = (
     *("loss_scale", "gb_free", "padding", "expert_comm_ms"),
 )
 # fairseq's names of figures, and ours.
-FIGURES = {**{name: name for name in SAME_NAME}, "nonfinite_updates": "skipped"}
+FIGURES = {**dict(zip(SAME_NAME, SAME_NAME, strict=True)), "nonfinite_updates": "skipped"}
 # These figures are logged by their last value, all others by their mean.
 TOTALS = ("skipped", "loss_scale", "gb_free")
 LINES = 1000  # events `train` per e-fold of updates, so that logs of long runs stay short
@@ -82,7 +82,7 @@ class TrainingRecord:
         # Target tokens of all ranks; None if the run's checkpoint lacks the number.
         self.tokens: int | None = 0
         self._written = 0
-        self._since: list[dict[str, float]] = []
+        self._since: dict[str, list[float]] = {}  # values by figure
 
     def add_tokens(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Add an update's tokens; `logging_outputs` are those of all ranks, as numbers."""
@@ -91,21 +91,17 @@ class TrainingRecord:
 
     def add(self, update: int, figures: Mapping[str, Any]) -> dict[str, float] | None:
         """Return the figures to write after an update, or None to average them later."""
-        numbers = {
-            ours: figures[name] for name, ours in FIGURES.items() if _is_number(figures.get(name))
-        }
-        self._since.append({name: float(value) for name, value in numbers.items()})
+        for name, ours in FIGURES.items():
+            if _is_number(figures.get(name)):
+                self._since.setdefault(ours, []).append(float(figures[name]))
         if update - self._written < update // LINES:
             return None
-        values: dict[str, list[float]] = {}
-        for figures_of_update in self._since:
-            for name, value in figures_of_update.items():
-                values.setdefault(name, []).append(value)
+        means = {}
+        for name, values in self._since.items():
+            means[name] = values[-1] if name in TOTALS else fmean(values)
         self._written = update
-        self._since = []
-        means = {name: fmean(numbers) for name, numbers in values.items()}
-        totals = {name: numbers[-1] for name, numbers in values.items() if name in TOTALS}
-        return means | totals
+        self._since = {}
+        return means
 
 
 def _is_number(value: Any) -> bool:

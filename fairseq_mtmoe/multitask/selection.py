@@ -58,9 +58,7 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Se
         with _dropout(model, seed=derive_key(update, task, example[INDEX]) >> 1):
             passes.append(measure(sample[DROPOUT_PASS], model, True))
     model.train()
-    columns = []
-    for parts in zip(*passes, strict=True):
-        columns.append(torch.cat([part.double() for part in parts]))
+    columns = [torch.cat(parts).double() for parts in zip(*passes, strict=True)]
     number_E, entropy_E, most_E = torch.stack(columns).cpu().numpy()  # one host synchronisation
     entropy_C, most_C = np.zeros((2, len(candidates.items)))
     index_E = number_E.astype(int)
@@ -112,12 +110,13 @@ class SelectionRecord:
         """Record this rank's selection; return sums for its logging output."""
         sums = np.zeros((len(SUMS), len(self.names)))
         if counts:
-            self._chosen += [(task, example[INDEX]) for task, example in chosen.items]
             tasks_C = chosen.candidates.task_C
-            length = len(self.names)
-            trained = np.bincount([task for task, _ in chosen.items], minlength=length)
-            entropy = np.bincount(tasks_C, np.nan_to_num(chosen.relative_C), minlength=length)
-            sums[:] = np.bincount(tasks_C, minlength=length), trained, entropy
+            drawn, trained, entropy = sums
+            np.add.at(drawn, tasks_C, 1)
+            np.add.at(entropy, tasks_C, np.nan_to_num(chosen.relative_C))
+            for task, example in chosen.items:
+                trained[task] += 1
+                self._chosen.append((task, example[INDEX]))
         return dict(zip(self._keys, sums.flatten().tolist(), strict=True))
 
     def is_of(self, logging_outputs: Sequence[Mapping[str, Any]]) -> bool:
@@ -126,17 +125,17 @@ class SelectionRecord:
 
     def add(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Add an update's sums of all ranks; log each task's share of the examples."""
-        totals = []
-        for key in self._keys:
-            totals.append(sum(log.get(key, 0) for log in logging_outputs))
-        sums = np.array(totals).reshape(len(SUMS), -1)
+        totals = np.zeros(len(self._keys))
+        for log in logging_outputs:
+            totals += [log.get(key, 0) for key in self._keys]
+        sums = totals.reshape(len(SUMS), -1)
         self._sums += sums
         self._updates += 1
         self._ungathered += self._chosen
         self._chosen = []
-        counts = dict(zip(self.names, sums[SUMS.index(TRAINED)].tolist(), strict=True))
-        total = sum(counts.values())
-        for name, count in counts.items():
+        counts = sums[SUMS.index(TRAINED)].tolist()
+        total = sum(counts)
+        for name, count in zip(self.names, counts, strict=True):
             metrics.log_scalar(f"{name}_share", count / max(total, 1), total, priority=902, round=3)
 
     def take(self) -> dict[str, Any] | None:
@@ -144,25 +143,17 @@ class SelectionRecord:
         if not self._updates:
             return None
         self.gather()
-        drawn, trained, entropy = (
-            dict(zip(self.names, row.tolist(), strict=True)) for row in self._sums
-        )
-        seen = [int(flags.sum()) for flags in self._seen]
+        drawn, trained = self._sums[:2].astype(int).tolist()
+        means: list[float | None] = []  # of the relative entropies
+        for total, count in zip(self._sums[2].tolist(), drawn, strict=True):
+            means.append(total / count if count else None)
+        seen = list(map(np.count_nonzero, self._seen))
         share = sum(seen) / sum(map(len, self._seen))
         metrics.log_scalar("share_of_data", share, weight=0, priority=901, round=4)
-        drawn_counts = {name: int(count) for name, count in drawn.items()}
-        trained_counts = {name: int(count) for name, count in trained.items()}
-        means: dict[str, float | None] = {}  # of the relative entropies
-        for name, total in entropy.items():
-            means[name] = total / drawn[name] if drawn[name] else None
-        event = {
-            "updates": self._updates,
-            DRAWN: drawn_counts,
-            TRAINED: trained_counts,
-            ENTROPY: means,
-            "distinct": dict(zip(self.names, seen, strict=True)),
-            "share_of_data": share,
-        }
+        columns = {DRAWN: drawn, TRAINED: trained, ENTROPY: means, "distinct": seen}
+        event: dict[str, Any] = {"updates": self._updates, "share_of_data": share}
+        for name, column in columns.items():
+            event[name] = dict(zip(self.names, column, strict=True))
         self._sums[:] = 0
         self._updates = 0
         return event
@@ -178,10 +169,10 @@ class SelectionRecord:
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint; call `gather` before."""
-        seen = {
-            name: {"size": len(flags), "bits": torch.from_numpy(np.packbits(flags))}
-            for name, flags in zip(self.names, self._seen, strict=True)
-        }
+        seen = {}
+        for name, flags in zip(self.names, self._seen, strict=True):
+            bits = torch.from_numpy(np.packbits(flags))
+            seen[name] = {"size": len(flags), "bits": bits}
         return {
             "seen": seen,
             "names": self.names,

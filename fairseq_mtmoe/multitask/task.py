@@ -25,7 +25,6 @@ from fairseq_mtmoe.core.protocols import TrainingTask, training_model
 from fairseq_mtmoe.multitask import run_log, selection, validation
 from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES
 from fairseq_mtmoe.multitask.mixtures.training import PADDING, TrainingMixture
-from fairseq_mtmoe.multitask.sampling.plan import SamplingPlan
 from fairseq_mtmoe.multitask.selection import REPORT_EVERY, Selection, SelectionRecord
 from fairseq_mtmoe.multitask.task_sampling import announce, announce_part, moved, refuse_too_long
 from fairseq_mtmoe.multitask.validation import (
@@ -98,6 +97,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         """Return the name that logs and the screen show for a sampling plan's task."""
         return key
 
+    def _shown_names(self, dataset: TrainingMixture) -> list[str]:
+        return list(map(self.shown_name, dataset.plan.names))
+
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
         """Log the figures of each validated task and each group."""
         alone = [Group(name, (name,)) for name in self.validated_tasks]
@@ -130,7 +132,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         if args.restore_file == LAST:
             restored = os.path.join(args.save_dir, restored)
         paths = (restored, args.continue_once, args.finetune_from_model)
-        return next((path for path in paths if path and os.path.isfile(path)), None)
+        return next(filter(os.path.isfile, filter(None, paths)), None)
 
     def options_to_go_on_with(self) -> Mapping[str, Any]:
         """Return the model options of the checkpoint to continue from."""
@@ -164,8 +166,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         if not sample:
             return sample
         net_input = dict(sample["net_input"])
-        inner = [unwrapped(model) for model in models]
-        if all(training_model(model).accepts_task_ids for model in inner):
+        if all(training_model(unwrapped(model)).accepts_task_ids for model in models):
             net_input["task_ids"] = sample["task_ids"]
         return {**sample, "net_input": net_input}
 
@@ -229,7 +230,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         """Log the epoch's sampling; called by fairseq before it trains (UserError)."""
         training_model(unwrapped(model)).expect_weights()
         dataset: TrainingMixture = self.datasets[self._train_subset]
-        announce(self.run_log, dataset, epoch, self._described_run, self.shown_name)
+        announce(self.run_log, dataset, epoch, self._described_run, self._shown_names(dataset))
         parts = dataset.plan.parts(epoch)
         self._parts_ahead = [(epoch, number, part.update) for number, part in enumerate(parts)]
         self._announce_parts(self.num_updates)
@@ -237,8 +238,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     def _announce_parts(self, update: int) -> None:
         """Log the sampling of the epoch's parts that begin at this update or earlier."""
         while self._parts_ahead and self._parts_ahead[0][-1] <= update:
-            plan: SamplingPlan = self.datasets[self._train_subset].plan
-            announce_part(self.run_log, plan, *self._parts_ahead.pop(0), self.shown_name)
+            dataset: TrainingMixture = self.datasets[self._train_subset]
+            names = self._shown_names(dataset)
+            announce_part(self.run_log, dataset.plan, *self._parts_ahead.pop(0), names)
 
     def train_step(
         self, sample: dict[str, Any], model: Any, criterion: Any, optimizer: Any, update_num: int,
@@ -293,9 +295,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     @property
     def _record(self) -> SelectionRecord:
         if self._selection is None:
-            plan = self.datasets[self._train_subset].plan
-            names = map(self.shown_name, plan.names)
-            self._selection = SelectionRecord(dict(zip(names, plan.sizes, strict=True)))
+            dataset = self.datasets[self._train_subset]
+            names = self._shown_names(dataset)
+            self._selection = SelectionRecord(dict(zip(names, dataset.plan.sizes, strict=True)))
             if self._saved_selection is not None:
                 self._selection.restore(self._saved_selection)
         return self._selection
@@ -350,7 +352,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """Reduce as fairseq does; a validation also logs figures of tasks and groups."""
         # Saves a host synchronisation per number.
-        logging_outputs = [plain_numbers(log) for log in logging_outputs]
+        logging_outputs = list(map(plain_numbers, logging_outputs))
         if any(log.get("sample_size", 1) for log in logging_outputs):  # 0: no example has a target
             super().reduce_metrics(logging_outputs, criterion)
         if self.stopwatch.is_running:
@@ -429,12 +431,16 @@ class Multitask(TrainingTask, FairseqTask, ABC):
             "update": stats["num_updates"],
             "subset": self._evaluated_split,
         }
-        tasks = [name for name in self.validated_tasks if f"{name}_loss" in meters]
-        names = [group.name for group in self.groups()] if tasks else []
-        groups = [name for name in names if name in meters or f"{name}_loss" in meters]
-        task_figures = {name: self.figures(meters, name) for name in tasks}
-        group_figures = {name: self.figures(meters, name) for name in groups}
-        figures = {self.tasks_event_key: task_figures, self.groups_event_key: group_figures}
+        tasks = {}
+        groups = {}
+        for name in self.validated_tasks:
+            if f"{name}_loss" in meters:
+                tasks[name] = self.figures(meters, name)
+        for group in self.groups():
+            name = group.name
+            if tasks and (name in meters or f"{name}_loss" in meters):
+                groups[name] = self.figures(meters, name)
+        figures = {self.tasks_event_key: tasks, self.groups_event_key: groups}
         self.run_log.write(
             "valid", **position, **self._so_far(), **figures, all=self.figures(meters, None)
         )

@@ -2,7 +2,7 @@
 
 import logging
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -11,7 +11,7 @@ from fairseq.logging import metrics
 from torch import nn
 
 from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
-from fairseq_mtmoe.multitask.mixtures.training import TaskLoader, TrainingMixture
+from fairseq_mtmoe.multitask.mixtures.training import TrainingMixture
 from fairseq_mtmoe.multitask.run_log import TrainingRunLog
 from fairseq_mtmoe.multitask.sampling.plan import SamplingPlan
 from fairseq_mtmoe.multitask.sampling.saved_plans import options_of
@@ -20,14 +20,18 @@ from fairseq_mtmoe.multitask.sampling.schedule import UNCERTAINTY, Schedule
 logger = logging.getLogger(__name__)
 
 
-def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
-    """Return the sampling plan of the options; options that a task lacks are defaults."""
-    options: dict[str, Any] = {
-        field.name: getattr(args, field.name, field.default) for field in fields(Schedule)
-    }
-    durations = [
-        name for name in ("heating_epochs", "heating_updates") if options[name] is not None
-    ]
+def plan_of(
+    args: Namespace, names: Sequence[str], shard_sizes: Sequence[Sequence[int]]
+) -> SamplingPlan:
+    """Return the sampling plan of the options for tasks of these names and sizes.
+
+    Options that a task lacks are defaults.
+    """
+    options: dict[str, Any] = {}
+    for field in fields(Schedule):
+        options[field.name] = getattr(args, field.name, field.default)
+    heating = ("heating_epochs", "heating_updates")
+    durations = [name for name in heating if options[name] is not None]
     if durations and options["sampling_method"] == UNCERTAINTY:
         raise UserError(
             f"`{flag(durations[0])}` must be left out with `--sampling-method {UNCERTAINTY}`: "
@@ -38,13 +42,11 @@ def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
     weights = options["sampling_weights"]
     options["sampling_weights"] = None
     if weights:
-        for key in loader.keys:
-            if key not in weights:
-                raise_invalid("--sampling-weights", f"a dictionary with {key}", weights)
-        options["sampling_weights"] = tuple(float(weights[key]) for key in loader.keys)
-    return SamplingPlan(
-        loader.shard_sizes, Schedule(**options), args.seed, loader.keys, bool(durations)
-    )
+        for name in names:
+            if name not in weights:
+                raise_invalid("--sampling-weights", f"a dictionary with {name}", weights)
+        options["sampling_weights"] = tuple(float(weights[name]) for name in names)
+    return SamplingPlan(shard_sizes, Schedule(**options), args.seed, names, bool(durations))
 
 
 def announce(
@@ -52,18 +54,18 @@ def announce(
     dataset: TrainingMixture,
     epoch: int,
     run: Callable[[], dict[str, Any]],
-    shown_name: Callable[[str], str],
+    names: Sequence[str],
 ) -> None:
     """Check the schedule; in a process's first epoch also write the event `run`.
 
-    Warns of options that have no effect. run: returns the event's fields.
+    Warns of options that have no effect. run: returns the event's fields. names: those that the
+    log shows for the tasks.
     """
     plan = dataset.plan
     schedule = plan.schedule
     schedule.check_duration()
     if run_log.has_begun:
         return
-    names = [shown_name(key) for key in plan.names]
     about = run()
     updates = dataset.updates_of_epoch
     most_updates = about["options"].get("max_update") or 0
@@ -88,10 +90,9 @@ def announce_part(
     epoch: int,
     part: int,
     updates: int,
-    shown_name: Callable[[str], str],
+    names: Sequence[str],
 ) -> None:
     """Log how a part of an epoch, which begins after `updates` updates, is sampled."""
-    names = [shown_name(key) for key in plan.names]
     shares = dict(zip(names, plan.probabilities(epoch, part=part).tolist(), strict=True))
     temperature = plan.temperature(epoch, part=part)
     draws_candidates = plan.draws_candidates(epoch)

@@ -6,6 +6,7 @@ A validation batch holds one task. Its sums go into the logging output under the
 zeros for all others: fairseq adds them over ranks, which must have the same keys and types.
 """
 
+import itertools
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,22 +56,19 @@ def refuse_training_subset(options: Mapping[str, Any], train_subset: str) -> Non
 
 def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str]) -> None:
     """Add the batch's sums under the name of `task`, and zeros under all others."""
-    sums = {name: logging_output.get(name, logging_output.get("loss")) for name in SUMS}
-    zeros: dict[str, Any] = {}
-    for name, value in sums.items():
-        zeros[name] = torch.zeros_like(value) if isinstance(value, Tensor) else 0
-    for other in tasks:
-        for name, value in (sums if other == task else zeros).items():
-            logging_output[f"{other}_{name}"] = value
+    for name in SUMS:
+        value = logging_output.get(name, logging_output.get("loss"))
+        zero = torch.zeros_like(value) if isinstance(value, Tensor) else 0
+        for other in tasks:
+            logging_output[f"{other}_{name}"] = value if other == task else zero
 
 
 def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Group]) -> None:
     """Log each group's loss, nll_loss (base 2) and ppl over all tokens of its tasks."""
     for group in groups:
-        sums: dict[str, Any] = {}
-        for name in SUMS:
-            keys = [f"{task}_{name}" for task in group.tasks]
-            sums[name] = sum(log.get(key, 0) for log in logging_outputs for key in keys)
+        sums: dict[str, Any] = dict.fromkeys(SUMS, 0)
+        for log, task, name in itertools.product(logging_outputs, group.tasks, SUMS):
+            sums[name] += log.get(f"{task}_{name}", 0)
         if not sums["sample_size"] or not sums["ntokens"]:
             continue
         loss = sums["loss"] / sums["sample_size"] / math.log(2)
@@ -86,12 +84,12 @@ def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Gr
 def plain_numbers(log: Mapping[str, Any]) -> dict[str, Any]:
     """Return a logging output with numbers for scalars, copied together per type."""
     numbers = dict(log)
-    same_type: defaultdict[tuple[Any, Any], list[str]] = defaultdict(list)
+    same_type: defaultdict[Any, dict[str, Tensor]] = defaultdict(dict)
     for key, value in log.items():
         if isinstance(value, Tensor) and value.dim() == 0:
-            same_type[value.dtype, value.device].append(key)
-    for keys in same_type.values():
-        numbers |= zip(keys, torch.stack([log[key] for key in keys]).tolist(), strict=True)
+            same_type[value.dtype, value.device][key] = value
+    for scalars in same_type.values():
+        numbers |= zip(scalars, torch.stack(list(scalars.values())).tolist(), strict=True)
     return numbers
 
 
@@ -109,14 +107,16 @@ def group_values(meters: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 def _mixtures(model: nn.Module) -> dict[str, MixtureWeights]:
     """Return the records of source weights by the dotted paths of their blocks."""
-    blocks = adapter_blocks(model)
-    return {
-        path: block.mixture.seen for path, block in blocks.items() if block.mixture.seen is not None
-    }
+    mixtures = {}
+    for path, block in adapter_blocks(model).items():
+        if block.mixture.seen is not None:
+            mixtures[path] = block.mixture.seen
+    return mixtures
 
 
 def _records(model: nn.Module) -> list[Any]:
-    return [*(layer.load for layer in expert_layers(model).values()), *_mixtures(model).values()]
+    loads = [layer.load for layer in expert_layers(model).values()]
+    return [*loads, *_mixtures(model).values()]
 
 
 def set_counting(model: nn.Module, enabled: bool) -> None:
@@ -130,15 +130,14 @@ def set_counting(model: nn.Module, enabled: bool) -> None:
 @contextmanager
 def uncounted(model: nn.Module, *more: Any) -> Iterator[None]:
     """Pause a model's records, and `more` objects with a flag `enabled`."""
-    records = [*_records(model), *more]
-    were_enabled = [record.enabled for record in records]
+    enabled = [record for record in (*_records(model), *more) if record.enabled]
     try:
-        for record in records:
+        for record in enabled:
             record.enabled = False
         yield
     finally:
-        for record, was_enabled in zip(records, were_enabled, strict=True):
-            record.enabled = was_enabled
+        for record in enabled:
+            record.enabled = True
 
 
 def _summed(total: Tensor) -> Tensor:
@@ -210,24 +209,26 @@ class GateMovement:
 
     def begin(self, model: nn.Module, update: int) -> None:
         """Store the current weights as the first ones, unless these gates have some."""
-        weights = {path: layer.gate.weight for path, layer in _learned(model).items()}
-        if weights and any(self._first(path, weight) is None for path, weight in weights.items()):
-            self.since = update
-            self._start = {path: weight.detach().clone() for path, weight in weights.items()}
+        layers = _learned(model)
+        if all(self._knows(path, layer) for path, layer in layers.items()):
+            return
+        self.since = update
+        self._start = {}
+        for path, layer in layers.items():
+            self._start[path] = layer.gate.weight.detach().clone()
 
-    def _first(self, path: str, weight: Tensor) -> Tensor | None:
-        """Return the first weights of a layer; None if unknown or of another shape."""
-        start = self._start.get(path)
-        return None if start is None or start.shape != weight.shape else start.to(weight.device)
+    def _knows(self, path: str, layer: MoELayer) -> bool:
+        """Return whether a layer's first weights are known, and of its shape."""
+        return path in self._start and self._start[path].shape == layer.gate.weight.shape
 
     def watch(self, model: nn.Module) -> None:
         """Start to compare the experts of tokens, from zero."""
         self.rest()
         for path, layer in _learned(model).items():
-            start = self._first(path, layer.gate.weight)
-            if start is not None:
-                self._start[path] = start
-                self._counts[path] = torch.zeros(2, device=start.device)
+            if self._knows(path, layer):
+                device = layer.gate.weight.device
+                self._start[path] = self._start[path].to(device)
+                self._counts[path] = torch.zeros(2, device=device)
                 self._hooks.append(layer.gate.register_forward_hook(partial(self._compare, path)))
 
     def rest(self) -> None:
@@ -257,7 +258,9 @@ class GateMovement:
         """
         layers: dict[str, dict[str, float]] = {}
         for path, layer in _learned(model).items():
-            figures = {} if layer.blend is None else {"blend": float(layer.blend.detach())}
+            figures = {}
+            if layer.blend is not None:
+                figures["blend"] = float(layer.blend.detach())
             if path in self._counts:
                 start = self._start[path].float()
                 now = layer.gate.weight.detach().float()

@@ -41,9 +41,10 @@ class Candidates:
         chosen = []
         for number in numbers:
             task, example = self.items[number]
-            names = self.tensors & example.keys()
-            tensors = {name: torch.from_numpy(example[name]) for name in names}
-            chosen.append((task, {**example, **tensors}))
+            example = dict(example)
+            for name in self.tensors & example.keys():
+                example[name] = torch.from_numpy(example[name])
+            chosen.append((task, example))
         return chosen
 
     @property
@@ -81,27 +82,33 @@ def candidate_batch(
     `DROPOUT_PASS` repeats the examples of tasks with `dropout_draws`, once per draw. A batch's
     `id` has the candidates' numbers; an empty batch gets the first candidate.
     """
-    count = max(Counter(task for task, _ in items).values())
-    once = list({(task, example[INDEX]): (task, example) for task, example in items}.values())
-    numbered = [(task, {**example, "id": number}) for number, (task, example) in enumerate(once)]
-    by_length = sorted(numbered, key=lambda item: item[1][LENGTH])
-    tensors = {
-        name for _, example in once for name, value in example.items() if isinstance(value, Tensor)
-    }
-    packed = []
-    for task, example in once:
-        arrays = {name: example[name].numpy() for name in tensors & example.keys()}
+    tasks, _ = zip(*items, strict=True)
+    once = {(task, example[INDEX]): example for task, example in items}
+    numbered: list[Item] = []
+    packed: list[Item] = []
+    tensors: set[str] = set()
+    for number, ((task, _), example) in enumerate(once.items()):
+        numbered.append((task, {**example, "id": number}))
+        arrays = {}
+        for name, value in example.items():
+            if isinstance(value, Tensor):
+                arrays[name] = value.numpy()
         packed.append((task, {**example, **arrays}))
+        tensors.update(arrays)
+    count = max(Counter(tasks).values())
     sample: Batch = {CANDIDATES: Candidates(tuple(packed), count, frozenset(tensors))}
+    plain: list[Item] = []
+    drawn: list[Item] = []
+    for item in sorted(numbered, key=lambda item: item[1][LENGTH]):
+        draws = dropout_draws[item[0]]
+        drawn += [item] * draws
+        plain += [item] * (draws == 0)
     if not all(dropout_draws):
-        plain = [item for item in by_length if not dropout_draws[item[0]]]
         passes = -(-list(dropout_draws).count(0) // TASKS_AT_ONCE)
-        parts = np.array_split(np.arange(len(plain)), passes)
         sample[PASSES] = []
-        for part in parts:
+        for part in np.array_split(np.arange(len(plain)), passes):
             chosen = [plain[number] for number in part]
             sample[PASSES].append(collate(chosen or numbered[:1]))
     if any(dropout_draws):
-        drawn = [item for item in by_length for _ in range(dropout_draws[item[0]])]
         sample[DROPOUT_PASS] = collate(drawn or numbered[:1])
     return sample

@@ -4,7 +4,6 @@ A task is sampled and validated by its name: a benchmark task, or a language pai
 each example's *task id*, which several tasks may share: `task_ids` (B,).
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -122,11 +121,17 @@ class MixtureDataset(FairseqDataset):
             return {}
         # Collating reorders the examples; their positions in `items`, given as ids, tell the new
         # order.
-        indexed = [(task, {**example, "id": index}) for index, (task, example) in enumerate(items)]
+        indexed: list[Item] = []
+        ids = []
+        task_ids = []
+        for index, (task, example) in enumerate(items):
+            indexed.append((task, {**example, "id": index}))
+            ids.append(example["id"])
+            task_ids.append(self.task_ids[task])
         batch = self.collate(self.datasets, indexed)
-        order = batch["id"].tolist()
-        batch["id"] = torch.tensor([items[index][1]["id"] for index in order])
-        batch["task_ids"] = torch.tensor([self.task_ids[items[index][0]] for index in order])
+        order_B = batch["id"]
+        batch["id"] = torch.tensor(ids)[order_B]
+        batch["task_ids"] = torch.tensor(task_ids)[order_B]
         return batch
 
 
@@ -153,8 +158,7 @@ class EvaluationMixture(MixtureDataset):
     ) -> None:
         super().__init__(task_ids, collate)
         self.names = list(names)
-        sizes = [len(dataset) for dataset in datasets]
-        self.choose(datasets, Numbering(sizes, [len(datasets)], [1]))
+        self.choose(datasets, Numbering(list(map(len, datasets)), [len(datasets)], [1]))
 
     def collater(self, items: Sequence[Item]) -> Batch:
         batch = super().collater(items)
@@ -171,16 +175,18 @@ class EvaluationMixture(MixtureDataset):
 
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         tasks, _ = self.numbering.locate_all(indices)
-        parts = np.split(indices, np.flatnonzero(np.diff(tasks)) + 1)
-        batches_by_task = [
-            super(EvaluationMixture, self).batch_by_size(part, *args, **kwargs) for part in parts
-        ]
-        batches = list(itertools.chain.from_iterable(batches_by_task))
-        if not self.interleaves or not batches:
+        batches: list[np.ndarray] = []
+        places: list[float] = []
+        for part in np.split(indices, np.flatnonzero(np.diff(tasks)) + 1):
+            batches_of_task = super().batch_by_size(part, *args, **kwargs)
+            if self.interleaves:
+                batches_of_task = mixed(batches_of_task)
+            batches += batches_of_task
+            # From 0 to 1 in each task: its first batch is among the first of all, the others
+            # follow at equal distances.
+            places_of_task = np.arange(0.5, len(batches_of_task)) / max(len(batches_of_task), 1)
+            places_of_task[:1] = 0
+            places += places_of_task.tolist()
+        if not self.interleaves:
             return batches
-        batches = list(itertools.chain.from_iterable(map(mixed, batches_by_task)))
-        # From 0 to 1 in each task: its first batch is among the first of all, the others follow
-        # at equal distances.
-        counts = [len(task_batches) for task_batches in batches_by_task]
-        places = np.concatenate([np.r_[0, np.arange(1.5, count)] / count for count in counts])
         return [batches[number] for number in np.argsort(places, kind="stable")]

@@ -3,7 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from fairseq.data import FairseqDataset
@@ -30,27 +30,16 @@ from fairseq_mtmoe.multitask.sampling.saved_plans import changes, restored_plan,
 
 logger = logging.getLogger(__name__)
 
+# From the tasks' current shards to their datasets.
+Load = Callable[[Sequence[int]], list[FairseqDataset]]
 # From an example and a seed to the altered example.
 Alter = Callable[[dict[str, Any], int], dict[str, Any]]
 
 PADDING = "padding"  # key in a training batch: number of padding positions and of all positions
 
 
-class TaskLoader(Protocol):
-    """Loader of several tasks' data: names in the plan, shard sizes, and datasets."""
-
-    split: str
-    keys: list[str]
-
-    @property
-    def shard_sizes(self) -> Sequence[Sequence[int]]: ...
-
-    # None: the first shards.
-    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]: ...
-
-
 class TrainingMixture(MixtureDataset):
-    """The examples or candidates of an epoch.
+    """The examples or candidates of an epoch, from the shards that `load` returns.
 
     Plan, epoch and the number of updates before it determine them.
     `alter` changes each example by a seed that depends on its index, so that any process makes
@@ -59,7 +48,7 @@ class TrainingMixture(MixtureDataset):
 
     def __init__(
         self,
-        loader: TaskLoader,
+        load: Load,
         plan: SamplingPlan,
         task_ids: Sequence[int],
         collate: Collate,
@@ -70,7 +59,7 @@ class TrainingMixture(MixtureDataset):
     ) -> None:
         super().__init__(task_ids, collate)
         self.dropout_draws = list(dropout_draws) or [0] * len(self.task_ids)
-        self.loader = loader
+        self._load: Load | None = load
         self.plan = plan
         self._alter = alter
         self.updates = updates  # before the next epoch that is drawn
@@ -85,7 +74,8 @@ class TrainingMixture(MixtureDataset):
         self.draw = self.plan.draw(epoch, self.updates)
         self.batch_counts: list[int] = []  # per part of the epoch; empty before batches are made
         self.updates_of_epoch = 0  # in all these batches
-        self.choose(self.loader.load(self.draw.shards), self.draw.numbering)
+        assert self._load is not None
+        self.choose(self._load(self.draw.shards), self.draw.numbering)
         self.draws_candidates = self.plan.draws_candidates(epoch)
         starts = zip(self.plan.shard_sizes, self.draw.shards, strict=True)
         self._shard_starts = [sum(sizes[:shard]) for sizes, shard in starts]
@@ -115,11 +105,8 @@ class TrainingMixture(MixtureDataset):
         return len(self.draw)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for dataloader workers, without loader and plan.
-
-        Workers never draw an epoch.
-        """
-        return {**self.__dict__, "loader": None, "plan": None}
+        """Return the state for dataloader workers, which never draw an epoch."""
+        return {**self.__dict__, "_load": None, "plan": None}
 
     can_reuse_epoch_itr_across_epochs = False  # another epoch has other examples
 
@@ -155,23 +142,25 @@ class TrainingMixture(MixtureDataset):
     ) -> tuple[list[np.ndarray], np.ndarray]:
         """Return the epoch's batches, part after part, and examples that are too long."""
         limits = (max_tokens, max_sentences, multiple)
-        said = f"[{self.loader.split}] epoch {self.epoch} draws"
         if self.draws_candidates:
-            sizes = [dataset.sizes for dataset in self.datasets]
-            *ranks, too_long = ranked(self.draw, sizes, limits_of(max_sizes))
-            logger.info(f"{said} {len(self)} candidates, as many from each task")
+            *ranks, too_long = ranked(self.draw, self._sizes, limits_of(max_sizes))
+            logger.info(
+                f"epoch {self.epoch} draws {len(self)} candidates, as many from each task"
+            )
             parts = [batches_of_ranks(*ranks, *limits)]
         else:
             cut_parts = self._cut_parts(max_sizes, limits, per_update)
             orders, parts = map(list, zip(*cut_parts, strict=True))
             counts = np.sum([order.counts for order in orders], axis=0).tolist()
-            each = dict(zip(self.loader.keys, counts, strict=True))
+            each = dict(zip(self.plan.names, counts, strict=True))
             within = ""
             if len(parts) > 1:
                 within = f"; the temperature rises within it, in {len(parts)} parts"
-            logger.info(f"{said} {len(self)} examples, from each task {each}{within}")
+            logger.info(
+                f"epoch {self.epoch} draws {len(self)} examples, from each task {each}{within}"
+            )
             too_long = np.concatenate([order.too_long for order in orders])
-        self.batch_counts = [len(batches) for batches in parts]
+        self.batch_counts = list(map(len, parts))
         self.updates_of_epoch = -(-sum(self.batch_counts) // per_update)
         return list(itertools.chain.from_iterable(parts)), too_long
 
@@ -181,8 +170,12 @@ class TrainingMixture(MixtureDataset):
             return super().batch_by_size(indices, *limits)
         tasks, _ = self.numbering.locate_all(indices)
         by_task = [indices[tasks == task] for task in range(len(self.task_ids))]
-        longest = [self.num_tokens_vec(candidates) for candidates in by_task]
-        return batches_of_ranks(by_task, longest, *limits)
+        return batches_of_ranks(by_task, list(map(self.num_tokens_vec, by_task)), *limits)
+
+    @property
+    def _sizes(self) -> list[np.ndarray]:
+        """Return the lengths of each task's examples, (n, S)."""
+        return [dataset.sizes for dataset in self.datasets]
 
     def _cut_parts(
         self, max_sizes: Any, limits: tuple[int | None, int | None, int], per_update: int
@@ -196,14 +189,14 @@ class TrainingMixture(MixtureDataset):
 
         def cut(part: int | None) -> tuple[Order, list[np.ndarray]]:
             key = plan.order_key(epoch, part or 0)
-            sizes = [dataset.sizes for dataset in self.datasets]
-            order = order_by_length(plan.draw(epoch, part=part), sizes, key, limits_of(max_sizes))
+            draw = plan.draw(epoch, part=part)
+            order = order_by_length(draw, self._sizes, key, limits_of(max_sizes))
             return order, batches_of(order.indices.astype(np.int64), order.longest_V, *limits)
 
         size = len(self)
         drawn_parts = plan.start_of(epoch).parts
         if drawn_parts:
-            return [cut(part) for part in range(len(drawn_parts))]
+            return list(map(cut, range(len(drawn_parts))))
         if plan.rises_within(epoch):
             size = plan.part_size(epoch, size, len(cut(None)[1]), per_update)
         parts: list[tuple[Order, list[np.ndarray]]] = []

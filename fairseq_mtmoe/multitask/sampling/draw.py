@@ -6,6 +6,8 @@ one, has a range of indices that holds its examples once for each pass that the 
 
 from __future__ import annotations
 
+import itertools
+import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,8 +35,8 @@ class Numbering:
         parts = len(passes) // len(groups)
         self.firsts = bounds[:-1] * parts
         self.sizes = np.diff(bounds).tolist() * parts
-        ranges = [size * times for size, times in zip(self.sizes, passes, strict=True)]
-        self.starts = [0, *np.cumsum(ranges).tolist()]
+        ranges = map(operator.mul, self.sizes, passes)
+        self.starts = list(itertools.accumulate(ranges, initial=0))
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -118,7 +120,7 @@ class Draw:
         Each stretch is one pass.
         """
         stretches = [stretch for stretch in self.stretches if stretch.group == group]
-        items = [stretch.in_order() for stretch in stretches]
+        items = list(map(Stretch.in_order, stretches))
         indices = list(map(self._indices, stretches, items))
         return np.concatenate(indices), np.concatenate(items)
 

@@ -77,9 +77,9 @@ class SamplingPlan:
         names: Sequence[str] | None = None,
         given_duration: bool = True,
     ) -> None:
-        assert all(size > 0 for sizes in shard_sizes for size in sizes)
-        self.shard_sizes = [tuple(sizes) for sizes in shard_sizes]
-        self.sizes = [sum(sizes) for sizes in shard_sizes]
+        assert min(map(min, shard_sizes)) > 0
+        self.shard_sizes = list(map(tuple, shard_sizes))
+        self.sizes = list(map(sum, shard_sizes))
         self.numbers = list(range(len(self.sizes)))  # of the tasks' sequences
         self.names = list(map(str, self.numbers if names is None else names))
         self.schedule = schedule
@@ -161,7 +161,7 @@ class SamplingPlan:
                 passes.append(-(-(cursor + count) // size) - cursor // size)
                 cursors[number] += count
         chosen = tuple(start.shard_epoch % len(sizes) for sizes in self.shard_sizes)
-        numbering = Numbering(sizes, [len(group) for group in groups], passes)
+        numbering = Numbering(sizes, list(map(len, groups)), passes)
         return Draw(chosen, numbering, tuple(stretches))
 
     def rises_within(self, epoch: int) -> bool:
@@ -229,19 +229,19 @@ class SamplingPlan:
 
     def _take_over(self, before: SamplingPlan, cursors: Mapping[Shards, int]) -> dict[Shards, int]:
         """Take over another plan's task numbers; return the cursors of unchanged tasks."""
-        old_columns = zip(before.names, before.numbers, before.shard_sizes, strict=True)
-        old_tasks = {name: (number, shard_sizes) for name, number, shard_sizes in old_columns}
+        old_numbers = dict(zip(before.names, before.numbers, strict=True))
+        old_sizes = dict(zip(before.numbers, before.shard_sizes, strict=True))
         fresh = itertools.count(max(before.numbers, default=-1) + 1)
         self.numbers = []
-        for name in self.names:
-            self.numbers.append(old_tasks[name][0] if name in old_tasks else next(fresh))
-        sizes = dict(zip(self.numbers, self.shard_sizes, strict=True))
-        same = {
-            number for number, old_sizes in old_tasks.values() if sizes.get(number) == old_sizes
-        }
+        same = set()
+        for name, sizes in zip(self.names, self.shard_sizes, strict=True):
+            number = old_numbers[name] if name in old_numbers else next(fresh)
+            self.numbers.append(number)
+            if old_sizes.get(number) == sizes:
+                same.add(number)
         kept = {}
         for shards, cursor in cursors.items():
-            if all(number in same for number, _ in shards):
+            if same.issuperset(dict(shards)):
                 kept[shards] = cursor
         return kept
 

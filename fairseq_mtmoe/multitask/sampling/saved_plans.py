@@ -32,15 +32,11 @@ def changes(before: SamplingPlan, now: SamplingPlan) -> list[str]:
 def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
     """Return a plan's state at its current epoch or the next one, for checkpoints."""
     start = plan.start_of(epoch) if epoch <= plan.epoch else plan.after(plan.start_of(epoch - 1), 0)
-    shard_sizes = [list(sizes) for sizes in plan.shard_sizes]
-    parts = [list(part) for part in start.parts]
-    cursors = []
-    for shards, cursor in start.cursors.items():
-        cursors.append([[list(shard) for shard in shards], cursor])
+    cursors = [[list(map(list, shards)), cursor] for shards, cursor in start.cursors.items()]
     return {
         "names": list(plan.names),
         "numbers": list(plan.numbers),
-        "shard_sizes": shard_sizes,
+        "shard_sizes": list(map(list, plan.shard_sizes)),
         "seed": plan.seed,
         "rules": options_of(plan.schedule, plan.names),
         "place": {
@@ -49,7 +45,7 @@ def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
             "epochs_left": start.epochs_left,
             "shard_epoch": start.shard_epoch,
             "update": start.update,
-            "parts": parts,
+            "parts": list(map(list, start.parts)),
             "cursors": cursors,
         },
     }
@@ -71,7 +67,7 @@ def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
         shard_epoch = start["shard_epoch"]
         update = start["update"]
         cursors = {tuple(map(tuple, shards)): cursor for shards, cursor in start["cursors"]}
-        parts = tuple(Part(*part) for part in start["parts"])
+        parts = tuple(map(Part._make, start["parts"]))
         parts = parts or (Part(plan.epoch_size(schedule, shard_epoch), update),)
         plan.begin_at(EpochStart(epoch, schedule, epochs_left, shard_epoch, update, cursors, parts))
     except (
@@ -91,5 +87,6 @@ def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
 def _schedule_of(options: Mapping[str, Any], names: Sequence[str]) -> Schedule:
     values = {field.name: options[field.name] for field in fields(Schedule)}
     weights = values["sampling_weights"]
-    values["sampling_weights"] = tuple(weights[name] for name in names) if weights else None
+    if weights:
+        values["sampling_weights"] = tuple(weights[name] for name in names)
     return Schedule(**values)

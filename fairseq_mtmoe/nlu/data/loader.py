@@ -26,7 +26,7 @@ Split = TypeVar("Split", bound=TokenizedSplit | TextSplit)
 
 
 class BenchmarkLoader(Generic[Split]):
-    """`TaskLoader` of one split of all tasks.
+    """Loader of one split of all tasks.
 
     It has one shard per set, such as `mnli/mismatched`.
     """

@@ -286,9 +286,9 @@ class BenchmarkTask(Multitask):
         draws = self.dropout_draws(loader.tasks)
         if is_training:
             loader.keep(self.few_of)
-            plan = plan_of(self.args, loader)
+            plan = plan_of(self.args, loader.keys, loader.shard_sizes)
             self.datasets[split] = TrainingMixture(
-                loader, plan, ids, collate, epoch, self.num_updates, draws
+                loader.load, plan, ids, collate, epoch, self.num_updates, draws
             )
             return
         self.datasets[split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)

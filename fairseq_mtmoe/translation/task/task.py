@@ -270,11 +270,11 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         loader = PairLoader(self.data_manager, split, combine)
         ids = [self.task_id(pair.name) for pair in loader.pairs]
         if self.training and split == self.args.train_subset:
-            plan = plan_of(self.args, loader)
+            plan = plan_of(self.args, loader.keys, loader.shard_sizes)
             collate = PairCollate(self.data_manager._shared_collater())
             alter = self._piece_sampling() if self.args.sample_pieces else None
             self.datasets[split] = TrainingMixture(
-                loader, plan, ids, collate, epoch, self.num_updates, alter=alter
+                loader.load, plan, ids, collate, epoch, self.num_updates, alter=alter
             )
         else:
             if self._scores is not None:

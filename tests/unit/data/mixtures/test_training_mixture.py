@@ -56,7 +56,7 @@ def test_resuming_in_the_middle_of_an_epoch_continues_the_same_batches(options, 
 def test_workers_get_the_same_sentences_without_the_task(digits):
     alone, worked = (iterator(digits, 2, number, **HEATED) for number in (0, 1))
     assert [*map(content, alone.next_epoch_itr())] == [*map(content, worked.next_epoch_itr())]
-    assert pickle.loads(pickle.dumps(alone.dataset)).loader is None
+    assert pickle.loads(pickle.dumps(alone.dataset)).plan is None
 
 
 def test_shards_take_turns_without_being_loaded_again(shards):
