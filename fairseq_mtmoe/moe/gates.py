@@ -166,7 +166,7 @@ class BaseGate(Gate):
         max_rows = arriving_PE = None
         if self.training or self.evaluation == "balanced":
             expert_T, arriving_PE = self._assigned(fixed_TN, tokens)
-            if self.shuffle is None or not self.training:
+            if arriving_PE is None:
                 max_rows = -(-len(scores_TN) // self.num_experts)
         elif self.evaluation == "prices":
             expert_T = (fixed_TN - self.prices.mean).argmax(1)

@@ -419,7 +419,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         return validation.group_values(meters, "" if name is None else f"{name}_")
 
     def post_validate(self, model: Any, stats: dict[str, Any], meters: Mapping[str, Any]) -> None:
-        """Write a subset's figures to the run log, and some to `stats` for TensorBoard.
+        """Write a subset's figures to the run log.
 
         A `UserError` refuses a metric of the best checkpoint that is not among the figures.
         """
@@ -446,7 +446,6 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         )
         if layers := validation.expert_counts(model):
             self.run_log.write("experts", **position, task_names=self.task_names, layers=layers)
-            stats.update(validation.expert_figures(layers, self.task_names))
         if gates := self.movement.figures(model):
             self.run_log.write("gates", **position, since=self.movement.since, layers=gates)
         weights = validation.mixture_weights(model)

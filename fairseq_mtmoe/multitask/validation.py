@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from fairseq import utils
 from fairseq.logging import metrics
@@ -24,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.moe import Gate, MixtureWeights, MoELayer, Routing, Tokens
-from fairseq_mtmoe.report.routing import LAST, entropies, used_experts
+from fairseq_mtmoe.report.routing import LAST
 from fairseq_mtmoe.slots import adapter_blocks, expert_layers
 from fairseq_mtmoe.slots.slot import unwrapped
 
@@ -166,32 +165,6 @@ def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
         seen.sums = _summed(seen.sums.to(next(model.parameters()).device))
         weights[path] = seen.mean().tolist()
     return weights
-
-
-def expert_figures(
-    layers: Mapping[str, Sequence[Sequence[int]]], task_names: Sequence[str]
-) -> dict[str, float]:
-    """Return TensorBoard's `expert_entropy/LAYER` or `/TASK` and `experts_used/LAYER`.
-
-    Entropies are fractions of their maximum: a layer's is the mean over tasks, a task's the mean
-    over layers. `layers` has the number of tokens of each task and expert.
-    """
-    figures: dict[str, float] = {}
-    by_task: dict[str, list[float]] = {}
-    for path, rows in layers.items():
-        counts_TN = np.asarray(rows, dtype=np.float64)
-        entropy_T = entropies(counts_TN)
-        if not np.isfinite(entropy_T).any():
-            continue
-        figures[f"expert_entropy/{path}"] = float(np.nanmean(entropy_T))
-        figures[f"experts_used/{path}"] = float(used_experts(counts_TN).mean())
-        if len(entropy_T) == len(task_names):
-            for name, entropy in zip(task_names, entropy_T.tolist(), strict=True):
-                by_task.setdefault(name, []).append(entropy)
-    for name, values in by_task.items():
-        if np.isfinite(values).any():
-            figures[f"expert_entropy/{name}"] = float(np.nanmean(values))
-    return {name: round(value, 4) for name, value in figures.items()}
 
 
 class GateMovement:

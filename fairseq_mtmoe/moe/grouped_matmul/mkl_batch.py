@@ -115,18 +115,15 @@ def _routine() -> Any:
     """Return MKL's `sgemm_batch` with 32-bit sizes, as in Fortran, or None."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily  # a slow import
 
-    for name in ("libtorch_cpu.so", "torch_cpu.dll", "libtorch_cpu.dylib"):
-        path = Path(torch.__file__).parent / "lib" / name
-        if path.exists():
-            try:
-                routine = ctypes.CDLL(str(path)).SGEMM_BATCH
-            except (OSError, AttributeError):
-                return None
-            routine.restype = None
-            # A trial with fake tensors, which have no memory, would crash.
-            with unset_fake_temporarily():
-                return routine if multiplies_right(routine) else None
-    return None
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        routine = ctypes.CDLL(str(library)).SGEMM_BATCH
+    except (OSError, AttributeError):
+        return None
+    routine.restype = None
+    # A trial with fake tensors, which have no memory, would crash.
+    with unset_fake_temporarily():
+        return routine if multiplies_right(routine) else None
 
 
 def multiplies_right(routine: Any) -> bool:

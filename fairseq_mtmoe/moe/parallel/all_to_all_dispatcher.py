@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, LocalPlan
 from fairseq_mtmoe.moe.grouped_matmul.operators import computed_dtype
@@ -54,18 +53,11 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
     """
 
     def __init__(self, placement: ExpertPlacement, record: CommRecord) -> None:
-        assert placement.group is not None
         # Not the group itself: it cannot be copied with a model (for averaging).
         self.placement = placement
         self.record = record
         self.leaving = LocalDispatcher(placement.num_experts)
         self.arriving = LocalDispatcher(placement.count)
-
-    @property
-    def group(self) -> dist.ProcessGroup:
-        """The ranks of the all-to-all."""
-        assert self.placement.group is not None
-        return self.placement.group
 
     def dispatch(
         self,
@@ -80,18 +72,18 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         rows_TH = rows_TH.to(computed_dtype(rows_TH))
         send, received, received_PE = self._counts(left.offsets_N, arriving_PE)
         receive = [sum(by_expert) for by_expert in received]
+        group = self.placement.group
         size = self.placement.group_size
         rows_SH = exchange(
-            rows_TH[: sum(send)], send, receive, self.group, self.record, gradient_scale=size
+            rows_TH[: sum(send)], send, receive, group, self.record, gradient_scale=size
         )
         count_E = [sum(by_process) for by_process in zip(*received, strict=True)]
         host_offsets_E = torch.tensor(count_E, device="cpu").cumsum(0)
         rows_SH, arrived = self._sorted(rows_SH, received_PE)
-        offsets_E = (
-            rows_SH.new_full((1,), len(rows_SH), dtype=torch.long)
-            if arrived is None
-            else arrived.offsets_N
-        )
+        if arrived is None:
+            offsets_E = rows_SH.new_full((1,), len(rows_SH), dtype=torch.long)
+        else:
+            offsets_E = arrived.offsets_N
         plan = AllToAllPlan(
             offsets_N=offsets_E,
             host_offsets_N=host_offsets_E,
@@ -108,7 +100,7 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
             rows_SH = self.arriving.combine(rows_SH, plan.arrived)
         mean = 1 / self.placement.group_size
         rows_TH = exchange(
-            rows_SH, plan.receive, plan.send, self.group, self.record, gradient_scale=mean
+            rows_SH, plan.receive, plan.send, self.placement.group, self.record, gradient_scale=mean
         )
         padding = len(plan.left.token_T) - len(rows_TH)
         if padding:
@@ -124,7 +116,7 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))
         if received_PE is None:
             equal = [count] * size
-            received_PE = all_to_all(sent_N, equal, equal, self.group, self.record)
+            received_PE = all_to_all(sent_N, equal, equal, self.placement.group, self.record)
             received_PE = received_PE.view(size, count)
         numbers = torch.cat([sent_N.view(size, count).sum(1), received_PE.view(-1)]).tolist()
         received = [numbers[start : start + count] for start in range(size, len(numbers), count)]

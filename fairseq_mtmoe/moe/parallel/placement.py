@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from torch import distributed as dist
 BUCKET = 2**23  # bytes; joining larger tensors costs more than separate messages
 
 _whole: ContextVar[bool] = ContextVar("whole_models", default=False)
-_placements: dict[tuple[int, Any], ExpertPlacement] = {}
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class ExpertPlacement:
     num_experts: int
     first: int
     count: int
-    group: dist.ProcessGroup | None = None
+    group: Any = None
     group_size: int = 1
-    replicas: dist.ProcessGroup | None = None
+    replicas: Any = None
     replica: int = 0
 
     @property
@@ -64,24 +64,14 @@ def place_experts(num_experts: int, timeout: float | None = None) -> ExpertPlace
 
     An all-to-all with a silent rank fails after `timeout` seconds.
     """
-    if (
-        are_whole()
-        or not dist.is_available()
-        or not dist.is_initialized()
-        or dist.get_world_size() == 1
-    ):
+    if are_whole() or not dist.is_available() or not dist.is_initialized():
         return ExpertPlacement(num_experts, 0, num_experts)
-    world = dist.group.WORLD
-    key = (num_experts, world)
-    if key not in _placements:
-        # Placements of an earlier process group cannot be used.
-        for old in [old for old in _placements if old[1] is not world]:
-            del _placements[old]
-        _placements[key] = _new_placement(num_experts, timeout)
-    return _placements[key]
+    return _new_placement(num_experts, timeout, dist.group.WORLD)
 
 
-def _new_placement(num_experts: int, timeout: float | None) -> ExpertPlacement:
+@cache
+def _new_placement(num_experts: int, timeout: float | None, world: Any) -> ExpertPlacement:
+    """Return a placement; layers in one `world` with as many experts share its groups."""
     world_size = dist.get_world_size()
     rank = dist.get_rank()
     size = math.gcd(num_experts, world_size)
@@ -90,20 +80,17 @@ def _new_placement(num_experts: int, timeout: float | None) -> ExpertPlacement:
     position = rank % size
     replica = rank // size
     count = num_experts // size
-    groups = [
-        _new_group(range(start, start + size), timeout) for start in range(0, world_size, size)
-    ]
-    starts = range(size) if world_size > size else ()
-    replicas = [_new_group(range(start, world_size, size), timeout) for start in starts]
-    replicas = replicas or [None] * size
+    limit = None if timeout is None else timedelta(seconds=timeout)
+    groups = []
+    for start in range(0, world_size, size):
+        groups.append(dist.new_group(list(range(start, start + size)), timeout=limit))
+    replicas: list[Any] = [None] * size
+    if world_size > size:
+        for start in range(size):
+            ranks = list(range(start, world_size, size))
+            replicas[start] = dist.new_group(ranks, timeout=limit)
     return ExpertPlacement(
         num_experts, position * count, count, groups[replica], size, replicas[position], replica
-    )
-
-
-def _new_group(ranks: range, timeout: float | None) -> Any:
-    return dist.new_group(
-        list(ranks), timeout=None if timeout is None else timedelta(seconds=timeout)
     )
 
 

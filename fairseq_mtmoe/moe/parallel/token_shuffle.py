@@ -54,7 +54,6 @@ class TokenShuffle:
     """Assigns the tokens of a group in random parts of equal size, one on each rank."""
 
     def __init__(self, placement: ExpertPlacement) -> None:
-        assert placement.group is not None
         self.placement = placement
 
     def __call__(
@@ -73,7 +72,6 @@ class TokenShuffle:
         resumed runs draw the same.
         """
         group = self.placement.group
-        assert group is not None
         num_tokens, num_experts = scores_TN.shape
         numbers = (counts or TokenCounts()).among(group, num_tokens, scores_TN.device, record)
         rank = dist.get_rank(group)

@@ -47,7 +47,6 @@ def placed(rank, world_size, num_experts, monkeypatch):
         group=SimpleNamespace(WORLD=object()),
     )
     monkeypatch.setattr(placement, "dist", processes)
-    monkeypatch.setattr(placement, "_placements", {})
     return place_experts(num_experts)
 
 

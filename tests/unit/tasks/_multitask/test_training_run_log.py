@@ -51,14 +51,6 @@ def test_pairs_and_tiers_are_averages_over_tokens_in_base_2(meters):
     assert group_values(meters, "") == {"loss": 2000.0, "nll_loss": 2000.0, "ppl": math.inf, "tokens": 5}
 
 
-def test_entropy_of_layers_and_tasks_and_experts_in_use():
-    layers = {"a": [[5, 5, 5, 5], [8, 0, 0, 0], [0, 0, 0, 0]], "b": [[1, 1, 0, 0], [0, 0, 4, 0], [0, 0, 0, 0]]}
-    assert validation.expert_figures(layers, ["x", "y", "z"]) == {
-        "expert_entropy/a": 0.5, "experts_used/a": 1.0, "expert_entropy/b": 0.25, "experts_used/b": 0.75,
-        "expert_entropy/x": 0.75, "expert_entropy/y": 0.0,
-    }  # fmt: skip
-
-
 def test_weights_of_sources_are_means_over_sentences_of_what_was_passed_since():
     model = perturb(target_model(make=pemt_translator, gate_input="hidden"))
     inputs = batch(task_ids=False)
