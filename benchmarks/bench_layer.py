@@ -3,7 +3,7 @@
     python benchmarks/bench_layer.py --write
     OMP_WAIT_POLICY=PASSIVE python benchmarks/bench_layer.py --beside --write    # beside a busy process
 
-Before anything is timed, our layers' outputs are compared with `moe/reference.py`, and the bound's with plain products.
+Before anything is timed, our layers' outputs are compared token by token, and the bound's with plain products.
 All systems take the same batches in turn. On a GPU `make gpu-check` times our layers.
 """
 

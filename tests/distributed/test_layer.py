@@ -9,7 +9,7 @@ from torch import distributed as dist
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, priced_assignment, remember_prices
 from fairseq_mtmoe.moe.parallel.placement import average_over_replicas, place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of
-from fairseq_mtmoe.moe.reference import slow_forward
+from tests.helpers.layer_reference import slow_forward
 from tests.helpers.processes import run_processes
 
 H, F, TASKS = 8, 12, 3

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
-from fairseq_mtmoe.moe.reference import slow_forward
+from tests.helpers.layer_reference import slow_forward
 from tests.helpers.models import batch, moe_model, perturb, stub_task
 from tests.helpers.pairwise import pairwise
 from tests.helpers.pretended_gpu import pretended_gpu

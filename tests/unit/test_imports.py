@@ -160,7 +160,7 @@ print(*packages() - before - sys.stdlib_module_names)
 
 
 def test_layers_and_slots_need_torch_alone():
-    modules = [f"fairseq_mtmoe.{name}" for name in ("moe", "moe.reference", "slots.plan", "slots.slot")]
+    modules = [f"fairseq_mtmoe.{name}" for name in ("moe", "slots.plan", "slots.slot")]
     assert packages_beside_torch(", ".join(modules)) == {"fairseq_mtmoe"}
 
 

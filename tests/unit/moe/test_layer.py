@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, gates, remember_prices
 from fairseq_mtmoe.moe.gates import EVALUATIONS
-from fairseq_mtmoe.moe.reference import slow_forward
+from tests.helpers.layer_reference import slow_forward
 from tests.helpers.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("every_device_kind")

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
-from fairseq_mtmoe.moe.reference import slow_forward
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.bert import in_all_places
 from tests.helpers.encoders import all_numbers, dense_encoder, tag_model, task_batch
+from tests.helpers.layer_reference import slow_forward
 from tests.helpers.models import perturb
 
 MODELS = {"mt_tag": False, "mt_switch": True}
