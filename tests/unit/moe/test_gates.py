@@ -17,13 +17,10 @@ def hidden(tokens=20, seed=0):
     return torch.randn(tokens, H, generator=torch.Generator().manual_seed(seed))
 
 
-def test_bases_weights_begin_orthogonal():
+def test_bases_weights_begin_orthogonal_and_softmax_gates_undecided():
+    torch.manual_seed(0)
     weight = BaseGate(N, H).weight
     assert torch.allclose(weight @ weight.t(), 0.01 * torch.eye(N), atol=1e-6)
-
-
-def test_softmax_gates_start_undecided():
-    torch.manual_seed(0)
     for gate in (TaskGate(N, 500, K), SwitchGate(N, 500)):
         assert gate.weight.std().item() == pytest.approx(0.001, rel=0.1)
         routing = gate(torch.randn(50, 500), torch.zeros(50, dtype=torch.long))

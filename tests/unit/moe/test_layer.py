@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, gates, remember_prices
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, balance_loss, build_gate, gates, remember_prices
 from fairseq_mtmoe.moe.gates import EVALUATIONS
 from tests.helpers.layer_reference import slow_forward
 from tests.helpers.pairwise import pairwise
@@ -119,6 +119,22 @@ def test_output_and_gradients_with_a_task_for_each_sentence(kind, padding, copie
 def test_few_tokens_and_one_expert(kind, combine, training, tokens, experts):
     layer = make_layer(kind, combine, experts).train(training)
     assert_same_as_reference(layer, make_inputs((tokens,)), 1e-5)
+
+
+def test_balance_losses_are_summed_over_the_layers_of_a_pass():
+    model = nn.ModuleList([make_layer(kind, "paper") for kind in ("switch", "base", "switch")]).append(nn.Linear(H, H))
+    x = torch.randn(10, H)
+    for passed in ((0, 1, 2), (1, 2)):  # layerdrop leaves the first one out
+        for number in passed:
+            model[number](x, x)
+        right = sum(model[number].last_balance_loss for number in passed if number != 1)
+        loss = balance_loss(model)
+        torch.testing.assert_close(loss, right)
+        model.zero_grad()
+        loss.backward()
+        trained = [number for number, layer in enumerate(model[:3]) if layer.gate.weight.grad is not None]
+        assert trained == [number for number in passed if number != 1]
+        assert balance_loss(model) == 0  # which a layer gives once
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -63,13 +63,10 @@ def test_every_group_holds_every_expert_once_and_replicas_hold_the_same(num_expe
         assert here.replica == (same.index(rank) if here.is_sharded else 0)
 
 
-def test_whole_models_hold_all_experts_wherever_they_are(monkeypatch):
+def test_a_process_takes_its_part_of_what_is_of_all_experts_and_whole_models_hold_all(monkeypatch):
     with whole_models():
         assert placed(1, 4, 4, monkeypatch) == ExpertPlacement(4, 0, 4)
     assert placed(1, 4, 4, monkeypatch).first == 1
-
-
-def test_a_process_takes_its_part_of_what_is_of_all_experts():
     here = ExpertPlacement(6, 2, 2)
     assert here.local(torch.arange(6)).tolist() == [2, 3] and here.local(torch.tensor([8, 9])).tolist() == [8, 9]
 

@@ -5,26 +5,18 @@ import torch
 from fairseq_mtmoe.moe import ExpertLoad, MixtureWeights
 
 
-def test_it_counts_by_task_once_enabled():
-    load = ExpertLoad(3, 2)
+def test_tokens_count_by_task_once_enabled_and_without_task_ids_for_the_first():
+    load, of_one_row = ExpertLoad(3, 2), ExpertLoad(3)
     expert, task = torch.tensor([0, 2, 2, 1]), torch.tensor([0, 0, 1, 1])
     load.record(expert, task)
     assert not load.counts.any()
-    load.enabled = True
-    load.record(expert, task)
-    load.record(expert[:2], task[:2])
-    assert load.counts.tolist() == [[2, 0, 2], [0, 1, 1]]
+    load.enabled = of_one_row.enabled = True
+    for task_ids in (task, None):
+        load.record(expert, task_ids)
+        of_one_row.record(expert, task_ids)
+    assert load.counts.tolist() == [[2, 1, 3], [0, 1, 1]] and of_one_row.counts.tolist() == [[2, 2, 4]]
     load.reset()
     assert not load.counts.any()
-
-
-def test_without_tasks_there_is_one_row_and_tokens_without_task_ids_count_for_the_first():
-    load, of_tasks = ExpertLoad(2), ExpertLoad(2, 2)
-    load.enabled = of_tasks.enabled = True
-    load.record(torch.tensor([1, 1]), torch.tensor([5, 7]))
-    load.record(torch.tensor([0]), None)
-    of_tasks.record(torch.tensor([1, 0]), None)
-    assert load.counts.tolist() == [[1, 2]] and of_tasks.counts.tolist() == [[1, 1], [0, 0]]
 
 
 def test_weights_are_means_over_sentences():

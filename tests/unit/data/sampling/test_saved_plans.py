@@ -83,11 +83,6 @@ def test_a_heating_goes_on_unless_a_duration_is_given(first, later, given, epoch
     new.schedule.check_duration()
 
 
-def test_a_heating_needs_a_duration():
-    with refused("--heating-coefficient", "--heating-epochs", "--heating-updates", "--max-epoch"):
-        heated(epochs=None).check_duration()
-
-
 def test_a_change_is_said_by_the_names_of_the_options():
     said = changes(plan(), resumed(plan(), 3, plan(Schedule("temperature", 1.5, sampling_weights=(1, 2, 3)))))
     weights = "sampling_weights was None and is {'en-aa': 1, 'en-bb': 2, 'en-cc': 3}"

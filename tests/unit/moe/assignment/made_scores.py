@@ -116,15 +116,6 @@ def assert_fair(expert, tokens, experts):
     assert len(counts) == experts and set(counts) <= {tokens // experts, math.ceil(tokens / experts)}
 
 
-def with_odd_ones(num_tokens):
-    """Scores of which some are infinite or NaN, and the same with what these count as."""
-    scores = make(random_scores, num_tokens, 4)
-    odd = scores.clone()
-    odd[3, 2], odd[5, 1], odd[6, 0] = torch.inf, -torch.inf, torch.nan
-    scores[3, 2], scores[5, 1], scores[6, 0] = scores.max(), scores.min(), scores.min()
-    return odd, scores
-
-
 def any_scores(data, most_tokens, most_experts):
     """Drawn scores of a drawn shape: few values, ordinary ones, or floats of any size, infinite ones and NaN too."""
     tokens, experts = data.draw(st.integers(0, most_tokens)), data.draw(st.integers(1, most_experts))

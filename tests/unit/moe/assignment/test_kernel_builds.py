@@ -30,14 +30,11 @@ def test_a_processor_gets_what_it_can_run(monkeypatch, tmp_path, capability, fir
     assert list(kernels.load_builds(tmp_path, capability)) == ["AVX512", "AVX2", "DEFAULT"][first:]
 
 
-def test_without_a_library_for_the_machine_torch_has_to_do_it(monkeypatch, tmp_path):
+def test_without_a_library_for_the_machine_and_this_version_torch_has_to_do_it(monkeypatch, tmp_path):
     (tmp_path / "foreign.so").write_bytes(b"\x7fELF of another machine")
     assert kernels.load(tmp_path / "foreign.so") is None
     monkeypatch.setattr(kernels, "BUILDS", kernels.load_builds(tmp_path, CAPABILITY))
     assert kernels.assign(make(random_scores, 100, 8)) is None
-
-
-def test_a_library_of_another_version_is_not_used_and_said():
     with pytest.warns(UserWarning, match="libc10.so` must be of this version of fairseq_mtmoe"):
         assert kernels.load(Path(torch.__file__).parent / "lib" / "libc10.so") is None
 

@@ -27,7 +27,10 @@ def form(request, monkeypatch):
 
 
 def test_infinite_scores_count_as_the_highest_and_lowest_finite_one(form):
-    odd, finite = made.with_odd_ones(400)
+    finite = made.make(made.random_scores, 400, 4)
+    odd = finite.clone()
+    odd[3, 2], odd[5, 1], odd[6, 0] = torch.inf, -torch.inf, torch.nan
+    finite[3, 2], finite[5, 1], finite[6, 0] = finite.max(), finite.min(), finite.min()
     expert_T = form(odd).expert_T
     made.assert_fair(expert_T, 400, 4)
     assert made.gap(finite, expert_T) <= made.FAST_GAP

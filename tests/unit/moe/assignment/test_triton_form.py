@@ -24,11 +24,6 @@ def large_tiles(monkeypatch):
     monkeypatch.setattr(triton_form, "CHUNK", 1024)
 
 
-def in_torch(scores, padding=None, start=None):
-    """The form in torch, from 0 without a start, as the kernels begin."""
-    return torch_assignment(scores, padding, torch.zeros(scores.shape[1]) if start is None else start)
-
-
 @interpreted
 @pytest.mark.usefixtures("large_tiles")
 @pytest.mark.parametrize("kind", made.KINDS)
@@ -42,7 +37,7 @@ def test_shares_gap_and_prices_are_those_of_the_reference(kind, tokens, experts)
     spread = made.spread_of(scores)
     assert found.price_N.dtype == torch.float32 and abs(found.price_N.mean().item()) <= 1e-5 * (spread + 1)
     assert (found.price_N - right.price_N).abs().max() <= 0.03 * spread + 1e-6
-    assert (found.price_N - in_torch(scores).price_N).abs().max() <= 1e-3 * spread + 1e-6
+    assert (found.price_N - torch_assignment(scores).price_N).abs().max() <= 1e-3 * spread + 1e-6
 
 
 @interpreted
@@ -58,7 +53,7 @@ def test_several_programs_do_what_the_form_in_torch_does(start, padded):
         "odd": torch.tensor([torch.nan, torch.inf, 0, 0, 0]),
     }[start]
     padding = torch.arange(200) % 5 == 0 if padded else None
-    found, right = triton_assignment(scores, padding, prices), in_torch(scores, padding, prices)
+    found, right = triton_assignment(scores, padding, prices), torch_assignment(scores, padding, prices)
     assert torch.equal(found.expert_T, right.expert_T)
     torch.testing.assert_close(found.price_N, right.price_N, rtol=1e-4, atol=1e-5)
     again = triton_assignment(scores, padding, prices)
