@@ -81,13 +81,13 @@ class SparseTrainer(Trainer):
         screen.follow(self)
         self._hooks = training_task(task)
         self._hooks.begins(changed_options(cfg), self.device, model)
-        check_options(self.cfg, model)
+        check_options(cfg, model)
         if failures.several_processes() and will_exchange(model, self.data_parallel_world_size):
             failures.between_hosts()
         failures.set_timeout(getattr(cfg.model, "distributed_timeout", None))
         self._nonfinite = self._count_nonfinite()
         self._comm_log = ExpertCommLog(
-            expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False)
+            expert_slots(model), getattr(cfg.model, "log_expert_comm", False)
         )
         if self._nonfinite is not None:
             self.get_criterion().register_forward_hook(steps.show_in_gradients)
