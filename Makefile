@@ -9,9 +9,6 @@ INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 BENCHMARKS := layer assignment step decode evaluate translate epoch scaling glue adapters prepare
 KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/moe/assignment/kernels/*.h)
-# Unit tests that train or build models, a minute or more each
-SLOW_UNITS := analysis/report backbones benchmarks checkpoints cli data/corpora data/mixtures data/sampling/test_candidates.py \
-	evaluation models moe/test_compile.py sparsify tasks test_known_warnings.py test_warm_start.py tools training
 RUNS ?= runs
 # A file's tests run in one process, which builds their shared fixtures once. Files run in order, the longest first.
 # One process more than cores, because many tests wait for processes that they start
@@ -74,19 +71,19 @@ lint: $(INSTALLED)  ## check style, types, English and the size of the code
 
 # torch's waiting threads spin, which costs more than they gain on a busy machine with few cores
 test: lint  ## lint, and test each behaviour once: about 9 minutes on 2 cores
-	$(PYTEST) -m 'not rare'
+	$(PYTEST) -m 'not scheduled'
 
-test-all: lint  ## run all tests, also those marked `rare`, with more seeds, sizes and kills
+test-all: lint  ## run all tests, also scheduled ones, with more seeds, sizes and kills
 	$(PYTEST)
 
-check: lint  ## lint, and run the quick tests: 2 minutes on 2 cores
-	$(PYTEST) -m 'not slow and not rare' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
+check: lint  ## lint, and run the unit tests: 3 minutes on 2 cores
+	$(PYTEST) -m 'not scheduled' tests/unit
 
 test-kill: $(INSTALLED)  ## kill small runs at 40 moments and resume them: 8 minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/kill
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/scheduled/test_kills.py
 
 test-fuzz: $(INSTALLED)  ## feed damaged files to all readers, FUZZ_TRIES=300 each, from FUZZ_SEED=0
-	FUZZ_TRIES=$(or $(FUZZ_TRIES),300) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz
+	FUZZ_TRIES=$(or $(FUZZ_TRIES),300) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/scheduled/test_damaged_files.py
 
 docs: $(INSTALLED)  ## build the site; open docs/site/index.html in a browser
 	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs docs/site

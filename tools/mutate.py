@@ -36,8 +36,8 @@ from pathlib import Path
 CLONE = Path(__file__).parents[1]
 TESTS = {  # folder or file of the package -> its tests
     "moe": ["tests/unit/moe"],
-    "moe/parallel": ["tests/distributed/test_layer.py"],  # in addition to moe's
-    "slots": ["tests/unit/slots", "tests/unit/models/test_base_sparse.py"],
+    "moe/parallel": ["tests/integration/distributed/test_layer.py"],  # in addition to moe's
+    "slots": ["tests/unit/slots", "tests/unit/translation/test_base_sparse.py"],
     "multitask/sampling": ["tests/unit/data/sampling"],
     "training/sparsify": ["tests/unit/sparsify"],
     "checkpoints": ["tests/unit/checkpoints"],

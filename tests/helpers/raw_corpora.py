@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sentencepiece
 import yaml
 from fairseq.data import Dictionary, data_utils
 
+from fairseq_mtmoe.corpora import blocks
 from fairseq_mtmoe.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.corpora.engine.workers import Workers
 from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
@@ -106,3 +108,11 @@ def text_of(folder: Path, name: str) -> list[str]:
 def digests(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch):
+    """Raw corpora, which are read in blocks of 20 pairs."""
+    monkeypatch.setattr(blocks, "BLOCK", 20)
+    write_raw(tmp_path / "raw")
+    return tmp_path / "raw"

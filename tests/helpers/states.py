@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
@@ -139,3 +140,16 @@ def assert_same(one: Any, other: Any, where: str = "state") -> None:
         assert one.dtype == other.dtype and torch.equal(one, other), where
     else:
         assert one == other, where
+
+
+@pytest.fixture(scope="session")
+def checkpoint():
+    """The state of 4 experts and its parameters; not to be changed."""
+    return trained(4)
+
+
+@pytest.fixture
+def parts(checkpoint, tmp_path):
+    path = tmp_path / "checkpoint_last.pt"
+    write_in_parts(path, *checkpoint, processes=2)
+    return path

@@ -29,7 +29,6 @@ def test_a_known_warning_is_left_out_unless_the_user_wants_it(text, category, mo
     assert shown("Something else is wrong.", category, module)
 
 
-@pytest.mark.slow
 def test_our_commands_show_none(tmp_path):
     dense = REPOSITORY / "tests" / "golden" / "v0_2_0" / "dense" / "checkpoint_last.pt"
     command = [BIN / "mtmoe", "upcycle", dense, tmp_path / "sparse.pt", "--num-experts", "2"]

@@ -1,4 +1,4 @@
-"""The toy's own tests: `tests/unit/models/test_toy.py` in a project that has the toy."""
+"""The toy's own tests: `tests/unit/test_toy.py` in a project that has the toy."""
 
 import re
 

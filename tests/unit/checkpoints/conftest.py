@@ -1,16 +1,5 @@
-import pytest
+"""A small sparse checkpoint, whole and in parts."""
 
-from tests.helpers.states import trained, write_in_parts
+from tests.helpers.states import checkpoint, parts
 
-
-@pytest.fixture(scope="session")
-def checkpoint():
-    """The state of 4 experts and its parameters; not to be changed."""
-    return trained(4)
-
-
-@pytest.fixture
-def parts(checkpoint, tmp_path):
-    path = tmp_path / "checkpoint_last.pt"
-    write_in_parts(path, *checkpoint, processes=2)
-    return path
+__all__ = ["checkpoint", "parts"]

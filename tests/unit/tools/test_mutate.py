@@ -72,7 +72,7 @@ def clone(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.rare
+@pytest.mark.scheduled
 def test_the_first_test_that_fails_is_named(clone):
     (clone / "fairseq_mtmoe/moe/half.py").write_text("def half(x):\n    return x\n")
     assert mutate.run_tests(clone, ["tests"], 100) == ("found", "tests/test_half.py::test_it")

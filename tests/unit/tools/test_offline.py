@@ -59,8 +59,7 @@ def test_only_kernels_are_unpacked_into_the_clone(tmp_path):
     assert sorted(unpacked)[1:] == [f"{offline.KERNELS}_assignment.so"]
 
 
-@pytest.mark.slow
-@pytest.mark.rare
+@pytest.mark.scheduled
 def test_an_environment_sees_the_torch_that_is_there_and_installs_from_the_folder_alone(tmp_path, monkeypatch):
     wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:

@@ -13,8 +13,6 @@ from tensorboardX.proto.event_pb2 import Event
 from fairseq_mtmoe.report.run_log import read
 from tests.helpers.training import train_here
 
-pytestmark = pytest.mark.slow
-
 UPDATES, INTERVAL = 12, 2
 OPTIONS = ("--log-interval", INTERVAL, "--virtual-epoch-size", 300, "--heating-coefficient", 2, "--heating-epochs", 3)
 PAIRS = ("en-aa", "en-bb", "en-cc")

@@ -41,7 +41,7 @@ def test_without_a_library_for_the_machine_and_this_version_torch_has_to_do_it(m
 
 # Vectors of other lengths than the machine's are slow there, and right: so those of AVX512 are tested without it.
 @pytest.mark.skipif(COMPILER is None or os.name != "posix", reason="needs a compiler")
-@pytest.mark.parametrize("lanes", [4, pytest.param(8, marks=pytest.mark.rare), 16])
+@pytest.mark.parametrize("lanes", [4, pytest.param(8, marks=pytest.mark.scheduled), 16])
 def test_vectors_of_every_length_give_the_optimum(tmp_path, lanes):
     """Compiled with the compiler's warnings."""
     source = Path(kernels.__file__).with_name("assignment.cpp")

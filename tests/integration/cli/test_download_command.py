@@ -1,0 +1,50 @@
+"""`mtmoe download` as a user calls it."""
+
+from functools import partial
+
+from tests.helpers.commands import run
+from tests.helpers.invoked import invoked
+from tests.helpers.web import Fault, web_server
+from tests.integration.cli.test_bad_input import sentence_of
+
+download = partial(invoked, "download")
+RECIPE = """
+name: mine
+corpora:
+  - {name: a, pair: en-de, role: train, files: [a.tsv.gz], address: "ADDRESS/a.tsv.gz", licence: CC0}
+  - {name: b, pair: en-de, role: test, files: [b.zip!x.en, b.zip!x.de], by_hand: "from https://example.org, on request"}
+"""
+
+
+def test_a_recipe_is_downloaded_and_listed(tmp_path):
+    raw, recipe = tmp_path / "raw", tmp_path / "mine.yaml"
+    own = download("folder", raw, "--list").stdout
+    assert own == "The recipe folder takes text of your own: there is nothing to download.\n" and not raw.exists()
+    with web_server() as web:
+        web.put("/a.tsv.gz", b"x" * 10_000, Fault(drop=10), ETag='"v1"')
+        recipe.write_text(RECIPE.replace("ADDRESS", web.address))
+        before = download(recipe, raw, "--list").stdout
+        assert not raw.exists()
+        done, again = download(recipe, raw), download(recipe, raw)
+        assert len(web.requests) == 2
+    assert (raw / "a.tsv.gz").read_bytes() == b"x" * 10_000
+    assert "1 of 2 files are in" in done.stdout
+    assert f"{raw / 'b.zip'}: from https://example.org, on request (for b)" in done.stdout
+    assert "a.tsv.gz from 127.0.0.1: the connection ended after 10 of 10,000 bytes; trying again in 1 s" in done.stderr
+    then = f"mtmoe prepare corpora {raw} DATA --recipe {recipe}"
+    assert done.stdout.endswith(f"Then: {then} (without the missing files: --skip-missing)\n")
+    assert again.stdout == done.stdout
+    row = next(line for line in before.splitlines() if "a.tsv.gz" in line)
+    assert all(word in row for word in ("?", "CC0", web.address, "no"))
+
+
+def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
+    recipe, raw = tmp_path / "mine.yaml", tmp_path / "raw"
+    with web_server() as web:
+        web.put("/a.tsv.gz", b"x")
+        text = RECIPE.replace("ADDRESS", web.address)
+        recipe.write_text(f'{text}  - {{name: c, pair: en-fr, role: train, files: [c], address: "{web.address}/c"}}\n')
+        result = run("mtmoe", "download", recipe, raw, check=False)
+    assert sentence_of(result).startswith("error: 1 of 3 files could not be downloaded")
+    assert f"failed: {raw / 'c'}: `{web.address}/c` cannot be downloaded: the server answers 404" in result.stderr
+    assert (raw / "a.tsv.gz").exists()
