@@ -13,6 +13,7 @@ import torch
 from fairseq.data import FairseqDataset
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Item
 from fairseq_mtmoe.nlu.data.tokenizing import TokenizedSplit
@@ -91,61 +92,51 @@ class TaskCollate:
         filled with NaN; for windows (E_t, 2), the answer's first and last token. `candidates` (E,)
         is each example's number of rows.
         """
-        examples = [example for _, example in items]
-        tokens = [
-            torch.from_numpy(sequence) for example in examples for sequence in example["tokens"]
-        ]
-        lengths = [len(sequence) for sequence in tokens]
-        width = max(lengths)
-        src_tokens = torch.full((len(tokens), width), self.padding, dtype=torch.long)
-        for row, sequence in zip(src_tokens, tokens, strict=True):
-            row[: len(sequence)] = sequence
-        candidates = torch.tensor([len(example["tokens"]) for example in examples])
-        rows, spans, target = self._by_task(items, candidates)
-        seconds = torch.tensor(
-            [second for example in examples for second in example["seconds"]]
-        ).unsqueeze(1)
-        position = torch.arange(width)
+        tokens: list[Tensor] = []
+        seconds: list[int] = []
+        ids = []
+        candidates = []
+        examples_by_task: dict[str, list[tuple[Any, Any, Any]]] = {}
+        for number, example in items:
+            rows_C = len(tokens) + np.arange(len(example["tokens"]))
+            values = (rows_C, example["spans"], example["label"])
+            examples_by_task.setdefault(self.tasks[number], []).append(values)
+            tokens += map(torch.from_numpy, example["tokens"])
+            seconds += example["seconds"]
+            ids.append(example["id"])
+            candidates.append(len(rows_C))
+        rows = {}
+        spans = {}
+        target = {}
+        for task, examples in examples_by_task.items():
+            rows_E, spans_E, labels_E = zip(*examples, strict=True)
+            rows[task] = _filled_up(rows_E, NO_CANDIDATE).long()
+            spans[task] = _filled_up(spans_E, NO_WORD).long()
+            # It is float64, as with `--bf16` or `--fp16` fairseq rounds float32 to half precision.
+            target[task] = _filled_up(labels_E, math.nan)
+        lengths_R = torch.tensor(list(map(len, tokens)))
+        position = torch.arange(int(lengths_R.max()))
         # 1 from the second text to the end
-        segments = (position >= seconds) & (position < torch.tensor(lengths).unsqueeze(1))
+        segments = (position >= torch.tensor(seconds)[:, None]) & (position < lengths_R[:, None])
+        src_tokens = pad_sequence(tokens, batch_first=True, padding_value=self.padding).long()
         return {
-            "id": torch.tensor([example["id"] for example in examples]),
-            "nsentences": len(examples),
-            "ntokens": sum(lengths),
+            "id": torch.tensor(ids),
+            "nsentences": len(ids),
+            "ntokens": int(lengths_R.sum()),
             "net_input": {
                 "src_tokens": src_tokens,
                 "segments": segments.long(),
                 "rows": rows,
                 "spans": spans,
             },
-            "candidates": candidates,
+            "candidates": torch.tensor(candidates),
             "target": target,
         }
-
-    def _by_task(
-        self, items: Sequence[Item], candidates: Tensor
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        starts = (candidates.cumsum(0) - candidates).tolist()
-        examples_by_task: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-        for start, (number, example) in zip(starts, items, strict=True):
-            examples_by_task.setdefault(self.tasks[number], []).append((start, example))
-        rows = {}
-        spans = {}
-        target = {}
-        for task, examples in examples_by_task.items():
-            numbers = [
-                np.arange(start, start + len(example["tokens"])) for start, example in examples
-            ]
-            rows[task] = _filled_up(numbers, NO_CANDIDATE).long()
-            spans[task] = _filled_up([example["spans"] for _, example in examples], NO_WORD).long()
-            # It is float64, as with `--bf16` or `--fp16` fairseq rounds float32 to half precision.
-            target[task] = _filled_up([example["label"] for _, example in examples], math.nan)
-        return rows, spans, target
 
 
 def _filled_up(values: Sequence[NDArray[np.generic]], filling: float) -> Tensor:
     """Stack the examples' values, (E, …) float64, filling rows up to the longest."""
-    if all(np.ndim(value) == 0 for value in values):
+    if np.ndim(values[0]) == 0:
         return torch.from_numpy(np.array(values, dtype=np.float64))
     filled = np.full(
         (len(values), max(map(len, values)), *np.shape(values[0])[1:]), filling, dtype=np.float64

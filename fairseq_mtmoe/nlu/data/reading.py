@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import regular_file
@@ -99,6 +100,16 @@ class TaskSet:
 def sets_of(root: Path, rows: Mapping[str, TaskRow], split: str) -> list[TaskSet]:
     """Return the sets of a split of these tasks, such as `valid/mismatched` of `valid`."""
     return [TaskSet(root, name, row, key) for name, row in rows.items() for key in row.sets(split)]
+
+
+def labels_of(examples: Iterable[Example]) -> NDArray[np.float64]:
+    """Return the examples' labels, NaN without, (E,)."""
+    return np.array([example.label for example in examples], dtype=np.float64)
+
+
+def keys_of(examples: Iterable[Example]) -> NDArray[np.str_]:
+    """Return the examples' keys, (E,)."""
+    return np.array([example.key for example in examples])
 
 
 def expect_files(sets: Iterable[TaskSet]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,15 +15,14 @@ import torch
 from fairseq.data import FairseqDataset
 from fairseq.data.data_utils import collate_tokens
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fairseq_mtmoe.core.digest import digest_of
 from fairseq_mtmoe.core.errors import UserError, first_line
 from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Item
 from fairseq_mtmoe.nlu.data.cache import stored_arrays
-from fairseq_mtmoe.nlu.data.reading import Example, TaskSet, read_split
+from fairseq_mtmoe.nlu.data.reading import Example, TaskSet, keys_of, labels_of, read_split
 from fairseq_mtmoe.nlu.data.table import Kind, TaskRow, TextForm
-from fairseq_mtmoe.nlu.data.token_runs import TokenRuns, whole_characters
+from fairseq_mtmoe.nlu.data.token_runs import TokenRuns, lengths_of, whole_characters
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Pieces:
         return int(self._model.get_piece_size())
 
     def __iter__(self) -> Iterator[str]:
-        return (str(self._model.id_to_piece(number)) for number in range(len(self)))
+        return map(str, map(self._model.id_to_piece, range(len(self))))
 
     def numbers(self, text: str) -> list[int]:
         """Return the ids of a text's pieces, without an end."""
@@ -76,8 +76,8 @@ class Pieces:
 
     def runs(self, texts: Sequence[str], most: int) -> tuple[TokenRuns, int]:
         """Return `most` pieces of each text with an end, and the number of cut texts."""
-        numbers = self._model.encode([whole_characters(text) for text in texts], out_type=int)
-        too_long = sum(len(ids) >= most for ids in numbers)
+        numbers = self._model.encode(list(map(whole_characters, texts)), out_type=int)
+        too_long = int((lengths_of(numbers) >= most).sum())
         return TokenRuns.of([[*ids[: most - 1], self.end] for ids in numbers]), too_long
 
     def text(self, numbers: Sequence[int]) -> str:
@@ -85,9 +85,8 @@ class Pieces:
 
         Ids without a piece, such as T5's sentinels, become unknown.
         """
-        until = numbers.index(self.end) if self.end in numbers else len(numbers)
         ids = []
-        for number in numbers[:until]:
+        for number in takewhile(lambda number: number != self.end, numbers):
             ids.append(number if number < len(self) else self.unknown)
         return str(self._model.decode(ids)).strip()
 
@@ -182,11 +181,13 @@ def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
     """
     if form_of(row).referent:
         return [example for example in examples if example.label == TRUE]
-    if row.is_open:
-        return [
-            replace(example, right=(number,)) for example in examples for number in example.right
-        ]
-    return list(examples)
+    if not row.is_open:
+        return list(examples)
+    right_examples = []
+    for example in examples:
+        for number in example.right:
+            right_examples.append(replace(example, right=(number,)))
+    return right_examples
 
 
 def text_split(
@@ -210,24 +211,24 @@ def text_split(
 
     def make() -> dict[str, NDArray[np.generic]]:
         examples = read()
-        right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
-        texts = [example.reads for example in examples]
+        right = []
+        texts = []
+        for example in examples:
+            right.append([*answer_texts_of(row, example), ""][0])
+            texts.append(example.reads)
         sources, cut_sources = tokenizer.pieces.runs(texts, tokenizer.max_source)
         targets, cut_targets = tokenizer.pieces.runs(right, tokenizer.max_target)
         # A noun that the pronoun does not refer to gets no target, and no loss.
         if form_of(row).referent:
-            sizes_E = targets.lengths_N * np.array([example.label == TRUE for example in examples])
+            sizes_E = targets.lengths_N * (labels_of(examples) == TRUE)
             targets = targets.chosen(np.arange(len(examples)), sizes_E)
-        labels = []
-        for example in examples:
-            labels.append(np.nan if example.label is None else example.label)
         return {
             "sources_T": sources.tokens_T,
             "source_starts_E": sources.starts_N,
             "targets_T": targets.tokens_T,
             "target_starts_E": targets.starts_N,
-            "labels_E": np.array(labels),
-            "keys_E": np.array([example.key for example in examples]),
+            "labels_E": labels_of(examples),
+            "keys_E": keys_of(examples),
             "num_truncated": np.array(cut_sources + cut_targets),
         }
 
@@ -265,9 +266,8 @@ class TextDataset(FairseqDataset):
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        source, target = (
-            torch.from_numpy(runs[index]).long() for runs in (self.sources, self.targets)
-        )
+        source = torch.from_numpy(self.sources[index]).long()
+        target = torch.from_numpy(self.targets[index]).long()
         return {"id": index, "source": source, "target": target}
 
 
@@ -283,20 +283,19 @@ class TextCollate:
 
         It has `src_tokens` (E, J), `src_lengths` (E,), `prev_output_tokens` and `target` (E, L).
         """
-        examples = [example for _, example in items]
-
-        def padded(side: str) -> Tensor:
-            values = [example[side] for example in examples]
-            # Targets may be empty.
-            tokens: Tensor = collate_tokens(values, self.padding, pad_to_length=1)
-            return tokens
-
-        source = padded("source")
-        target = padded("target")
+        ids = []
+        sources = []
+        targets = []
+        for _, example in items:
+            ids.append(example["id"])
+            sources.append(example["source"])
+            targets.append(example["target"])
+        source = collate_tokens(sources, self.padding, pad_to_length=1)
+        target = collate_tokens(targets, self.padding, pad_to_length=1)  # all may be empty
         first = target.new_full((len(target), 1), self.first)
         return {
-            "id": torch.tensor([example["id"] for example in examples]),
-            "nsentences": len(examples),
+            "id": torch.tensor(ids),
+            "nsentences": len(ids),
             "ntokens": int(target.ne(self.padding).sum()),
             "net_input": {
                 "src_tokens": source,

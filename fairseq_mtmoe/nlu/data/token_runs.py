@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class TokenRuns:
     starts_N: NDArray[np.int64]
 
     @classmethod
-    def of(cls, runs: Sequence[Sequence[int]]) -> Self:
+    def of(cls, runs: Sequence[Any]) -> Self:
         """Return the runs of these sequences."""
         starts_N = ends(lengths_of(runs))
         return cls(
@@ -76,6 +76,6 @@ def lengths_of(runs: Sequence[Sized]) -> NDArray[np.int64]:
     return np.fromiter(map(len, runs), dtype=np.int64, count=len(runs))
 
 
-def ends(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def ends(lengths: ArrayLike) -> NDArray[np.int64]:
     """Return the starts of concatenated runs of these lengths, and the end, (N+1,)."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

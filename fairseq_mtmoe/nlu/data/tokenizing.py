@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.core.digest import digest_of
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
-from fairseq_mtmoe.nlu.data.reading import Example
+from fairseq_mtmoe.nlu.data.reading import Example, keys_of, labels_of
 from fairseq_mtmoe.nlu.data.token_runs import Strings, TokenRuns, ends, lengths_of, whole_characters
 from fairseq_mtmoe.nlu.data.tokenizer_files import guarded, load_tokenizer
 
@@ -98,10 +98,10 @@ class TextTokenizer:
                 max_length,
             )
         self._tokenizer = load_tokenizer(serialized)
-        self._marks = [Marks.of(self._tokenizer.encode("a", pair)) for pair in (None, "a")]
-        self.pair_marks = self._marks[1]  # around two texts
+        self._text_marks = Marks.of(self._tokenizer.encode("a"))  # around a single text
+        self.pair_marks = Marks.of(self._tokenizer.encode("a", "a"))  # around two texts
         padding_ids = [
-            token for name in PADDING if (token := self._tokenizer.token_to_id(name)) is not None
+            token for token in map(self._tokenizer.token_to_id, PADDING) if token is not None
         ]
         if not padding_ids:
             raise UserError(
@@ -144,75 +144,73 @@ class TextTokenizer:
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
         """Tokenize examples, which must all have the same number of `spans`."""
-        chunks = [
-            self._sequences(examples[start : start + CHUNK])
-            for start in range(0, len(examples), CHUNK)
-        ]
-        made = {}
-        for name in chunks[0]:
-            made[name] = np.concatenate([chunk[name] for chunk in chunks])
-        labels = []
+        chunks = []
+        for start in range(0, len(examples), CHUNK):
+            chunks.append(self._sequences(examples[start : start + CHUNK]))
+        tokens_T, lengths_S, second_S, is_cut_S, spans, words_W = map(
+            np.concatenate, zip(*chunks, strict=True)
+        )
+        candidates = []
+        names: list[str] = []
+        words = []
+        tags: list[float] = []
         for example in examples:
-            labels.append(np.nan if example.label is None else example.label)
-        names = chain.from_iterable(example.words or example.names for example in examples)
-        candidates = lengths_of([example.candidates for example in examples])
-        tags = (example.tags or (np.nan,) * len(example.words) for example in examples)
-        words = lengths_of([example.words for example in examples])
+            candidates.append(len(example.candidates))
+            names += example.words or example.names
+            words.append(len(example.words))
+            tags += example.tags or [np.nan] * len(example.words)
         return TokenizedSplit(
-            tokens_T=made["tokens"],
-            starts_S=ends(made["lengths"]),
-            segment_start_S=made["second"].astype(np.int32),
+            tokens_T=tokens_T,
+            starts_S=ends(lengths_S),
+            segment_start_S=second_S.astype(np.int32),
             row_offsets_E=ends(candidates),
-            labels_E=np.array(labels),
+            labels_E=labels_of(examples),
             is_correct_S=_is_correct(examples),
-            names=Strings.of_texts(list(names)),
-            words_W=made["words"],
-            tags_W=np.fromiter(chain.from_iterable(tags), dtype=np.float32),
-            word_starts_E=ends(words) if examples[0].words else np.empty(0, dtype=np.int64),
-            spans_EW=made["spans"].reshape(len(examples), -1, 2),
-            keys_E=np.array([example.key for example in examples]),
-            num_truncated=int(made["is_cut"].sum()),
+            names=Strings.of_texts(names),
+            words_W=words_W,
+            tags_W=np.array(tags, dtype=np.float32),
+            word_starts_E=ends(words) if len(words_W) else np.empty(0, dtype=np.int64),
+            spans_EW=spans.reshape(len(examples), -1, 2),
+            keys_E=keys_of(examples),
+            num_truncated=int(is_cut_S.sum()),
         )
 
-    def _sequences(self, examples: Sequence[Example]) -> dict[str, NDArray[Any]]:
+    def _sequences(self, examples: Sequence[Example]) -> tuple[NDArray[Any], ...]:
         """Tokenize some examples.
 
-        Return `tokens`, `lengths`, `second`, `is_cut`, `spans` and `words`.
+        Return the tokens of their sequences, the lengths of these, where their second text begins,
+        whether they are truncated, and the examples' spans and words.
         """
         sequences = list(chain.from_iterable(example.candidates for example in examples))
         number = {text: n for n, text in enumerate(dict.fromkeys(chain.from_iterable(sequences)))}
         runs = self._runs(list(number))
-        pair_S = np.fromiter(
-            (len(texts) == 2 for texts in sequences), dtype=bool, count=len(sequences)
-        )
+        is_pair_S = lengths_of(sequences) == 2
         texts_S2 = np.array([(number[texts[0]], number[texts[-1]]) for texts in sequences])
         lengths_S2 = runs.lengths_N[texts_S2]
-        lengths_S2[~pair_S, 1] = 0
-        marks = self._marks
-        kind_S = pair_S.astype(int)
+        lengths_S2[~is_pair_S, 1] = 0
+        alone, pair = self._text_marks, self.pair_marks
         kept_S2 = kept_lengths(
-            lengths_S2, self.max_length - np.array([mark.size for mark in marks])[kind_S]
+            lengths_S2, self.max_length - np.where(is_pair_S, pair.size, alone.size)
         )
         # Special tokens and texts alternate; a single text has two runs of special tokens, and
         # nothing after them.
-        pool = runs.joined(TokenRuns.of([run.tolist() for mark in marks for run in mark.runs]))
-        marks_S3 = len(runs) + np.array([[0, 1, 1], [2, 3, 4]])[kind_S]
+        pool = runs.joined(TokenRuns.of([*alone.runs, *pair.runs]))
+        marks_S3 = len(runs) + np.where(is_pair_S[:, None], [2, 3, 4], [0, 1, 1])
         parts_S5 = np.stack(
             [marks_S3[:, 0], texts_S2[:, 0], marks_S3[:, 1], texts_S2[:, 1], marks_S3[:, 2]], axis=1
         )
         sizes_S5 = pool.lengths_N[parts_S5]
         sizes_S5[:, 1::2] = kept_S2
-        sizes_S5[~pair_S, 3:] = 0
+        sizes_S5[~is_pair_S, 3:] = 0
         lengths_S = sizes_S5.sum(1)
-        tells_S = np.array([mark.tells_second for mark in marks])[kind_S]
-        return {
-            "tokens": pool.chosen(parts_S5.ravel(), sizes_S5.ravel()).tokens_T,
-            "lengths": lengths_S,
-            "second": np.where(tells_S, sizes_S5[:, :3].sum(1), lengths_S),
-            "is_cut": (kept_S2 < lengths_S2).any(1),
-            "spans": np.array(self._spans(examples, sizes_S5), dtype=np.int32),
-            "words": np.array(self._words(examples, sizes_S5), dtype=np.int32),
-        }
+        return (
+            pool.chosen(parts_S5.ravel(), sizes_S5.ravel()).tokens_T,
+            lengths_S,
+            np.where(is_pair_S & pair.tells_second, sizes_S5[:, :3].sum(1), lengths_S),
+            (kept_S2 < lengths_S2).any(1),
+            np.array(self._spans(examples, sizes_S5), dtype=np.int32),
+            np.array(self._words(examples, sizes_S5), dtype=np.int32),
+        )
 
     def _spans(
         self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]
@@ -250,13 +248,15 @@ class TextTokenizer:
 
 
 def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
-    if all(len(example.candidates) == 1 and not example.names for example in examples):
-        return np.empty(0, dtype=np.float32)
-    is_right = []
+    is_right: list[float] = []
     for example in examples:
-        for n in range(len(example.candidates)):
-            is_right.append(float(n in example.right) if example.right else np.nan)
-    return np.fromiter(is_right, dtype=np.float32)
+        start = len(is_right)
+        is_right += [0 if example.right else np.nan] * len(example.candidates)
+        for number in example.right:
+            is_right[start + number] = 1
+    if len(is_right) == len(examples) and not any(example.names for example in examples):
+        return np.empty(0, dtype=np.float32)  # no ranking
+    return np.array(is_right, dtype=np.float32)
 
 
 def _in_sequence(word_tokens: tuple[int, int] | None, first: int, length: int) -> tuple[int, int]:
@@ -283,19 +283,13 @@ class Marks:
     @classmethod
     def of(cls, encoding: Any) -> Self:
         """Return the special tokens of an encoding."""
-        pairs = list(zip(encoding.sequence_ids, encoding.ids, strict=True))
-        groups = []
-        for text, group in groupby(pairs, lambda pair: pair[0]):
-            groups.append((text, [token for _, token in group]))
-        runs = {
-            n: np.array(tokens, dtype=np.int32)
-            for n, (text, tokens) in enumerate(groups)
-            if text is None
-        }
-        texts = [n for n, (text, _) in enumerate(groups) if text is not None]
-        none = np.empty(0, dtype=np.int32)
-        places = [texts[0] - 1, *(n + 1 for n in texts)]
-        return cls([runs.get(n, none) for n in places], 1 in encoding.type_ids)
+        text_T = np.array(encoding.sequence_ids, dtype=np.float64)  # NaN: a special token
+        bounds: list[int] = []
+        for text in range(encoding.n_sequences):
+            places = np.flatnonzero(text_T == text)
+            bounds += (places[0], places[-1] + 1)
+        runs = np.split(np.array(encoding.ids, dtype=np.int32), bounds)
+        return cls(runs[::2], 1 in encoding.type_ids)
 
     @property
     def size(self) -> int:

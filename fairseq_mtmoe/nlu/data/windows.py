@@ -13,7 +13,7 @@ from unicodedata import combining
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.nlu.data.reading import Example
+from fairseq_mtmoe.nlu.data.reading import Example, keys_of, labels_of
 from fairseq_mtmoe.nlu.data.token_runs import Strings, ends, lengths_of
 from fairseq_mtmoe.nlu.data.tokenizing import OFFSETS_CHUNK, TextTokenizer, TokenizedSplit
 
@@ -34,11 +34,11 @@ def tokenize_windows(
     marks = tokenizer.pair_marks
     longest = longest_question(tokenizer)
     before, between, after = marks.runs
-    runs = list[NDArray[np.int32]]()
-    offsets = list[int]()
-    num_windows = list[int]()
-    passages = list[tuple[int, int]]()
-    answers = list[tuple[int, int]]()
+    runs = []
+    offsets: list[int] = []
+    num_windows = []
+    passages = []
+    answers = []
     num_truncated = num_lost = 0
     for chunk in range(0, len(examples), OFFSETS_CHUNK):
         asked = examples[chunk : chunk + OFFSETS_CHUNK]
@@ -46,21 +46,25 @@ def tokenize_windows(
             chain.from_iterable(example.candidates[0] for example in asked)
         )
         for example in asked:
-            question, passage = (tokens[text] for text in example.candidates[0])
+            question, passage = map(tokens.__getitem__, example.candidates[0])
             kept = question.ids[:longest]
             room = tokenizer.max_length - marks.size - len(kept)
             length = len(passage.ids)
             step = min(stride or STRIDE, max(room // 2, 1))
             starts = [0, *range(step, length - room + step, step)] if length > room else [0]
             first = len(before) + len(kept) + len(between)
-            answer_tokens = [passage.of_span(span.start, span.end) for span in example.spans]
-            spans = [span for span in answer_tokens if span is not None]
+            spans = []
+            for span in example.spans:
+                span_tokens = passage.of_span(span.start, span.end)
+                if span_tokens is not None:
+                    spans.append(span_tokens)
             for start in starts:
                 part = passage.ids[start : start + room]
-                held = (
-                    (a - start, b - start) for a, b in spans if a >= start and b < start + len(part)
-                )
-                answers.append(next(((first + a, first + b) for a, b in held), AT_FIRST))
+                answer = AT_FIRST
+                for a, b in reversed(spans):  # of several the first one counts
+                    if a >= start and b < start + len(part):
+                        answer = (first + a - start, first + b - start)
+                answers.append(answer)
                 runs.append(np.concatenate([before, kept, between, part, after]))
                 passages.append((first, first + len(part)))
             offsets += starts
@@ -73,12 +77,12 @@ def tokenize_windows(
         tokens_T=np.concatenate(runs),
         starts_S=ends(lengths_S),
         segment_start_S=(passages_S2[:, 0] if marks.tells_second else lengths_S).astype(np.int32),
-        row_offsets_E=ends(np.array(num_windows)),
-        labels_E=np.full(len(examples), np.nan),
+        row_offsets_E=ends(num_windows),
+        labels_E=labels_of(examples),
         is_correct_S=np.empty(0, dtype=np.float32),
         names=Strings.of_texts([]),
         spans_EW=np.empty((len(examples), 0, 2), dtype=np.int32),
-        keys_E=np.array([example.key for example in examples]),
+        keys_E=keys_of(examples),
         num_truncated=num_truncated,
         passages_S2=passages_S2,
         offsets_S=np.array(offsets, dtype=np.int32),
