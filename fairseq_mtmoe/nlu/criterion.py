@@ -41,10 +41,9 @@ class MultitaskCriterion(FairseqCriterion):
         """
         outputs = self.outputs(model, sample)
         target = sample["target"]
-        losses = {
-            task: self.task_loss(task, numbers, target.get(task, numbers.new_empty(0)))
-            for task, numbers in outputs.items()
-        }
+        losses = {}
+        for task, numbers in outputs.items():
+            losses[task] = self.task_loss(task, numbers, target.get(task, numbers.new_empty(0)))
         loss = torch.stack(list(losses.values())).sum()
         logged: dict[str, Any] = {
             "loss": loss.detach(),
@@ -98,17 +97,15 @@ class MultitaskCriterion(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Log the mean loss per example, over all tasks and of each."""
-        keys: list[str] = []
-        if logging_outputs:
-            keys = [key for key in logging_outputs[0] if key.endswith("sample_size")]
-        for key in keys:
-            name = key.removesuffix("sample_size")
-            size = sum(utils.item(log.get(key, 0)) for log in logging_outputs)
-            if size:
-                loss = sum(utils.item(log.get(f"{name}loss", 0)) for log in logging_outputs)
-                metrics.log_scalar(
-                    f"{name}loss", loss / size, size, priority=10 if not name else 1000, round=4
-                )
+
+        def total(key: str) -> Any:
+            return sum(utils.item(log.get(key, 0)) for log in logging_outputs)
+
+        for key in logging_outputs[0] if logging_outputs else ():
+            name, is_size, _ = key.partition("sample_size")
+            if is_size and (size := total(key)):
+                priority = 1000 if name else 10
+                metrics.log_scalar(f"{name}loss", total(f"{name}loss") / size, size, priority, 4)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
@@ -123,5 +120,5 @@ def _ids_by_task(sample: dict[str, Any]) -> dict[str, Tensor]:
     """
     rows = sample["net_input"]["rows"]
     index_E = torch.cat([rows_EC[:, 0] for rows_EC in rows.values()]).argsort().argsort()
-    ids = sample["id"][index_E].split([len(rows_EC) for rows_EC in rows.values()])
+    ids = sample["id"][index_E].split(list(map(len, rows.values())))
     return dict(zip(rows, ids, strict=True))

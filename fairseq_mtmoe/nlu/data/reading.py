@@ -98,7 +98,7 @@ class TaskSet:
 
 
 def sets_of(root: Path, rows: Mapping[str, TaskRow], split: str) -> list[TaskSet]:
-    """Return the sets of a split of these tasks, such as `valid/mismatched` of `valid`."""
+    """Return the sets of a split, such as `valid` and `valid/mismatched`, of tasks."""
     return [TaskSet(root, name, row, key) for name, row in rows.items() for key in row.sets(split)]
 
 

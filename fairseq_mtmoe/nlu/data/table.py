@@ -32,7 +32,7 @@ _CHECKED = {"extra": "forbid", "coerce_numbers_to_str": True}
 TaskName = Annotated[
     str,
     Rule(
-        f"a name of letters, digits, `_` and `-` other than {', '.join(OF_ALL)}",
+        f"a table of names of letters, digits, `_` and `-`, without {', '.join(OF_ALL)}",
         lambda name: re.fullmatch("[A-Za-z0-9_-]+", name) and name not in OF_ALL,
     ),
 ]
@@ -235,11 +235,11 @@ class TaskRow:
         num_texts = len(self.texts)
         yield 1 <= num_texts <= 2, "texts", "one text or two"
         yield from self._rules_of_kind()
-        count = max(len(self.labels), 1) * (self.kind is Kind.ranking)
+        count = max(len(self.labels), 1) if self.kind is Kind.ranking else 0
         rule = "in a ranking a field for each label, or without labels one that lists candidates"
         yield len(self.choices) == count, "choices", rule
         indices = [word.text for word in self.words]
-        is_pair = len(indices) == 2 * (self.kind is Kind.word_pair)
+        is_pair = len(indices) == (2 if self.kind is Kind.word_pair else 0)
         fits = is_pair and set(indices) <= set(range(num_texts))
         yield fits, "words", "two in the texts of a word pair, and none elsewhere", indices
 

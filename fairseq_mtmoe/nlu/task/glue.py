@@ -52,18 +52,14 @@ class GlueTask(BenchmarkTask):
         }
         self.head_labels = {name: labels_of_outputs(row) for name, row in rows.items()}
         self.shares = shares_of(args.train_share, self.table)
-        self.set_up_rows(
-            rows, {name: task_type.metrics for name, task_type in self.task_types.items()}
-        )
+        self.set_up_rows(rows, lambda row: task_type_of(row).metrics)
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        task_lengths = {
-            name: row.max_positions
-            for name, row in self.rows.items()
-            if row.max_positions is not None
-        }
-        lengths = {"max_positions_of_tasks": task_lengths} if task_lengths else {}
-        return {**about_encoder(cfg), "max_positions": self.args.max_positions, **lengths}
+        about = {**about_encoder(cfg), "max_positions": self.args.max_positions}
+        lengths = {name: row.max_positions for name, row in self.rows.items() if row.max_positions}
+        if lengths:
+            about["max_positions_of_tasks"] = lengths
+        return about
 
     def load_backbone(self, path: str) -> PretrainedEncoder:
         encoder = load(path)
@@ -77,15 +73,12 @@ class GlueTask(BenchmarkTask):
 
     def note_backbone(self, cfg: Any) -> None:
         encoder = self.pretrained
-        rule = f"at most {encoder.config.max_positions}, as in the encoder"
-        lengths = {name: row.max_positions for name, row in self.rows.items()}
-        if None in lengths.values():
-            lengths = {"--max-positions": self.args.max_positions, **lengths}
-        for name, length in lengths.items():
-            if length is not None and length > encoder.config.max_positions:
-                raise_invalid(
-                    name if name.startswith("--") else f"{name}: max_positions", rule, length
-                )
+        for name, row in self.rows.items():
+            length = row.max_positions or self.args.max_positions
+            if length > encoder.config.max_positions:
+                where = f"{name}: max_positions" if row.max_positions else "--max-positions"
+                rule = f"at most {encoder.config.max_positions}, as in the encoder"
+                raise_invalid(where, rule, length)
         self.state.merge_state_dict({TOKENIZER: encoder.tokenizer[SERIALIZED]})
         note_sizes(
             cfg,
@@ -116,10 +109,10 @@ class GlueTask(BenchmarkTask):
 
     def few_of(self, name: str, split: TokenizedSplit) -> TokenizedSplit:
         share = self.shares[name]
+        if share == 1:
+            return split
         is_regression = self.rows[name].kind is Kind.regression
-        return (
-            few_of(split, share, self.args.train_share_seed, is_regression) if share < 1 else split
-        )
+        return few_of(split, share, self.args.train_share_seed, is_regression)
 
     def collate_of(self, tasks: Sequence[str]) -> TaskCollate:
         return TaskCollate(self.tokenizer.padding, tasks)
@@ -135,11 +128,11 @@ class GlueTask(BenchmarkTask):
 
     def about_the_run(self) -> dict[str, Any]:
         """Return the event's fields, with the fraction of each task's examples."""
+        about = super().about_the_run()
         shares = {name: self.shares[name] for name in self.rows if self.shares[name] < 1}
-        drawn: dict[str, Any] = {}
         if shares:
-            drawn = {"train_shares": shares, "train_share_seed": self.args.train_share_seed}
-        return {**super().about_the_run(), **drawn}
+            about |= {"train_shares": shares, "train_share_seed": self.args.train_share_seed}
+        return about
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
         """Return the batch with each row's task id among the models' inputs."""

@@ -27,6 +27,8 @@ from fairseq_mtmoe.report.run_log import provenance
 from fairseq_mtmoe.report.score_files import JSON_FILE, scores_in, scores_of_tasks
 from fairseq_mtmoe.report.score_tables import notes, score_table, write_scores
 
+OF_ROW = ("title", "metric", "small", "group")  # fields of a row in the record of its scores
+
 
 @dataclass(frozen=True)
 class FoundSet:
@@ -50,18 +52,15 @@ def majority_scores(
         return {name: 0.0 for name in metrics if name in Regression.metrics}
     if not row.labels or row.kind is Kind.word_labels:
         return {}
-    count = len(predictions)
-    constants = [
-        Predictions(predictions.examples_E, np.full(count, float(n)), np.arange(count + 1))
-        for n in range(len(row.labels))
-    ]
     task_type = Classification(len(row.labels))
-    highest = {}
-    for name in metrics:
-        if name in task_type.metrics:
-            highest[name] = max(
-                score(name, *task_type.columns(name, split, predicted)) for predicted in constants
-            )
+    highest: dict[str, float] = {}
+    for n in range(len(row.labels)):
+        values_E = np.full(len(predictions), float(n))
+        constant = replace(predictions, values_V=values_E, starts_E=np.arange(len(values_E) + 1))
+        for name in metrics:
+            if name in task_type.metrics:
+                constant_score = score(name, *task_type.columns(name, split, constant))
+                highest[name] = max(highest.get(name, -math.inf), constant_score)
     return highest
 
 
@@ -110,32 +109,21 @@ class ValidationReport:
         With `--results-path` also write it.
         """
         records: dict[str, dict[str, Any]] = {}
-        for task, row in self._rows.items():  # in the table's order
-            sets = {
-                key: self._set_record(row, task, key, found_set)
-                for key, found_set in found_sets.items()
-                if key.partition("/")[0] == task
-            }
-            if sets:
-                about_row = {
-                    "title": row.title,
-                    "metric": row.metric,
-                    "small": row.small,
-                    "group": row.group,
-                }
-                records[task] = {**about_row, "sets": sets}
+        lacking = []
+        for key, found_set in found_sets.items():
+            task = key.partition("/")[0]
+            row = self._rows[task]
+            record = {field: getattr(row, field) for field in OF_ROW}
+            sets = records.setdefault(task, {**record, "sets": {}})["sets"]
+            sets[key] = self._set_record(row, task, key, found_set)
+            if math.isnan(sets[key]["score"]):
+                lacking.append(key)
         scores = scores_of_tasks(records, self._settings())
         console = Console()
         console.print(score_table(scores).on_screen())
         for note in notes(scores):
             console.print(note, highlight=False, markup=False)
         folder = self._folder()
-        lacking = [
-            key
-            for record in records.values()
-            for key, set_record in record["sets"].items()
-            if math.isnan(set_record["score"])
-        ]
         if folder is not None and lacking:
             raise UserError(
                 f"`{self._args.path}` must have a score of every set, but has none of {lacking[0]}."
@@ -146,10 +134,9 @@ class ValidationReport:
             console.print(str(folder / JSON_FILE), soft_wrap=True, highlight=False, markup=False)
 
     def _set_record(self, row: TaskRow, task: str, key: str, found_set: FoundSet) -> dict[str, Any]:
-        also = {
-            name: (score(name, *made), standard_error(name, *made))
-            for name, made in found_set.columns.items()
-        }
+        also = {}
+        for name, columns in found_set.columns.items():
+            also[name] = (score(name, *columns), standard_error(name, *columns))
         digest = hashlib.sha256()  # identifies the data by content, not by path
         split = key.replace(task, self._subsets[-1], 1)
         for path in source_files(TaskSet(Path(self._args.data), task, row, split)):

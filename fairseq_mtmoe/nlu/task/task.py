@@ -86,13 +86,13 @@ class BenchmarkTask(Multitask):
         self._found_sets: dict[str, tuple[Tensor, FoundSet]] = {}
 
     def set_up_rows(
-        self, rows: Mapping[str, TaskRow], metrics: Mapping[str, Sequence[str]]
+        self, rows: Mapping[str, TaskRow], metrics_of: Callable[[TaskRow], Sequence[str]]
     ) -> None:
         """Set the task's rows; called by constructors (UserError: a wrong metric)."""
         self.rows = dict(rows)
         for name, row in rows.items():
             for metric in (row.metric, *row.also):
-                check_metric(name, metric, metrics[name], len(row.labels))
+                check_metric(name, metric, metrics_of(row), len(row.labels))
         self.set_up_tasks(list(rows))
         # Training has no `--path`.
         self.report: ValidationReport | None = None
@@ -414,8 +414,10 @@ class BenchmarkTask(Multitask):
         """Return the mean over tasks; a task with several sets counts once."""
         means = []
         for task in group.tasks:
-            keys = [key for key in self.evaluated if task in (key, key.partition("/")[0])]
-            scores = [self._set_score(meters, key, self.metrics_of(key)[0]) for key in keys]
+            scores = []
+            for key in self.evaluated:
+                if key.partition("/")[0] == task:
+                    scores.append(self._set_score(meters, key, self.rows[task].metric))
             means.append(np.mean(scores))
         return round(float(np.mean(means)), 2)
 

@@ -18,7 +18,7 @@ from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.head_labels import labels_to_text
-from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid, shortened
+from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.core.options import check_rules
 from fairseq_mtmoe.multitask.validation import Group, log_groups
 from fairseq_mtmoe.nlu.data import text_split
@@ -34,7 +34,6 @@ from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.translation.decode.beam_search import BeamSearch
 from fairseq_mtmoe.translation.decode.decode import Decoding, Direction, searched
 
-OPTIONS = ("source_task", "target_task")
 PIECES = "sentencepiece"  # its key in a checkpoint's state of the task
 SENTINELS = 100  # `<extra_id_99>` to `<extra_id_0>` follow T5's pieces; further ids are unused
 
@@ -57,7 +56,7 @@ class TextToTextTask(BenchmarkTask):
         self.name, self.row = _chosen_row(self.table, args)
         self.is_source = args.source_task is not None
         check_rules(args, TextToTextConfig)
-        self.set_up_rows({self.name: self.row}, {self.name: metrics_of_text(self.row)})
+        self.set_up_rows({self.name: self.row}, metrics_of_text)
         self.head_labels = {self.name: _written_labels(self.row)}
         self.dictionary = begun_dictionary()
 
@@ -129,10 +128,11 @@ class TextToTextTask(BenchmarkTask):
 
     def about_the_run(self) -> dict[str, Any]:
         """Return the event's fields, with the stage and the number of examples."""
-        count = self.args.train_examples
-        seed = self.args.train_examples_seed
-        drawn = {} if count is None else {"train_examples": count, "train_examples_seed": seed}
-        return {**super().about_the_run(), "is_source": self.is_source, **drawn}
+        about = {**super().about_the_run(), "is_source": self.is_source}
+        if self.args.train_examples is not None:
+            for name in ("train_examples", "train_examples_seed"):
+                about[name] = getattr(self.args, name)
+        return about
 
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
@@ -173,7 +173,10 @@ class TextToTextTask(BenchmarkTask):
 
     def metrics_of(self, key: str) -> list[str]:
         """Return the metrics; if answers are labels, also the fraction that is none."""
-        return [*super().metrics_of(key), *([NO_LABEL] if has_labels(self.row) else [])]
+        metrics = super().metrics_of(key)
+        if has_labels(self.row):
+            metrics.append(NO_LABEL)
+        return metrics
 
     def predictions(
         self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]
@@ -198,25 +201,16 @@ class TextToTextTask(BenchmarkTask):
 
 def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, TaskRow]:
     """Return the task that the options name (UserError: not one, or not of text)."""
-    named = {
-        option: name
-        for option, name in vars(args).items()
-        if option in OPTIONS and name is not None
-    }
-    if len(named) != 1:
+    if (args.source_task is None) == (args.target_task is None):
         raise UserError(
-            "`--task text_to_text` must have either `--source-task` or `--target-task`, but has "
-            f"{len(named)} of them."
+            "`--task text_to_text` must have one of `--source-task` and `--target-task`, not both."
         )
-    ((option, name),) = named.items()
-    shown = flag(option)
-    tasks = [
-        other for other, row in table.items() if row.text_form is not None and row.sets("train")
-    ]
+    option = "--target-task" if args.source_task is None else "--source-task"
+    name = args.source_task or args.target_task
+    tasks = [other for other, row in table.items() if row.text_form and row.sets("train")]
     if name not in tasks:
-        raise_invalid(
-            shown, f"a task with a text form and training data ({shortened(tasks, name)})", name
-        )
+        rule = f"a task with a text form and training data ({shortened(tasks, name)})"
+        raise_invalid(option, rule, name)
     return name, table[name]
 
 

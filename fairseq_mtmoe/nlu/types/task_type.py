@@ -76,9 +76,9 @@ def halves_of(draws: Tensor, labels: Tensor, middle: float) -> Uncertainty:
 
 
 def flattened(examples: Tensor, predictions: Tensor) -> Tensor:
-    """Return the values of predictions (E, …) with the numbers of their examples, (V, 2).
+    """Return pairs of an example's number and a predicted value, (V, 2).
 
-    NaN is padding, if there are several values per example.
+    predictions: (E, …); NaN is padding, if there are several values per example.
     """
     examples_V = examples.repeat_interleave(predictions[:1].numel())
     pairs = torch.stack([examples_V.double(), predictions.flatten().double()], dim=1)
@@ -95,9 +95,9 @@ class Predictions:
 
     @classmethod
     def gathered(cls, pairs: Tensor) -> Self:
-        """Return predictions from `flattened` ones of all batches, in any order of examples.
+        """Return predictions from the `flattened` ones of all batches.
 
-        The values of an example must be in order.
+        Examples may be in any order. The values of an example must be in order.
         """
         examples_V, values_V = pairs.cpu().numpy().T
         order_V = np.argsort(examples_V, kind="stable")
@@ -162,6 +162,9 @@ class TaskType(Scored):
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
         return split.labels_E[predictions.examples_E], predictions.values_V
 
+    def label_text(self, split: Any, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        return [labels[number] for number in predictions.values_V.astype(np.int64).tolist()]
+
 
 @dataclass(frozen=True)
 class Classification(TaskType):
@@ -197,11 +200,6 @@ class Classification(TaskType):
         if metric != "exact-match":
             return labels_E, predictions_E
         return (right_questions(split, predictions, labels_E != predictions_E),)
-
-    def label_text(
-        self, split: TokenizedSplit, predictions: Predictions, labels: Labels
-    ) -> list[LabelText]:
-        return [labels[number] for number in predictions.values_V.astype(np.int64).tolist()]
 
 
 def right_questions(split: Any, predictions: Predictions, is_wrong_E: NDArray[np.bool_]) -> Values:
@@ -260,30 +258,27 @@ class Ranking(TaskType):
     def columns(
         self, metric: str, split: TokenizedSplit, predictions: Predictions
     ) -> tuple[Values, ...]:
-        chosen_E = split.row_offsets_E[predictions.examples_E] + predictions.values_V.astype(
-            np.int64
-        )
+        chosen_E = self._chosen(split, predictions)
         if metric == "accuracy" or not len(split.names):
             return (split.is_correct_S[chosen_E].astype(np.float64),)
         reached = []
         for example, chosen in zip(predictions.examples_E.tolist(), chosen_E.tolist(), strict=True):
             first, end = split.row_offsets_E[example : example + 2]
             right = first + np.flatnonzero(split.is_correct_S[first:end] == 1)
-            reached.append(
-                answers.best(metric, split.names[chosen], [split.names[number] for number in right])
-            )
+            right_names = map(split.names.__getitem__, right)
+            reached.append(answers.best(metric, split.names[chosen], right_names))
         return (np.array(reached),)
+
+    def _chosen(self, split: TokenizedSplit, predictions: Predictions) -> NDArray[np.int64]:
+        """Return the numbers of the chosen candidates among those of all examples, (E,)."""
+        return split.row_offsets_E[predictions.examples_E] + predictions.values_V.astype(np.int64)
 
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Labels
     ) -> list[LabelText]:
-        chosen_E = predictions.values_V.astype(np.int64)
         if not len(split.names):
-            return [labels[number] for number in chosen_E.tolist()]
-        return [
-            split.names[number]
-            for number in (split.row_offsets_E[predictions.examples_E] + chosen_E).tolist()
-        ]
+            return super().label_text(split, predictions, labels)
+        return list(map(split.names.__getitem__, self._chosen(split, predictions)))
 
 
 @dataclass(frozen=True)

@@ -61,19 +61,20 @@ class TextTaskType(Scored):
     @property
     def labels(self) -> list[str]:
         """The text of each label as a model writes it; empty if answers are no labels."""
-        return [self.pieces.as_written(label) for label in label_texts(self.row)]
+        return list(map(self.pieces.as_written, label_texts(self.row)))
 
     @property
     def most_tokens(self) -> int | None:
         """The number of tokens that tell a label from other texts; None without labels."""
-        row = self.row
-        step = form_of(self.row).step
-        texts = label_texts(row)
-        if row.kind is Kind.regression:
-            low, high = row.bounds
+        texts = label_texts(self.row)
+        if self.row.kind is Kind.regression:
+            low, high = self.row.bounds
+            step = form_of(self.row).step
             texts = [stepped(low + step * n, step) for n in range(round((high - low) / step) + 1)]
+        if not texts:
+            return None
         # One more token, because an answer that continues after a label's text is no label.
-        return max(len(self.pieces.numbers(text)) for text in texts) + 1 if texts else None
+        return max(map(len, map(self.pieces.numbers, texts))) + 1
 
     def written(self, predictions: Predictions) -> list[str]:
         """Return the generated texts."""
@@ -85,15 +86,11 @@ class TextTaskType(Scored):
         written = self.written(predictions)
         # The answer is compared with the most similar right text.
         if metric in answers.ALIKE and not self.row.labels:
-            right = (
-                answer_texts_of(self.row, split.examples[n])
-                for n in predictions.examples_E.tolist()
-            )
-            return (
-                np.array(
-                    [answers.best(metric, *pair) for pair in zip(written, right, strict=True)]
-                ),
-            )
+            scores = []
+            for n, text in zip(predictions.examples_E.tolist(), written, strict=True):
+                right = answer_texts_of(self.row, split.examples[n])
+                scores.append(answers.best(metric, text, right))
+            return (np.array(scores),)
         values_E = self.values(split, predictions, written)
         labels_E = split.labels_E[predictions.examples_E]
         is_none_E = values_E == self._none
@@ -101,7 +98,9 @@ class TextTaskType(Scored):
             return (is_none_E.astype(np.float64),)
         if metric == "exact-match":
             return (right_questions(split, predictions, labels_E != values_E),)
-        return labels_E, np.where(is_none_E, 1 - labels_E, values_E) if metric == "f1" else values_E
+        if metric == "f1":
+            values_E = np.where(is_none_E, 1 - labels_E, values_E)
+        return labels_E, values_E
 
     @property
     def _none(self) -> float:
@@ -112,11 +111,9 @@ class TextTaskType(Scored):
         """Return each answer as a label's number or a regression's value, (E,)."""
         if form_of(self.row).referent:
             referents = [split.examples[n].referent for n in predictions.examples_E.tolist()]
-            return np.array(
-                [names_the_same(text, noun) for text, noun in zip(written, referents, strict=True)]
-            )
+            return np.array(list(map(names_the_same, written, referents)))
         if self.row.kind is Kind.regression:
-            return np.array([self._number(text) for text in written])
+            return np.array(list(map(self._number, written)))
         numbers = {text: float(number) for number, text in enumerate(self.labels)}
         return np.array([numbers.get(text, NONE) for text in written])
 
@@ -140,7 +137,7 @@ class TextTaskType(Scored):
             share = f"{none} of {len(written)} answers are no label"
             logger.warning(f"{self.row.title}: {share}; they are written as the first label")
         if self.row.kind is Kind.regression:
-            return [max(value, self.row.bounds[0]) for value in values_E.tolist()]
+            return [*np.maximum(values_E, self.row.bounds[0]).tolist()]
         return [labels[max(int(value), 0)] for value in values_E.tolist()]
 
 
@@ -164,12 +161,10 @@ def has_labels(row: TaskRow) -> bool:
 
 def names_the_same(answer: str, referent: str) -> float:
     """Return 1 if a noun matches a pronoun's referent, else 0; -1 without a noun."""
-    nouns = []
-    for text in (answer, referent):
-        nouns.append({word for word in text.lower().split() if word not in DETERMINERS})
-    words, right = nouns
+    words = set(answer.lower().split()) - DETERMINERS
+    right = set(referent.lower().split()) - DETERMINERS
     if not words:
         return NONE
     # A match: one contains all words of the other, and both or none have an apostrophe.
-    has_apostrophe = ["'" in " ".join(noun) for noun in nouns]
-    return float(has_apostrophe[0] == has_apostrophe[1] and (words <= right or right <= words))
+    is_like = ("'" in "".join(words)) == ("'" in "".join(right))
+    return float(is_like and (words <= right or right <= words))

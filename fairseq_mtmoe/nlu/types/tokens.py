@@ -79,12 +79,10 @@ class Span(TaskType):
         rights = split.passages.rights
         questions_E = np.searchsorted(split.row_offsets_E, predictions.examples_E, side="right") - 1
         windows_E = np.bincount(questions_E, minlength=len(texts))
-        whole = np.flatnonzero(windows_E == np.diff(split.row_offsets_E)).tolist()
-        return (
-            np.array(
-                [answers.best(metric, str(texts[question]), rights[question]) for question in whole]
-            ),
-        )
+        scores = []
+        for question in np.flatnonzero(windows_E == np.diff(split.row_offsets_E)).tolist():
+            scores.append(answers.best(metric, str(texts[question]), rights[question]))
+        return (np.array(scores),)
 
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Labels
@@ -149,23 +147,22 @@ class WordLabels(TaskType):
         from seqeval.metrics.sequence_labeling import get_entities
 
         counts = []
+        labels = np.array(self.labels)
         for example, numbers in predictions:
             right = split.tags_W[split.word_starts_E[example] : split.word_starts_E[example + 1]]
-            predicted = set(get_entities([self.labels[int(number)] for number in numbers]))
-            reference = set(get_entities([self.labels[int(number)] for number in right]))
+            predicted = set(get_entities(labels[numbers.astype(int)].tolist()))
+            reference = set(get_entities(labels[right.astype(int)].tolist()))
             counts.append((len(predicted & reference), len(predicted), len(reference)))
         return tuple(np.array(counts, dtype=np.float64).T)
 
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Labels
     ) -> list[LabelText]:
-        starts = split.word_starts_E.tolist()
         texts: list[LabelText] = []
         for example, numbers in predictions:
-            lines = [
-                f"{split.names[starts[example] + n]}\t{labels[int(label)]}"
-                for n, label in enumerate(numbers)
-            ]
+            lines = []
+            for word, number in enumerate(numbers.astype(int), split.word_starts_E[example]):
+                lines.append(f"{split.names[word]}\t{labels[number]}")
             texts.append("\n".join(lines))
         return texts
 

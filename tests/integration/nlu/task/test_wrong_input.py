@@ -36,7 +36,7 @@ CASES = {  # and the name of what is wrong
     "a best that is none": ((*NEW, "--best-checkpoint-metric", "cola"), "--best-checkpoint-metric"),
     "batches too small": ((*NEW, "--max-tokens", 3), "--max-tokens"),
     "heating, uncertain": ((*NEW, "--sampling-method", "uncertainty", "--heating-epochs", 3), "--heating-epochs"),
-    "the name of an average": (with_table("small"), "table.yaml: small"),
+    "the name of an average": (with_table("small"), "table.yaml"),
     "the group of averages": (with_table(metric="f1", group="all"), "table.yaml: mine: group"),
     "an unknown metric": (with_table(metric="acc"), "the metric of mine"),
     "no validation data": (with_table(splits={"train": SPLITS["train"]}), "mine"),
