@@ -129,9 +129,13 @@ def unreadable(name: Path, fault: object) -> UserError:
 
 def excerpt_of(text: str) -> str:
     """Return a printable beginning of a line."""
-    if len(text) > 80:
-        text = f"{text[:80]}…"
+    text = shortened(text, 80)
     return text.translate({ord(sign): "\ufffd" for sign in text if not sign.isprintable()})
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text, or its first `most` characters and an ellipsis."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def text_fault(text: str) -> str | None:

@@ -3,7 +3,6 @@
 They are made only once, and replaced only on request.
 """
 
-import errno
 import json
 import logging
 import os
@@ -24,11 +23,6 @@ logger = logging.getLogger(__name__)
 
 STAMP = "stamp.json"
 MANIFEST = "manifest.json"
-_DISK_ERRORS = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO,
-    # A file in place of a folder, or an unusable name.
-    errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG,
-)  # fmt: skip
 
 
 def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
@@ -98,9 +92,7 @@ def disk_errors_of(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
-            raise
-        raise UserError(f"`{out}` cannot be written: {error.strerror}.") from error
+        raise UserError(f"`{out}` cannot be written: {error}.") from error
 
 
 def _own_stamp(out: Path) -> dict[str, Any]:
@@ -123,12 +115,11 @@ def _own_stamp(out: Path) -> dict[str, Any]:
 
 
 def _file_sizes(folder: Path) -> dict[str, int]:
-    """Return files' sizes by relative path; -1 for pipes and broken links."""
+    """Return files' sizes by relative path."""
     sizes = {}
     for path in sorted(folder.rglob("*")):
         if not path.is_dir() and path != folder / STAMP:
-            size = path.stat().st_size if path.is_file() else -1
-            sizes[path.relative_to(folder).as_posix()] = size
+            sizes[path.relative_to(folder).as_posix()] = path.lstat().st_size
     return sizes
 
 

@@ -9,6 +9,7 @@ import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
@@ -122,7 +123,7 @@ def download(
         run.stop.set()  # after an interrupt; the next call resumes from the files on disk
     if raised:
         raise raised[0]
-    return {item.file: failed[item.file] for item in items if item.file in failed}
+    return failed
 
 
 def _new_session() -> requests.Session:
@@ -132,13 +133,8 @@ def _new_session() -> requests.Session:
     """
     session = requests.Session()
     session.auth = lambda request: request
-    session.headers.update(
-        {
-            "User-Agent": f"fairseq_mtmoe/{__version__}",
-            "Accept": "*/*",
-            "Accept-Encoding": "identity",
-        }
-    )
+    session.headers["User-Agent"] = f"fairseq_mtmoe/{__version__}"
+    session.headers["Accept-Encoding"] = "identity"
     return session
 
 
@@ -201,15 +197,13 @@ class _Part:
 
         It is None if the download must start again.
         """
-        try:
+        with suppress(ValueError, TypeError):
             note = dict(read_json(self.note_path))
-        except (UserError, ValueError, TypeError):
-            return None
-        if note.get("address") != self.item.address or not self.size:
-            return None
-        return str(note.get("validator") or "") or (
-            "" if self.item.sha256 or self.item.md5 else None
-        )
+            validator = str(note.get("validator") or "")
+            is_sure = validator or self.item.sha256 or self.item.md5
+            if is_sure and self.size and note.get("address") == self.item.address:
+                return validator
+        return None
 
 
 def _receive(part: _Part, run: _Run, session: requests.Session) -> None:

@@ -54,17 +54,12 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
         )
         for file, address, sha256, md5, size in rows:
             item = items.setdefault(file, Item(file))
-            entries = {
-                "address": address,
-                "sha256": sha256,
-                "md5": md5,
-                "size": size,
-                "licence": corpus.licence,
-                "by_hand": corpus.by_hand,
-            }
-            for name, value in entries.items():
-                if value and not getattr(item, name):
-                    setattr(item, name, value)
+            item.address = item.address or address or ""
+            item.sha256 = item.sha256 or sha256 or ""
+            item.md5 = item.md5 or md5 or ""
+            item.size = item.size or size
+            item.licence = item.licence or corpus.licence
+            item.by_hand = item.by_hand or corpus.by_hand
             item.corpora.append(corpus.name)
     return list(items.values())
 

@@ -5,6 +5,7 @@ Arrays are a hundred times faster than loops over characters.
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -40,7 +41,7 @@ class Columns:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Columns:
-        text = f" {' '.join(texts)} " if texts else ""
+        text = " ".join(["", *texts, ""])
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         return cls(
             np.frombuffer(text.encode("utf-32-le"), dtype="<u4"), np.cumsum(lengths + 1) - lengths
@@ -112,6 +113,5 @@ def _irregular() -> NDArray[np.bool_]:
 
     They are white space other than spaces, and characters that `normalise` removes.
     """
-    spaces = (code for code in range(CODES) if chr(code).isspace() and chr(code) != " ")
-    invisible = (code for code in range(CODES) if INVISIBLE.match(chr(code)))
-    return table([*spaces, *invisible])
+    irregular = re.compile(rf"[^\S ]|{INVISIBLE.pattern}")
+    return table(code for code in range(CODES) if irregular.match(chr(code)))

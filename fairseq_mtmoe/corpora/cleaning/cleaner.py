@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, compress
+from itertools import compress
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.corpora.blocks import Block
+from fairseq_mtmoe.corpora.blocks import Block, shortened
 from fairseq_mtmoe.corpora.cleaning.characters import (
     LENGTH_PADDING,
     WIDE,
@@ -79,9 +79,11 @@ class _Side:
     """
 
     def __init__(self, texts: Sequence[str], most: int) -> None:
-        self.too_long: Mask = np.array([len(text) > most for text in texts], np.bool_)
+        self.too_long: Mask = np.fromiter(map(len, texts), np.int64, len(texts)) > most
+        self.texts = list(texts)
         # Texts that are too long are not examined, as one line may be as long as all others.
-        self.texts = ["" if len(text) > most else text for text in texts]
+        for row in np.flatnonzero(self.too_long).tolist():
+            self.texts[row] = ""
 
     @cached_property
     def columns(self) -> Columns:
@@ -104,12 +106,14 @@ class _Side:
 
 
 def _rules(
-    source: _Side, target: _Side, langs: Sequence[str], filters: Filters
+    source: _Side, target: _Side, langs: Sequence[str], filters: Filters | None
 ) -> Iterator[tuple[str, Callable[[Mask], Mask]]]:
     """Yield rules with their functions.
 
     A function maps the mask of pairs still kept to the mask of pairs found.
     """
+    if filters is None:
+        return
     yield "length", lambda _: source.too_long | target.too_long
     yield "empty", lambda _: (source.keys.counted == 0) | (target.keys.counted == 0)
     widths = (source.widths, target.widths)
@@ -129,9 +133,9 @@ def _is_other(sides: Sequence[_Side], stays: Mask, langs: Sequence[str], filters
     """
     is_other = np.zeros(len(stays), np.bool_)
     for side, lang in zip(sides, langs, strict=True):
-        rows = np.flatnonzero(stays & ~is_other)
-        texts = [side.texts[row] for row in rows.tolist()]
-        is_other[rows] = in_other_language(
+        examined = stays & ~is_other
+        texts = list(compress(side.texts, examined))
+        is_other[examined] = in_other_language(
             texts, lang, str(filters.identify), filters.min_confidence
         )
     return is_other
@@ -145,27 +149,27 @@ def clean(block: Block, langs: Sequence[str], filters: Filters | None) -> Cleane
     `langs` are the languages of source and target, in plain codes.
     """
     most = sys.maxsize if filters is None else filters.max_characters
-    parts = [slice(at, at + _AT_ONCE) for at in range(0, max(len(block.source), 1), _AT_ONCE)]
-    source = list(chain.from_iterable(normalised(block.source[at]) for at in parts))
-    target = list(chain.from_iterable(normalised(block.target[at]) for at in parts))
+    source: list[str] = []
+    target: list[str] = []
     counts = Counter[str]()
     samples: dict[str, list[Sample]] = {}
     arrays = []
-    for at in parts:
-        source_side = _Side(source[at], most)
-        target_side = _Side(target[at], most)
+    for start in range(0, max(len(block.source), 1), _AT_ONCE):
+        source += normalised(block.source[start : start + _AT_ONCE])
+        target += normalised(block.target[start : start + _AT_ONCE])
+        source_side = _Side(source[start:], most)
+        target_side = _Side(target[start:], most)
         stays = np.ones(len(source_side.texts), np.bool_)
-        rules = _rules(source_side, target_side, langs, filters) if filters else ()
-        for rule, find in rules:
+        for rule, find in _rules(source_side, target_side, langs, filters):
             left_out = np.flatnonzero(find(stays) & stays)
             stays[left_out] = False
             counts[rule] += len(left_out)
-            rows = (left_out + at.start).tolist()
+            rows = (left_out + start).tolist()
             lost = (sample(int(block.lines[row]), source[row], target[row]) for row in rows)
             samples[rule] = chosen([*samples.get(rule, ()), *lost])
         near = mixed(source_side.keys.near, target_side.keys.near)
         arrays.append((stays, near, source_side.keys.sentence, target_side.keys.sentence))
-    stays, *keys = (np.concatenate(some) for some in zip(*arrays, strict=True))
+    stays, *keys = map(np.concatenate, zip(*arrays, strict=True))
     source = list(compress(source, stays))
     target = list(compress(target, stays))
     near, source_keys, target_keys = (some[stays] for some in keys)
@@ -176,11 +180,7 @@ def clean(block: Block, langs: Sequence[str], filters: Filters | None) -> Cleane
 
 def sample(line: int, source: str, target: str) -> Sample:
     """Return a pair for reports, with long sentences truncated."""
-    if len(source) > _SHOWN:
-        source = f"{source[:_SHOWN]}…"
-    if len(target) > _SHOWN:
-        target = f"{target[:_SHOWN]}…"
-    return line, source, target
+    return line, shortened(source, _SHOWN), shortened(target, _SHOWN)
 
 
 def chosen(samples: Iterable[Sample]) -> list[Sample]:

@@ -121,7 +121,7 @@ def sentence_keys(texts: Sequence[str]) -> Keys:
 
 def exact_keys(source: Sequence[str], target: Sequence[str]) -> Keys:
     """Return a key for each pair of normalised sentences, from all characters of both."""
-    pairs = [f"{first}\n{second}" for first, second in zip(source, target, strict=True)]
+    pairs = map("\n".join, zip(source, target, strict=True))
     return np.array([xxhash.xxh3_64_intdigest(pair.encode("utf-32-le")) for pair in pairs], "u8")
 
 

@@ -42,7 +42,7 @@ class Inputs:
     recipe: Recipe
     corpora: list[CorpusFiles]
     vocabulary: dict[str, Path]  # `model` and `dictionary`, where they are given
-    vocabulary_digests: list[str]
+    vocabulary_digests: dict[str, str]  # by setting, such as `vocabulary model`
     filters: Filters  # with the path of the model for language identification
     identification: list[str]  # the hash of that model, where there is one
 
@@ -60,9 +60,6 @@ class Inputs:
             values["known_languages"] = list(self.recipe.known_languages)
         values["filters"]["identify"] = None  # wherever it is: its hash decides
         corpora = {f"corpus {files.name}": _summary(files) for files in self.corpora}
-        vocabulary = {}
-        for name, digest in zip(self.vocabulary, self.vocabulary_digests, strict=True):
-            vocabulary[f"vocabulary {name}"] = digest
         return {
             "command": "corpora",
             "engine": ENGINE,
@@ -70,7 +67,7 @@ class Inputs:
             "identification": self.identification,
             **values,
             **corpora,
-            **vocabulary,
+            **self.vocabulary_digests,
         }
 
     @property
@@ -102,9 +99,11 @@ def find_inputs(recipe: Recipe, raw: Path) -> Inputs:
         **recipe.of_sources,
     }
     vocabulary = {}
+    vocabulary_digests = {}
     for name, file in named.items():
         if file:
             vocabulary[name] = regular_file(raw / file, f"the vocabulary's {name}")
+            vocabulary_digests[f"vocabulary {name}"] = digest_of_file(vocabulary[name])
     for name in ("dictionary", SOURCE_FILES[1]):
         if recipe.has_synthetic and name in vocabulary:
             expect_tag(vocabulary[name])
@@ -124,7 +123,6 @@ def find_inputs(recipe: Recipe, raw: Path) -> Inputs:
             file, mark, member = name.partition(ARCHIVE)
             hashes.append(digests[file] + mark + member)
         corpora.append(replace(files, digests=tuple(hashes)))
-    vocabulary_digests = list(map(digest_of_file, vocabulary.values()))
     return Inputs(recipe, corpora, vocabulary, vocabulary_digests, filters, identification)
 
 

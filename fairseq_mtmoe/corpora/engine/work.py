@@ -69,7 +69,7 @@ class WorkFolder:
         record = self.path / f"{name}.json"
         adapter: TypeAdapter[Result] = TypeAdapter(kind)
         # If the record is missing or damaged, the stage is made again.
-        with suppress(UserError, ValueError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError):
             content = read_json(record)
             if content["key"] == self._key:
                 return adapter.validate_python(content["result"])

@@ -83,7 +83,7 @@ def _pieces(file: BinaryIO, end: int | None) -> Iterator[bytes]:
     """Yield a file's bytes up to an offset, without the byte order mark."""
     if not file.tell() and file.read(3) != codecs.BOM_UTF8:
         file.seek(0)
-    left = sys.maxsize if end is None else end - file.tell()
+    left = (end or sys.maxsize) - file.tell()
     while data := file.read(min(_CHUNK, left)):
         left -= len(data)
         yield data

@@ -99,12 +99,13 @@ def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
         raise unreadable(files.paths[0], f"it has no references in {files.target_lang}")
     for document, by_translator in zip(documents, references, strict=True):
         sources = _texts(_sides(document, "src", files.source_lang))
-        texts = [_texts(by_translator.get(name, [])) for name in translators]
+        texts = [_texts(by_translator.get(name, ())) for name in translators]
         for key in dict.fromkeys(chain(sources, *texts)):
             targets = [part[key] for part in texts if key in part]
-            further = [*targets[1:], *[""] * len(translators)][: len(translators) - 1]
+            missing = [""] * (len(texts) - len(targets))
+            target = next(iter(targets), None)
             reason = None if key in sources else "unpaired"
-            yield Segment(sources.get(key), targets[0] if targets else None, further, reason)
+            yield Segment(sources.get(key), target, [*targets[1:], *missing], reason)
 
 
 def _sides(document: Element, name: str, lang: str) -> list[Element]:

@@ -155,19 +155,19 @@ def json_segments(files: CorpusFiles) -> Iterator[Segment]:
     Keys are in `fields` (`translation.en` if nested), or detected.
     """
     (content,) = files.contents
-    paths: tuple[Keys, Keys] | None = None
+    paths: tuple[Keys, Keys] = ((), ())
     if files.first > 1:  # the beginning determines the keys
         paths = _paths_of(next(read_lines(content)).texts, files)
     for batch in read_lines(content, files.spans[0]):
-        paths = paths or _paths_of(batch.texts, files)
+        if not any(paths):
+            paths = _paths_of(batch.texts, files)
         for index, text in enumerate(batch.texts):
             if index in batch.bad:
                 yield Segment(None, None, (), *batch.bad[index])
                 continue
             row = _parsed(text)
-            source_keys, target_keys = paths or ((), ())
             try:
-                source, target = _value(row, source_keys), _value(row, target_keys)
+                source, target = _value(row, paths[0]), _value(row, paths[1])
                 yield Segment(source, target, excerpt=excerpt_of(text))
             except LookupError:
                 yield Segment(None, None, (), text_fault(text) or "keys", excerpt_of(text))
@@ -194,8 +194,8 @@ def _value(row: Any, keys: Keys) -> str | None:
     return row
 
 
-def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys] | None:
-    """Return the keys of both texts; None without an object.
+def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys]:
+    """Return the keys of both texts; none without an object.
 
     Raises `UserError` if the keys are unclear.
     """
@@ -210,7 +210,7 @@ def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys] | N
             f" `{{source: text.{files.source_lang}, target: text.{files.target_lang}}}`,"
             f" but the first object only has {excerpt_of(', '.join(rows[0]))}."
         )
-    return None
+    return (), ()
 
 
 def _find_keys(row: dict[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] | None:

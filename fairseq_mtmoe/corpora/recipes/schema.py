@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -55,13 +54,8 @@ class Action(Enum):
 
 def _is_below(file: str) -> bool:
     """Return whether a path is below RAW, and its member inside the archive."""
-    outer, _, member = file.partition(ARCHIVE)
-    paths = PurePosixPath(outer), PurePosixPath(member)
-    return (
-        bool(outer)
-        and "\0" not in file
-        and not any(path.is_absolute() or ".." in path.parts for path in paths)
-    )
+    names = re.split(f"[/{ARCHIVE}]", file)
+    return "\0" not in file and not {"", ".."} & {*names}
 
 
 def _is_of_the_web(address: str) -> bool:
