@@ -102,37 +102,28 @@ class PemtT5Model(PemtModel, t5.T5Model):
 class PemtBertEncoder(PromptMixin, BertEncoder):
     """BERT's or RoBERTa's encoder with a prompt, whose blocks may have adapters."""
 
-    def enter(
-        self,
-        tokens: LongTensor,
-        token_type_ids: LongTensor | None,
-        padding_mask: Tensor,
-        task_ids: LongTensor | None,
+    def extend(
+        self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, padding_mask: Tensor
     ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
-        """Embed as `BertEncoder`, with the prompt after each sentence."""
-        x, context, batch = super().enter(tokens, token_type_ids, padding_mask, task_ids)
+        """Put the prompt after each sentence, and add the gates' input to the context.
+
+        The prompt is embedded as tokens of the first type without positions.
+        """
+        num_sentences, length = padding_mask.shape
         prompt_PH = self.prompt_of_pass()
         if prompt_PH is not None:
             embedded_BLH = batch.pad(x)
-            prompts_BPH = self._embedded(prompt_PH, len(tokens))
+            segments = self.embed_segments.weight
+            x_PH = self.layernorm_embedding(prompt_PH.to(segments) + segments[0])
+            prompts_BPH = self.dropout_module(x_PH.expand(num_sentences, -1, -1))
             padding_mask = F.pad(padding_mask, (0, len(prompt_PH)))
-            batch = unpadded(padding_mask, task_ids)
+            batch = unpadded(padding_mask, batch.task_ids)
             x = batch.unpad(torch.cat([embedded_BLH, prompts_BPH], 1))
             context = batch.context()
-        mixture = self.gate_input_of(prompt_PH, padding_mask, first=tokens.shape[1])
+        mixture = self.gate_input_of(prompt_PH, padding_mask, first=length)
         if mixture is not None:
             mixture = _of_stream(mixture, batch)
         return x, replace(context, mixture=mixture), batch
-
-    def _embedded(self, prompt_PH: Tensor, num_sentences: int) -> Tensor:
-        """Return each sentence's prompt (B, P, H).
-
-        It is embedded as tokens of the first type without positions.
-        """
-        segments = self.embed_segments.weight
-        x_PH = self.layernorm_embedding(prompt_PH.to(segments) + segments[0])
-        embedded: Tensor = self.dropout_module(x_PH.expand(num_sentences, -1, -1))
-        return embedded
 
 
 def _of_stream(mixture: GateInput, batch: UnpaddedBatch) -> GateInput:

@@ -62,13 +62,13 @@ def pretrained(config: EncoderConfig = TINY, seed: int = 1) -> PretrainedEncoder
 
 
 def batch(config: EncoderConfig = TINY, sizes: tuple[int, ...] = (7, 4, 6), seed: int = 3) -> dict[str, Tensor]:
-    """Sentences of these lengths, padded on the right, with the tokens' types where there are several."""
+    """Sentences of these lengths, padded on the right, and the tokens' types."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(sizes), max(sizes))
     mask = torch.arange(shape[1]) >= torch.tensor(sizes).unsqueeze(1)
     tokens = torch.randint(config.pad_token_id + 1, config.vocab_size, shape, generator=generator)
     types = torch.randint(config.type_vocab_size, shape, generator=generator)
-    return {"tokens": tokens.masked_fill(mask, config.pad_token_id), "token_type_ids": types, "padding_mask": mask}
+    return {"tokens": tokens.masked_fill(mask, config.pad_token_id), "token_type_ids": types}
 
 
 def hugging_face_model(config: EncoderConfig) -> Any:
@@ -87,9 +87,11 @@ def ours_of(theirs: Any, **options: Any) -> BertEncoder:
     return ours
 
 
-def theirs_of(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    output = model(inputs["tokens"], (~inputs["padding_mask"]).long(), inputs["token_type_ids"])
-    return output.last_hidden_state, output.pooler_output
+def theirs_of(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """The states of Hugging Face's model, 0 at padding."""
+    real = inputs["tokens"].ne(model.config.pad_token_id).long()
+    states: Tensor = model(inputs["tokens"], real, inputs["token_type_ids"]).last_hidden_state
+    return states * real.unsqueeze(-1)
 
 
 def in_all_places(monkeypatch: pytest.MonkeyPatch, *modules: Any) -> None:

@@ -41,7 +41,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, batch: UnpaddedBatch, bias: Tensor | None = None) -> Tensor:
         """Attend within each sentence; return the shape of `batch.output_of(x)`.
 
-        bias: added to the scores, (L, L), (B, 1, L, L) or broadcastable to (B, heads, L, L).
+        bias: added to the scores of all heads, (B, 1, L, L).
         """
         query = self.q_proj(batch.output_of(x))
         key = self.k_proj(x)
@@ -59,13 +59,8 @@ class SelfAttention(nn.Module):
         lengths = batch.lengths()
         readers = lengths.new_ones(len(lengths)) if batch.firsts_only else lengths
         packing = Packing.of(readers, lengths, query.shape[-1], self.num_heads)
-        if bias is not None:
-            bias = bias.reshape((1,) * (4 - bias.dim()) + bias.shape)
-            bias = bias.expand(len(lengths), *bias.shape[1:])
-        p = self.dropout if self.training else 0.0
-        return packed_attention(
-            query.squeeze(0), key.squeeze(0), value.squeeze(0), packing, p, bias
-        ).unsqueeze(0)
+        rows = query.squeeze(0), key.squeeze(0), value.squeeze(0)
+        return packed_attention(*rows, packing, self.dropout * self.training, bias).unsqueeze(0)
 
     def _read(
         self, query: Tensor, key: Tensor, value: Tensor, batch: UnpaddedBatch, bias: Tensor | None
@@ -78,7 +73,7 @@ class SelfAttention(nn.Module):
             else:
                 attention_mask = bias.masked_fill(is_padding, HIDDEN)
         heads = self._heads(query, batch.output), self._heads(key, batch), self._heads(value, batch)
-        read = attend(*heads, attention_mask, self.dropout if self.training else 0.0)
+        read = attend(*heads, attention_mask, self.dropout * self.training)
         return batch.output.unpad(read.transpose(1, 2)).flatten(2)
 
     def _heads(self, values: Tensor, batch: UnpaddedBatch) -> Tensor:
@@ -203,9 +198,9 @@ def packed_attention(
     Args:
         query: (M, H), one head after the other.
         key, value: (T, H).
-        bias: added to the scores, (S, 1, queries, keys) or (S, heads, queries, keys), at least as
-            large as the longest sentence. With a bias, sentences with the same number of keys must
-            have the same number of queries.
+        bias: added to the scores of all heads, (S, 1, queries, keys), at least as large as the
+            longest sentence. With a bias, sentences with the same number of keys must have the same
+            number of queries.
     """
     read: Tensor = _PackedAttention.apply(  # type: ignore[no-untyped-call]
         query, key, value, bias, packing, dropout_p
@@ -282,8 +277,7 @@ class _PackedAttention(torch.autograd.Function):
         if ctx.needs_input_grad[3]:
             grad_bias = grad_scores.new_zeros(ctx.bias_shape)
             for sentences, grads in pack.sentences_of(grad_scores):
-                per_head = grads if len(grad_bias[0]) > 1 else grads.sum(1, keepdim=True)
-                _corner(grad_bias, grads)[sentences] = per_head
+                _corner(grad_bias, grads)[sentences] = grads.sum(1, keepdim=True)
         batched_products(
             pack.scores(grad_scores), pack.keys(key), pack.queries(grad_query), *by_query, scale
         )

@@ -55,7 +55,7 @@ class EncoderConfig:
     attention_probs_dropout_prob: Dropout = 0.1
     layer_norm_eps: Share = 1e-12
     initializer_range: Share = 0.02
-    # A linear map of the first token's state, which some published encoders lack.
+    # A linear map of the first token's state, which some published encoders lack and no head reads.
     has_pooler: bool = True
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The encoder: embeddings, blocks and pooler.
+"""The encoder: embeddings and blocks.
 
-It computes what Hugging Face's `BertModel` and `RobertaModel` compute.
+It computes the states of Hugging Face's `BertModel` and `RobertaModel`.
 
 It can adapt to each sentence's task as in CA-MTL, §2.1, in the base or the large form. In both
 forms attention is conditional in all blocks, norms are conditional in the upper half, and alignment
@@ -33,10 +33,8 @@ class Encoded(NamedTuple):
 
     # The last block's states, 0 at padding, (B, L, H); or of the first tokens only, (B, 1, H).
     hidden: Tensor
-    # The tanh of a linear map of the first token's state, (B, H); None without a pooler.
-    pooled: Tensor | None
     # Input and weights of the adapters' gates in this pass; None without gates.
-    mixture: GateInput | None = None
+    mixture: GateInput | None
 
 
 class BertBlock(Block):
@@ -69,15 +67,10 @@ class BertBlock(Block):
         """
         return self.feed_forward(self.attend(x, context, batch), batch.output_context(context))
 
-    def attend(
-        self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, bias: Tensor | None = None
-    ) -> Tensor:
-        """Compute the block's first half, self-attention.
-
-        bias: added to the scores, (L, L) or (B, 1, L, L); only without a conditional bias.
-        """
+    def attend(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch) -> Tensor:
+        """Compute the block's first half, self-attention."""
+        bias = None
         if self.attention_bias is not None:
-            assert bias is None
             bias = self.attention_bias(context.tasks, batch.task_ids, batch.shape[1])
         joined = self.join(self.self_attn(x, batch, bias), batch.output_of(x))
         return self.normalize(self.self_attn_layer_norm, joined, batch.output_context(context))
@@ -86,9 +79,8 @@ class BertBlock(Block):
 class BertEncoder(Stack):
     """BERT's or RoBERTa's encoder with slots.
 
-    A subclass overrides `build_encoder_layer` for its own blocks, `context_of` for their context,
-    `embed` for the embeddings, `run_blocks` for the loop over blocks, or `enter` to add to the
-    stream.
+    A subclass overrides `build_encoder_layer` for its own blocks, `embed` for the embeddings, or
+    `extend` to add to the stream.
 
     Args:
         slot_plans: the content of blocks' slots, by block index; none: a dense encoder.
@@ -119,7 +111,7 @@ class BertEncoder(Stack):
         self.layernorm_embedding = nn.LayerNorm(H, config.layer_norm_eps)
         self.dropout_module = nn.Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList()
-        self.pooler = nn.Linear(H, H) if config.has_pooler else None
+        self.pooler = nn.Linear(H, H) if config.has_pooler else None  # only for its file
         initialize(self, config.initializer_range)
         self.slot_plans = slot_plans or {}
         for _ in range(config.num_hidden_layers):
@@ -152,7 +144,6 @@ class BertEncoder(Stack):
         self,
         tokens: LongTensor,
         token_type_ids: LongTensor | None = None,
-        padding_mask: Tensor | None = None,
         task_ids: LongTensor | None = None,
         firsts_only: bool = False,
     ) -> Encoded:
@@ -161,7 +152,6 @@ class BertEncoder(Stack):
         Args:
             tokens: (B, L), padded with `pad_token_id`.
             token_type_ids: the segment of each token, 0 or 1, (B, L); default: all 0.
-            padding_mask: True at padding, (B, L); default: where `tokens` are `pad_token_id`.
             task_ids: each sentence's task, (B,), for slots and parts that depend on tasks.
             firsts_only: allow the last block to compute only the sentences' first tokens.
         """
@@ -169,52 +159,39 @@ class BertEncoder(Stack):
         most = self.config.max_positions
         if length > most:
             raise_invalid("the length of a sentence", f"at most the encoder's {most}", length)
-        mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask
-        x, context, batch = self.enter(tokens, token_type_ids, mask, task_ids)
+        padding_mask = tokens.eq(self.config.pad_token_id)
+        batch = unpadded(padding_mask, task_ids)
+        context = batch.context(self.tasks_of(task_ids))
+        x = self.aligned(self.embed(tokens, token_type_ids, batch), context)
+        x, context, batch = self.extend(x, context, batch, padding_mask)
         last = batch
         if firsts_only and computes_alone(self.layers[-1]):
             last = replace(batch, firsts_only=True)
         hidden = last.output.pad(self.run_blocks(x, context, batch, last))[:, :length]
-        hidden = hidden.masked_fill(mask[:, : hidden.shape[1]].unsqueeze(-1), 0)
-        pooled = None if self.pooler is None else torch.tanh(self.pooler(hidden[:, 0]))
-        return Encoded(hidden, pooled, context.mixture)
-
-    def enter(
-        self,
-        tokens: LongTensor,
-        token_type_ids: LongTensor | None,
-        padding_mask: Tensor,
-        task_ids: LongTensor | None,
-    ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
-        """Return the stream before the first block, its context, and the unpadded batch.
-
-        A sentence's first L positions are its tokens; the output drops positions after them.
-        """
-        batch = unpadded(padding_mask, task_ids)
-        context = self.context_of(batch)
-        return self.embed(tokens, token_type_ids, context, batch), context, batch
-
-    def context_of(self, batch: UnpaddedBatch) -> BatchContext:
-        """Return the blocks' context."""
-        return batch.context(self.tasks_of(batch.task_ids))
+        hidden = hidden.masked_fill(padding_mask[:, : hidden.shape[1]].unsqueeze(-1), 0)
+        return Encoded(hidden, context.mixture)
 
     def embed(
-        self,
-        tokens: LongTensor,
-        token_type_ids: LongTensor | None,
-        context: BatchContext,
-        batch: UnpaddedBatch,
+        self, tokens: LongTensor, token_type_ids: LongTensor | None, batch: UnpaddedBatch
     ) -> Tensor:
-        """Return the stream before the first block."""
-        ids = [
-            tokens,
-            self._positions(tokens),
-            *([] if token_type_ids is None else [token_type_ids]),
-        ]
+        """Return the embedded tokens in the stream's form."""
+        ids = [tokens, self._positions(tokens)]
+        if token_type_ids is not None:
+            ids.append(token_type_ids)
         token_ids, positions, *types = batch.unpad(torch.stack(ids, dim=-1)).unbind(-1)
         x = self.embed_tokens(token_ids) + self.embed_positions(positions)
         segments = self.embed_segments(types[0]) if types else self.embed_segments.weight[0]
-        return self.aligned(self.dropout_module(self.layernorm_embedding(x + segments)), context)
+        embedded: Tensor = self.dropout_module(self.layernorm_embedding(x + segments))
+        return embedded
+
+    def extend(
+        self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, padding_mask: Tensor
+    ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
+        """Return the stream before the first block, its context and batch, possibly longer.
+
+        The output drops positions after the tokens. `padding_mask` is (B, L).
+        """
+        return x, context, batch
 
     def run_blocks(
         self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, last: UnpaddedBatch

@@ -39,12 +39,12 @@ def test_a_prompt_is_what_hugging_face_s_encoder_has_before_its_words(kind):
     first_type = parts.token_type_embeddings.weight[0]
     prompt = parts.LayerNorm(parts.word_embeddings(described) + first_type).expand(3, -1, -1)
     words = parts(given["tokens"], given["token_type_ids"])
-    hidden = torch.nn.functional.pad(given["padding_mask"], (len(described), 0))
+    padding = given["tokens"].eq(config.pad_token_id)
+    hidden = torch.nn.functional.pad(padding, (len(described), 0))
     mask = hidden[:, None, None].float() * torch.finfo(torch.float32).min
     wanted = theirs.encoder(torch.cat([prompt, words], 1), mask).last_hidden_state[:, len(described) :]
     found = model.encoder(given["tokens"], given["token_type_ids"]).hidden
-    real = ~given["padding_mask"]
-    torch.testing.assert_close(found[real], wanted[real], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[~padding], wanted[~padding], rtol=1e-5, atol=1e-5)
     first = model.encoder(given["tokens"], given["token_type_ids"], firsts_only=True).hidden
     torch.testing.assert_close(first, found[:, :1])
 

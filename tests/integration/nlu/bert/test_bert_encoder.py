@@ -1,4 +1,4 @@
-"""The encoder against Hugging Face's (states, pooled states and every gradient), and what only ours has.
+"""The encoder against Hugging Face's (states and every gradient), and what only ours has.
 
 Dense, with experts in all blocks as in MT-TaG, and conditional as in CA-MTL.
 """
@@ -75,23 +75,23 @@ def assert_close(found, wanted, atol=1e-5):
     torch.testing.assert_close(found, wanted, rtol=0, atol=atol)
 
 
-def total(hidden, pooled):
+def total(hidden):
     """A loss to which every number contributes something of its own."""
-    return sum((x * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() for x in (hidden, pooled))
+    return (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum()
 
 
 def gradients(model):
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: parameter.grad for name, parameter in model.named_parameters() if "pooler" not in name}
 
 
 def run(encoder, inputs, seen=None, function=None, **options):
-    """The states of some tokens, the pooled ones, and every gradient of a loss of them."""
+    """The states of some tokens, and every gradient of a loss of them."""
     encoder.zero_grad()
     torch.manual_seed(5)
     forward = encoder if function is None else function
-    hidden, pooled = forward(**inputs, task_ids=IDS[: len(inputs["tokens"])], **options)[:2]
-    total(hidden[:, :seen], pooled).backward()
-    return {"hidden": hidden[:, :seen].detach(), "pooled": pooled.detach(), **gradients(encoder)}
+    hidden = forward(**inputs, task_ids=IDS[: len(inputs["tokens"])], **options).hidden[:, :seen]
+    total(hidden).backward()
+    return {"hidden": hidden.detach(), **gradients(encoder)}
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,10 @@ def test_states_and_gradients_are_hugging_faces(kind, sizes):
     config = CONFIGS[kind]
     theirs = hugging_face_model(config)
     ours, inputs = ours_of(theirs), batch(config, sizes)
-    hidden, pooled = theirs_of(theirs, inputs)
-    hidden = hidden.masked_fill(inputs["padding_mask"].unsqueeze(-1), 0)
-    found = ours(**inputs)
-    assert_close(found.hidden, hidden)
-    assert_close(found.pooled, pooled)
-    total(hidden, pooled).backward()
-    total(*found[:2]).backward()
+    wanted, found = theirs_of(theirs, inputs), ours(**inputs).hidden
+    assert_close(found, wanted)
+    total(wanted).backward()
+    total(found).backward()
     wanted = {KEYS.our_key(name): gradient for name, gradient in gradients(theirs).items()}
     assert gradients(ours).keys() == wanted.keys()
     for name, gradient in gradients(ours).items():
@@ -128,9 +125,8 @@ def test_a_sentence_is_the_same_in_any_company_at_any_padded_length(kind):
     inputs, pad = batch(encoder.config), encoder.config.pad_token_id
     wanted = encoder(**inputs, task_ids=IDS)
     tokens, types = F.pad(inputs["tokens"], (0, 3), value=pad), F.pad(inputs["token_type_ids"], (0, 3))
-    longer = encoder(tokens, types, task_ids=IDS)  # padding is found by its token
+    longer = encoder(tokens, types, task_ids=IDS)
     assert_close(longer.hidden[:, :-3], wanted.hidden, atol=1e-6)
-    assert_close(longer.pooled, wanted.pooled, atol=1e-6)
     assert not longer.hidden[:, -3:].any()
     for row, size in enumerate(SIZES):
         alone = [x[row : row + 1, :size] for x in (tokens, types)]
@@ -143,9 +139,9 @@ def test_a_sentence_of_padding_alone_is_finite():
     encoder, inputs = tiny_encoder(), batch(sizes=(3, 0))
     for tokens in (inputs["tokens"], torch.zeros(2, 3, dtype=torch.long)):
         encoder.zero_grad()
-        found = encoder(tokens)
-        total(*found[:2]).backward()
-        assert found.pooled.isfinite().all() and all(value.isfinite().all() for value in gradients(encoder).values())
+        found = encoder(tokens).hidden
+        total(found).backward()
+        assert found.isfinite().all() and all(value.isfinite().all() for value in gradients(encoder).values())
 
 
 @pairwise(kind=ENCODERS, sizes=[(7, 7), SIZES, (3, 0)], checkpoints=[False, True])
@@ -186,7 +182,7 @@ def test_activation_checkpointing_changes_nothing(kind, dropout):
 def test_what_trains_in_a_frozen_lower_half_gets_gradients_under_checkpointing():
     encoder = tiny_encoder(checkpoint_activations=True).train().requires_grad_(False)
     trained = encoder.layers[0].self_attn_layer_norm.requires_grad_(True)
-    total(*encoder(**batch())[:2]).backward()
+    total(encoder(**batch()).hidden).backward()
     assert trained.weight.grad.abs().sum() > 0
 
 
@@ -194,9 +190,9 @@ def test_half_precision_and_autocast_are_near():
     inputs = batch(TINY_ROBERTA)
     wanted = made(ROBERTA)(**inputs).hidden
     half = made(ROBERTA).half().train()
-    found = half(**inputs)
-    assert_close(found.hidden.float(), wanted, atol=0.1)
-    total(*(x.float() for x in found[:2])).backward()
+    found = half(**inputs).hidden.float()
+    assert_close(found, wanted, atol=0.1)
+    total(found).backward()
     assert all(gradient.isfinite().all() for gradient in gradients(half).values())
     with torch.autocast("cpu", torch.bfloat16):
         assert_close(made(ROBERTA)(**inputs).hidden.float(), wanted, atol=0.1)

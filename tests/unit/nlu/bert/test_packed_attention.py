@@ -23,7 +23,7 @@ def inputs(*lengths, seed=1):
 
 
 def slowly(query, key, value, readers, lengths, scales=None, bias=None):
-    """One sentence after the other; `scales` are of the packed weights, `bias` is (S, A or 1, L, L)."""
+    """One sentence after the other; `scales` are of the packed weights, `bias` is (S, 1, L, L)."""
     order = sorted(range(len(lengths)), key=lambda sentence: lengths[sentence])
     sizes = [HEADS * readers[sentence] * lengths[sentence] for sentence in order]
     scales_of = {} if scales is None else dict(zip(order, scales.split(sizes), strict=True))
@@ -58,10 +58,10 @@ def test_weights_of_sentences_are_dropped(lengths):
     assert_equal_with_gradients(found, slowly(*tensors, lengths, lengths, scales), tensors)
 
 
-@pairwise(lengths=[(5, 5, 5), (7, 1, 4, 7, 2), (3, 0, 6)], of_heads=[None, 1, HEADS], readers=["all", "first"])
-def test_a_bias_is_added_to_each_sentences_scores_of_all_tokens_or_of_the_first(lengths, of_heads, readers):
+@pairwise(lengths=[(5, 5, 5), (7, 1, 4, 7, 2), (3, 0, 6)], biased=[False, True], readers=["all", "first"])
+def test_a_bias_is_added_to_each_sentences_scores_of_all_tokens_or_of_the_first(lengths, biased, readers):
     query, key, value = inputs(*lengths)
-    bias = None if of_heads is None else torch.randn(len(lengths), of_heads, 8, 8, requires_grad=True)
+    bias = torch.randn(len(lengths), 1, 8, 8, requires_grad=True) if biased else None
     counts = torch.tensor(lengths)
     reading = counts if readers == "all" else torch.ones_like(counts)
     query = query if readers == "all" else torch.randn(len(lengths), WIDTH).requires_grad_()
@@ -70,12 +70,12 @@ def test_a_bias_is_added_to_each_sentences_scores_of_all_tokens_or_of_the_first(
     assert_equal_with_gradients(found, wanted, (query, key, value, *([] if bias is None else [bias])))
 
 
-@pairwise(shape=[(6, 6), (3, 1, 6, 6), (HEADS, 6, 6), None], firsts_only=[False, True], lengths=[(6, 6, 6), (6, 2, 5)])
-def test_the_layer_is_the_same_in_both_forms(lengths, firsts_only, shape, monkeypatch):
+@pairwise(biased=[False, True], firsts_only=[False, True], lengths=[(6, 6, 6), (6, 2, 5)])
+def test_the_layer_is_the_same_in_both_forms(lengths, firsts_only, biased, monkeypatch):
     torch.manual_seed(1)
     layer = SelfAttention(WIDTH, HEADS, dropout=0.0).train()
     mask = torch.arange(6) >= torch.tensor(lengths).unsqueeze(1)
-    bias = None if shape is None else torch.randn(shape, requires_grad=True)
+    bias = torch.randn(3, 1, 6, 6, requires_grad=True) if biased else None
     rows = dataclasses.replace(unpadded(mask), firsts_only=firsts_only)
     x = torch.randn(1, sum(lengths), WIDTH, requires_grad=True)
     found = layer(x, rows, bias)
@@ -89,7 +89,7 @@ def test_what_cannot_be_packed_is_not(monkeypatch):
     layer, x = SelfAttention(WIDTH, HEADS, 0.1), torch.randn(1, 7, WIDTH)
     rows, calls = unpadded(torch.zeros(1, 7, dtype=torch.bool)), []
     monkeypatch.setattr(module, "packed_attention", lambda *args: calls.append(1) or packed_attention(*args))
-    layer(x[:, :5], unpadded(torch.tensor([[True, False, False, True, False, False, False]])), torch.zeros(7, 7))
+    layer(x[:, :5], unpadded(torch.tensor([[True, False, False, True, False, False, False]])), torch.zeros(1, 1, 7, 7))
     layer.double()(x.double(), rows)
     with torch.autocast("cpu", torch.bfloat16):
         layer.float()(x, rows)

@@ -47,7 +47,7 @@ def by_hand(data, head_state, examples):
         chosen = [lines[number] for number in batch]
         rows = tokenizer.encode_batch([tuple(line[1:3]) for line in chosen])
         tokens, types = torch.tensor([row.ids for row in rows]), torch.tensor([row.type_ids for row in rows])
-        hidden = encoder(tokens, types, torch.tensor([row.attention_mask for row in rows]) == 0).hidden
+        hidden = encoder(tokens, types).hidden
         loss = ((head(hidden[:, 0])[:, 0] - torch.tensor([float(line[3]) for line in chosen])) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()
