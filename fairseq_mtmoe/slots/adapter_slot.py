@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.moe.adapters import LORA, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, TargetAdapter
-from fairseq_mtmoe.slots.slot import BatchContext, SlotBlock
+from fairseq_mtmoe.slots.slot import BatchContext, Block
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class AdapterPlan:
     summary_size: int | None = None
     target_size: int | None = None  # inner width of the target adapter; None: no target adapter
 
-    def fill(self, block: SlotBlock) -> None:
+    def fill(self, block: Block) -> None:
         """Add the adapters to a block, with its feed-forward layer's device and dtype."""
         weight = block.fc2.weight
         K = self.num_adapters
@@ -35,7 +35,7 @@ class AdapterPlan:
         block.mixture = AdapterMixture(adapters, gate, target).to(weight).train(block.training)
         block.slot = adapted
 
-    def _adapters(self, block: SlotBlock) -> AdapterBank:
+    def _adapters(self, block: Block) -> AdapterBank:
         H, F = block.fc2.weight.shape
         if self.kind == LORA:
             return LoraBank(self.num_adapters, F, H, self.rank, self.alpha / self.rank)
@@ -43,7 +43,7 @@ class AdapterPlan:
 
 
 def adapted(
-    block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext
+    block: Block, hidden: Tensor, branch_input: Tensor, context: BatchContext
 ) -> Tensor:
     """Compute a feed-forward layer with adapters; see `Slot`."""
     mixture = block.mixture
@@ -68,11 +68,11 @@ def adapted(
     return branch if mixture.target_adapter is None else mixture.target_adapter(branch)
 
 
-def adapter_blocks(model: nn.Module) -> dict[str, SlotBlock]:
+def adapter_blocks(model: nn.Module) -> dict[str, Block]:
     """Return the blocks with adapters by dotted path: `encoder.layers.0`, …"""
     blocks = model.named_modules()
     return {
         path: block
         for path, block in blocks
-        if isinstance(block, SlotBlock) and block.slot is adapted
+        if isinstance(block, Block) and block.slot is adapted
     }

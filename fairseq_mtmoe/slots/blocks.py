@@ -1,8 +1,7 @@
-"""Common parts of all backbones' blocks: feed-forward half, slots, conditions."""
+"""Stacks of blocks of any backbone: their slots and conditional parts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from torch import LongTensor, Tensor, nn
 
@@ -17,66 +16,12 @@ from fairseq_mtmoe.conditioning import (
     ConditionalLayerNorm,
     TaskEmbeddings,
     Tasks,
-    apply_norm,
     block_width,
 )
 from fairseq_mtmoe.core.errors import UserError
-from fairseq_mtmoe.slots import BatchContext, SlotBlock, SlotPlan, dense
+from fairseq_mtmoe.slots import AdapterPlan, BatchContext, Block, ExpertPlan
 
-SlotPlans = Mapping[int, SlotPlan]  # block's index in its stack -> the plan of its slot
-AnyBlock = TypeVar("AnyBlock", bound=SlotBlock)
-
-
-class Block(SlotBlock):
-    """A block whose second half is its slot.
-
-    Dense and sparse blocks run the same code.
-    """
-
-    # The backbone's own modules
-    normalize_before: bool
-    final_layer_norm: Any
-    dropout_module: Any
-
-    def begin_dense(self) -> None:
-        """Become a dense block without conditional parts; called when it is built."""
-        self.slot = dense
-        # Added to the scores of self-attention
-        self.attention_bias: ConditionalAttentionBias | None = None
-        # Added to the block's output
-        self.bottleneck: ConditionalBottleneck | None = None
-
-    def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
-        """Compute the block's second half.
-
-        It is `h` (L, B, H) plus the slot's branch, plus the bottleneck's, if any.
-        """
-        branch_input = h
-        if self.normalize_before:
-            branch_input = self.normalize(self.final_layer_norm, h, context)
-        h = self.join(self.slot(self, h, branch_input, context), h)
-        if not self.normalize_before:
-            h = self.normalize(self.final_layer_norm, h, context)
-        if context.mixture is not None and self in context.mixture.narrow:
-            context.mixture.measure(self, h, context.padding_mask)
-        if self.bottleneck is None:
-            return h
-        adapted: Tensor = h + self.bottleneck(h, context.tasks, context.task_ids)
-        return adapted
-
-    def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
-        """Apply one of the block's norms, conditional or not, to `x` (L, B, H)."""
-        return apply_norm(norm, x, context.tasks, context.task_ids)
-
-    def inner(self, branch_input: Tensor) -> Tensor:
-        """Return the input of the second feed-forward matrix: (L, B, H) to (L, B, F)."""
-        inner: Tensor = self.activation_dropout_module(self.activation_fn(self.fc1(branch_input)))
-        return inner
-
-    def join(self, branch: Tensor, h: Tensor) -> Tensor:
-        """Add a branch to the residual stream, after dropout."""
-        dropped: Tensor = self.dropout_module(branch)
-        return h + dropped
+SlotPlans = Mapping[int, AdapterPlan | ExpertPlan]  # by the block's index in its stack
 
 
 class Stack(nn.Module):
@@ -88,7 +33,7 @@ class Stack(nn.Module):
     task_embeddings: TaskEmbeddings | None
     alignment: ConditionalAlignment | None  # before the first block
 
-    def fill_slot(self, block: AnyBlock) -> AnyBlock:
+    def fill_slot(self, block: Block) -> Block:
         """Fill the slot of the next block as its plan says, and return the block."""
         plan = self.slot_plans.get(self.filled_slots)
         self.filled_slots += 1

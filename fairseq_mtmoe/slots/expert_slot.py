@@ -15,7 +15,7 @@ from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.gates import BaseGate, Gate
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle
-from fairseq_mtmoe.slots.slot import BatchContext, SlotBlock
+from fairseq_mtmoe.slots.slot import BatchContext, Block, dense
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ExpertPlan:
     timeout: float | None = None  # of the all-to-all, in seconds
     dropout: float | None = None  # of the experts' inner activations; None: as in the dense layer
 
-    def fill(self, block: SlotBlock) -> None:
+    def fill(self, block: Block) -> None:
         """Put an expert slot into a block."""
         block.slot = slot = ExpertSlot(self)
         if not self.starts_dense:
@@ -48,21 +48,21 @@ class ExpertSlot:
         self.moe: MoELayer | None = None
 
     def __call__(
-        self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext
+        self, block: Block, hidden: Tensor, branch_input: Tensor, context: BatchContext
     ) -> Tensor:
         """Compute the branch.
 
         The gate reads the residual stream, experts read the branch input.
         """
         if self.moe is None:
-            return block.dense_branch(branch_input)
+            return dense(block, hidden, branch_input, context)
         mask_LB = None if context.padding_mask is None else context.padding_mask.t()
         output: Tensor = self.moe(
             hidden, branch_input, mask_LB, context.task_ids, context.token_counts
         )
         return output
 
-    def sparsify(self, block: SlotBlock, copy_dense: bool = True) -> None:
+    def sparsify(self, block: Block, copy_dense: bool = True) -> None:
         """Replace the feed-forward layer by experts: its copies, or randomly initialized."""
         fc1 = block.fc1
         plan = self.plan
@@ -94,7 +94,7 @@ class ExpertSlot:
 def sparsify(model: nn.Module) -> None:
     """Copy each slot's feed-forward layer into its experts; gates start at random."""
     for path, slot in expert_slots(model).items():
-        slot.sparsify(cast("SlotBlock", model.get_submodule(path)))
+        slot.sparsify(cast("Block", model.get_submodule(path)))
 
 
 def sparse_targets(model: nn.Module) -> dict[str, tuple[str, Callable[[Tensor], Tensor]]]:
@@ -120,7 +120,7 @@ def expert_slots(model: nn.Module) -> dict[str, ExpertSlot]:
     return {
         path: block.slot
         for path, block in blocks
-        if isinstance(block, SlotBlock) and isinstance(block.slot, ExpertSlot)
+        if isinstance(block, Block) and isinstance(block.slot, ExpertSlot)
     }
 
 

@@ -1,70 +1,102 @@
-"""The slot of a feed-forward layer, its contents, and the context of a pass."""
+"""Blocks with a slot for the feed-forward layer, and the context of a pass."""
 
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import LongTensor, Tensor, nn
 
-from fairseq_mtmoe.conditioning import Tasks
+from fairseq_mtmoe.conditioning import (
+    ConditionalAttentionBias,
+    ConditionalBottleneck,
+    Tasks,
+    apply_norm,
+)
 from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, layer_similarity
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 
 SPARSITY = "task_sparsity"  # key of the loss in a model's additional outputs
 
 
-class SlotBlock(nn.Module, ABC):
-    """The interface of a block, of any backbone, to its slot.
+# A function in the place of a block's feed-forward layer: from the block, the residual stream, the
+# layer's input (the stream or its norm) and the context to the branch's output, (L, B, H)
+Slot = Callable[["Block", Tensor, Tensor, "BatchContext"], Tensor]
 
-    Modules in a slot are the block's attributes, by their names in checkpoints: `fc1` and `fc2`,
-    the feed-forward layer that the block was built with; `moe`, which replaces them; or `mixture`
-    beside them.
+
+class Block(nn.Module):
+    """A block of any backbone, whose second half is its slot.
+
+    Dense and sparse blocks run the same code. Modules in a slot are the block's attributes, by
+    their names in checkpoints: `fc1` and `fc2`, the feed-forward layer that the block was built
+    with; `moe`, which replaces them; or `mixture` beside them.
     """
 
     slot: Slot
+    mixture: AdapterMixture  # of a block with adapters
+    # The backbone's own modules
+    normalize_before: bool
+    final_layer_norm: Any
     fc1: nn.Linear
     fc2: nn.Linear
     activation_fn: Callable[[Tensor], Tensor]
     activation_dropout_module: Any  # a dropout of probability `p`
-    mixture: AdapterMixture  # of a block with adapters
+    dropout_module: Any
 
-    @abstractmethod
-    def inner(self, branch_input: Tensor) -> Tensor:
-        """Return the feed-forward layer's inner activations, (L, B, H) to (L, B, F)."""
+    def begin_dense(self) -> None:
+        """Become a dense block without conditional parts; called when it is built."""
+        self.slot = dense
+        # Added to the scores of self-attention
+        self.attention_bias: ConditionalAttentionBias | None = None
+        # Added to the block's output
+        self.bottleneck: ConditionalBottleneck | None = None
 
-    def dense_branch(self, branch_input: Tensor) -> Tensor:
-        """Return the output of the block's own feed-forward layer, (L, B, H) to (L, B, H)."""
-        output: Tensor = self.fc2(self.inner(branch_input))
-        return output
+    def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
+        """Compute the block's second half.
 
-
-class Slot(Protocol):
-    """A function in the place of a block's feed-forward layer."""
-
-    def __call__(
-        self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext
-    ) -> Tensor:
-        """Return the output before dropout and residual connection, (L, B, H).
-
-        hidden: the residual stream; branch_input: the stream or its norm.
+        It is `h` (L, B, H) plus the slot's branch, plus the bottleneck's, if any.
         """
+        branch_input = self.before(self.final_layer_norm, h, context)
+        branch = self.slot(self, h, branch_input, context)
+        h = self.after(self.final_layer_norm, branch, h, context)
+        if context.mixture is not None and self in context.mixture.narrow:
+            context.mixture.measure(self, h, context.padding_mask)
+        if self.bottleneck is None:
+            return h
+        adapted: Tensor = h + self.bottleneck(h, context.tasks, context.task_ids)
+        return adapted
+
+    def before(self, norm: nn.Module, h: Tensor, context: BatchContext) -> Tensor:
+        """Return a sub-layer's input for the stream `h` (L, B, H), with norms before it."""
+        return self.normalize(norm, h, context) if self.normalize_before else h
+
+    def after(self, norm: nn.Module, branch: Tensor, h: Tensor, context: BatchContext) -> Tensor:
+        """Return the stream `h` (L, B, H) plus a branch, with norms after it."""
+        h = self.join(branch, h)
+        return h if self.normalize_before else self.normalize(norm, h, context)
+
+    def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
+        """Apply one of the block's norms, conditional or not, to `x` (L, B, H)."""
+        return apply_norm(norm, x, context.tasks, context.task_ids)
+
+    def inner(self, branch_input: Tensor) -> Tensor:
+        """Return the input of the second feed-forward matrix: (L, B, H) to (L, B, F)."""
+        inner: Tensor = self.activation_dropout_module(self.activation_fn(self.fc1(branch_input)))
+        return inner
+
+    def join(self, branch: Tensor, h: Tensor) -> Tensor:
+        """Add a branch to the residual stream, after dropout."""
+        dropped: Tensor = self.dropout_module(branch)
+        return h + dropped
 
 
-class SlotPlan(Protocol):
-    """A plan of a slot's content."""
-
-    def fill(self, block: SlotBlock) -> None:
-        """Fill a block's slot when the block is built."""
-
-
-def dense(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
-    """Compute the dense feed-forward layer: the slot that all blocks start with."""
-    return block.dense_branch(branch_input)
+def dense(block: Block, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
+    """Compute the block's own feed-forward layer: the slot that all blocks start with."""
+    output: Tensor = block.fc2(block.inner(branch_input))
+    return output
 
 
 @dataclass(frozen=True)
@@ -101,7 +133,7 @@ class GateInput:
             self.weights[block] = gate(self.summary)
         return self.weights[block]
 
-    def measure(self, block: SlotBlock, output: Tensor, padding_mask: Tensor | None) -> None:
+    def measure(self, block: Block, output: Tensor, padding_mask: Tensor | None) -> None:
         """Store how similar sources are to a block's output, (L, B, H)."""
         assert block.mixture.adapters is not None
         cosines = block.mixture.adapters.cosines(self.narrow.pop(block), output)

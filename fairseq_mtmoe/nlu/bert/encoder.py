@@ -22,8 +22,8 @@ from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.nlu.bert.attention import SelfAttention
 from fairseq_mtmoe.nlu.bert.config import ACTIVATIONS, ROBERTA, EncoderConfig
 from fairseq_mtmoe.nlu.bert.unpadding import UnpaddedBatch, unpadded
-from fairseq_mtmoe.slots import BatchContext, ExpertSlot, GateInput, SlotBlock, adapted, dense
-from fairseq_mtmoe.slots.blocks import Block, Conditions, SlotPlans, Stack
+from fairseq_mtmoe.slots import BatchContext, Block, ExpertSlot, GateInput, adapted, dense
+from fairseq_mtmoe.slots.blocks import Conditions, SlotPlans, Stack
 
 _NORMS = ("self_attn_layer_norm", "final_layer_norm")
 
@@ -72,8 +72,9 @@ class BertBlock(Block):
         bias = None
         if self.attention_bias is not None:
             bias = self.attention_bias(context.tasks, batch.task_ids, batch.shape[1])
-        joined = self.join(self.self_attn(x, batch, bias), batch.output_of(x))
-        return self.normalize(self.self_attn_layer_norm, joined, batch.output_context(context))
+        attended = self.self_attn(x, batch, bias)
+        output_context = batch.output_context(context)
+        return self.after(self.self_attn_layer_norm, attended, batch.output_of(x), output_context)
 
 
 class BertEncoder(Stack):
@@ -242,7 +243,7 @@ def initialize(module: nn.Module, std: float) -> None:
 
 def computes_alone(block: nn.Module) -> bool:
     """Return whether the feed-forward half treats each token alone, without counts."""
-    assert isinstance(block, SlotBlock)
+    assert isinstance(block, Block)
     if isinstance(block.slot, ExpertSlot):
         moe = block.slot.moe
         return moe is None or (moe.gate.routes_alone and not moe.load.enabled)

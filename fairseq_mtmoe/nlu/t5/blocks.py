@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.nlu.t5.config import ACTIVATIONS, T5Config
-from fairseq_mtmoe.slots import BatchContext
-from fairseq_mtmoe.slots.blocks import Block
+from fairseq_mtmoe.slots import BatchContext, Block
 from fairseq_mtmoe.translation.model.decoding import STATE, BeamState, split_heads
 
 

@@ -16,11 +16,11 @@ from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
 )
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.slots import BatchContext
-from fairseq_mtmoe.slots.blocks import Block, Conditions
+from fairseq_mtmoe.slots import BatchContext, Block
+from fairseq_mtmoe.slots.blocks import Conditions
 from fairseq_mtmoe.translation.model.decoding import STATE, BeamAttention, BeamState
 
 _NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
@@ -71,15 +71,6 @@ class FairseqBlock(Block):
         if before:
             bias_B1LL = F.pad(bias_B1LL, (before, 0, before, 0))
         return bias_B1LL.expand(-1, self.self_attn.num_heads, -1, -1).flatten(0, 1)
-
-    def before(self, norm: nn.Module, h: Tensor, context: BatchContext) -> Tensor:
-        """Return a sub-layer's input for the stream `h` (L, B, H), with norms before it."""
-        return self.normalize(norm, h, context) if self.normalize_before else h
-
-    def after(self, norm: nn.Module, branch: Tensor, h: Tensor, context: BatchContext) -> Tensor:
-        """Return the stream `h` (L, B, H) plus a branch, with norms after it."""
-        h = self.join(branch, h)
-        return h if self.normalize_before else self.normalize(norm, h, context)
 
 
 class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):

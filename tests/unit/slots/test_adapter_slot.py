@@ -75,7 +75,7 @@ def test_a_block_computes_layer_mixture_target_adapter_and_residual(backbone, ki
     inner = block.inner(read)
     weights = (summary @ block.mixture.gate.weight.t()).softmax(-1)
     mixed = slow_mixture(block.mixture.adapters, inner if kind == "lora" else read, weights)
-    wanted = h + target_adapter_of(block, block.dense_branch(read) + mixed)
+    wanted = h + target_adapter_of(block, block.fc2(block.inner(read)) + mixed)
     wanted = wanted if block.normalize_before else block.final_layer_norm(wanted)
     torch.testing.assert_close(output, wanted)
     torch.testing.assert_close([*through.weights.values()], [weights])
@@ -98,7 +98,7 @@ def test_one_source_is_that_sources_own_block(backbone, kind):
 def test_a_target_adapter_alone():
     block = filled("t5", kind="lora", num_adapters=0, summary_size=D, target_size=3)
     read = block.final_layer_norm(stream())
-    wanted = stream() + target_adapter_of(block, block.dense_branch(read))
+    wanted = stream() + target_adapter_of(block, block.fc2(block.inner(read)))
     torch.testing.assert_close(block.feed_forward(stream(), BatchContext()), wanted)
     assert block.mixture.adapters is None and block.mixture.gate is None
 

@@ -1,4 +1,4 @@
-"""Slots in a block that is no translation's: what they need of a block is what `SlotBlock` says."""
+"""Slots in a block of no backbone: what they need of a block."""
 
 import copy
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from fairseq_mtmoe.moe import BaseGate, SwitchGate
 from fairseq_mtmoe.moe.gates import GATES
-from fairseq_mtmoe.slots import BatchContext, ExpertPlan, SlotBlock, dense
+from fairseq_mtmoe.slots import BatchContext, Block, ExpertPlan
 from fairseq_mtmoe.slots.plan import plan_experts
 from fairseq_mtmoe.translation.base_sparse.model import BaseMoEConfig
 from tests.helpers.refused import refused
@@ -16,7 +16,7 @@ from tests.helpers.refused import refused
 L, B, H, F = 5, 3, 8, 16
 
 
-class Block(SlotBlock):
+class Least(Block):
     """The least that has a slot."""
 
     def __init__(self):
@@ -24,10 +24,7 @@ class Block(SlotBlock):
         self.fc1, self.fc2 = nn.Linear(H, F), nn.Linear(F, H)
         self.activation_fn = torch.relu
         self.activation_dropout_module = nn.Dropout(0.0)
-        self.slot = dense
-
-    def inner(self, branch_input):
-        return torch.relu(self.fc1(branch_input))
+        self.begin_dense()
 
     def forward(self, hidden, context):
         return self.slot(self, hidden, hidden, context)
@@ -47,7 +44,7 @@ def plan(gate="base", **options):
 
 def filled(slot_plan):
     torch.manual_seed(0)
-    block = Block()
+    block = Least()
     slot_plan.fill(block)
     return block
 
@@ -66,7 +63,7 @@ def test_copied_experts_compute_what_the_block_did(gate):
 @pytest.mark.parametrize(("given", "dropout"), [(None, 0.1), (0.0, 0.0)])
 def test_experts_may_drop_more_than_all_else(given, dropout):
     torch.manual_seed(0)
-    block = Block()
+    block = Least()
     block.activation_dropout_module.p = 0.1
     plan(starts_dense=False, dropout=given).fill(block)
     assert block.moe.experts.dropout == dropout
