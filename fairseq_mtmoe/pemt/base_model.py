@@ -26,13 +26,13 @@ from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.protocols import TrainingModel
 from fairseq_mtmoe.pemt import sources
 from fairseq_mtmoe.pemt.config import (
-    ACTIVATIONS,
     CORRELATION,
     DESCRIPTION,
     FINGERPRINT,
+    HIDDEN,
     SOURCE,
-    SOURCE_PROMPTS,
     gate_input,
+    has_prompt,
     is_added,
     is_trainable,
 )
@@ -137,15 +137,13 @@ class PromptMixin(nn.Module):
         if self.gate_input is None:
             return None
         wants_similarities = self.training and self.wants_sparsity
-        if self.gate_input == CORRELATION:
-            assert prompt_PH is not None
-            return GateInput(prompt_PH.mean(0), wants_similarities)
         reads_BL = ~padding_mask_BL
-        if self.gate_input == ACTIVATIONS:
+        if self.gate_input != HIDDEN:
             assert prompt_PH is not None
-            positions_L = torch.arange(reads_BL.shape[1], device=reads_BL.device)
-            positions_BL = positions_L.expand_as(reads_BL)
-            reads_BL = (first <= positions_BL) & (positions_BL < first + len(prompt_PH))
+            if self.gate_input == CORRELATION:
+                return GateInput(prompt_PH.mean(0), wants_similarities)
+            reads_BL = torch.zeros_like(padding_mask_BL)
+            reads_BL[:, first : first + len(prompt_PH)] = True
         return GateInput(partial(mean_states, reads_BL=reads_BL), wants_similarities)
 
 
@@ -236,16 +234,12 @@ class PemtModel(TrainingModel, nn.Module):
         begun: the result of `load_sources`.
         """
         self.metadata = begun.metadata
-        self._sources = dict(begun.sources)
-        self._language_symbols = begun.language_symbols
-        self._stage = cfg.pemt_stage
-        self._prompt_init = cfg.prompt_init
-        self._source_option = cfg.pemt_sources
-        self._made = Made.by(cfg)
+        self._begun = begun
+        self._cfg = cfg
         self._has_weights = False
         lengths = [source.length for source in self.metadata.sources]
-        self._lacks_sources = bool(lengths) and not self._sources
-        if self._made.has_prompt:
+        self._lacks_sources = bool(lengths) and not begun.sources
+        if has_prompt(cfg):
             size = len(self.metadata.tokens), self.prompt_embeddings().shape[1]
             self.encoder.prompt = CorrelatedPrompt(*size, lengths) if lengths else Prompt(*size)
         self.encoder.gate_input = gate_input(cfg) if lengths else None
@@ -272,7 +266,7 @@ class PemtModel(TrainingModel, nn.Module):
     @property
     def noted_options(self) -> dict[str, str]:
         """Return the options `pemt` and `pemt_sources`; see `TrainingModel`."""
-        return {"pemt": self.metadata.to_text(), "pemt_sources": self._source_option}
+        return {"pemt": self.metadata.to_text(), "pemt_sources": self._cfg.pemt_sources}
 
     @property
     def constants(self) -> set[str]:
@@ -299,6 +293,9 @@ class PemtModel(TrainingModel, nn.Module):
                 "beside dense layers, but has experts."
             )
         self._has_weights = True
+        for path, source in self._begun.sources.items():
+            width = self.prompt_embeddings().shape[1]
+            sources.expect_tensors(path, source, self._adapters(0), width)
         if any(is_added(name) for name in state_dict):
             self._expect_own_sources(state_dict)
             self._lacks_sources = False
@@ -312,42 +309,32 @@ class PemtModel(TrainingModel, nn.Module):
     def _begin_additions(self, state: Mapping[str, Tensor]) -> None:
         # The fingerprint is the state's: the model's own parameters may be in half precision
         weights = [(name, state.get(name, value)) for name, value in sources.backbone(self)]
-        rows = sources.rows_of_languages(weights, self._language_symbols)
+        rows = sources.rows_of_languages(weights, self._begun.language_symbols)
         digest = sources.fingerprint(weights, rows)
         self.backbone_fingerprint.copy_(torch.tensor(list(bytes.fromhex(digest))))
-        for path, source in self._sources.items():
-            width = self.prompt_embeddings().shape[1]
+        for path, source in self._begun.sources.items():
             sources.expect_same(path, source.made, self.made)
-            sources.expect_tensors(path, source, self._adapters(0), width)
         prompt = self.encoder.prompt
         if prompt is not None:
-            prompt.begin_as_(self.metadata.tokens, self.prompt_embeddings(), self._prompt_init)
-        for index, source in enumerate(self._sources.values()):
+            tokens = self.metadata.tokens
+            prompt.begin_as_(tokens, self.prompt_embeddings(), self._cfg.prompt_init)
+        begun = self._begun.sources.values()
+        for index, source in enumerate(begun):
             for name, kept in self._adapters(index).items():
                 kept.copy_(source.tensors[name])
-        if isinstance(prompt, CorrelatedPrompt) and self._sources:
-            prompts = [source.tensors[sources.PROMPT] for source in self._sources.values()]
-            prompt.take_sources_(prompts)
+        if isinstance(prompt, CorrelatedPrompt) and begun:
+            prompt.take_sources_([source.tensors[sources.PROMPT] for source in begun])
 
     def _expect_own_sources(self, state: Mapping[str, Tensor]) -> None:
         """Raise a `UserError` if a checkpoint's sources are not this run's, in order."""
-        rule = "the sources that the checkpoint borrows from, in their order"
-        for index, (path, source) in enumerate(self._sources.items()):
-            for name, value in source.tensors.items():
-                saved = state.get(SOURCE_PROMPTS if name == sources.PROMPT else name)
-                kept = None if saved is None or index >= len(saved) else saved[index]
-                if kept is not None and name == sources.PROMPT:
-                    kept = kept[: len(value)]
-                if kept is None or not torch.equal(kept.cpu(), value.to(kept.dtype)):
-                    raise UserError(
-                        f"`--pemt-sources` must name {rule}, but `{path}` differs from its source "
-                        f"{index + 1}."
-                    )
-        names = self._adapters(0) if self._sources else ()
-        counts = [len(state[name]) for name in names if name in state]
-        if counts and counts[0] > len(self._sources):
-            rule = rule.replace("the", f"the {counts[0]}", 1)
-            raise UserError(f"`--pemt-sources` must name {rule}, but names {len(self._sources)}.")
+        for name in self._adapters(0) if self._begun.sources else ():
+            adapters = [source.tensors[name] for source in self._begun.sources.values()]
+            saved = state.get(name, torch.empty(0)).cpu()
+            if not torch.equal(saved, torch.stack(adapters).to(saved.dtype)):
+                raise UserError(
+                    f"`--pemt-sources` must name the {len(saved)} sources that the checkpoint "
+                    "borrows from, in their order, but names others."
+                )
 
     def expect_weights(self) -> None:
         """Raise a `UserError` if the model has no weights; see `TrainingModel`."""
@@ -358,19 +345,15 @@ class PemtModel(TrainingModel, nn.Module):
             )
         if not self._has_weights:
             raise UserError(
-                f"A model of `--pemt-stage {self._stage}` must start from trained weights "
+                f"A model of `--pemt-stage {self._cfg.pemt_stage}` must start from trained weights "
                 "(`--init-model` for a T5, `--init-encoder` for a BERT, `--finetune-from-model` "
                 "for a checkpoint), but has none."
             )
 
-    def want_sparsity(self, wanted: bool) -> None:
-        """Set whether training passes return the task sparsity loss (default: True)."""
-        self.encoder.wants_sparsity = wanted
-
     @property
     def made(self) -> Made:
         """Return the settings that sources must share with this model."""
-        return replace(self._made, backbone=bytes(self.backbone_fingerprint.tolist()).hex())
+        return replace(Made.by(self._cfg), backbone=bytes(self.backbone_fingerprint.tolist()).hex())
 
     def _adapters(self, index: int) -> dict[str, Tensor]:
         """Return views of one source's adapters in all layers, by name."""
@@ -386,7 +369,7 @@ class PemtModel(TrainingModel, nn.Module):
 
         Raises `UserError` if the file cannot be written.
         """
-        if self._stage != SOURCE:
+        if self._cfg.pemt_stage != SOURCE:
             return None
         tensors = self._adapters(0)
         if self.encoder.prompt is not None:
@@ -394,6 +377,6 @@ class PemtModel(TrainingModel, nn.Module):
         kept = {}
         for name, value in tensors.items():
             kept[name] = value.detach().to("cpu", torch.float32, copy=True)
-        path = sources.file_of(folder, self.metadata.task)
+        path = Path(folder) / f"{self.metadata.task}.pt"
         Source(self.metadata.task, self.metadata.description, self.made, kept).save(path)
         return path

@@ -20,6 +20,7 @@ from fairseq_mtmoe.core.errors import flag, raise_invalid
 from fairseq_mtmoe.core.options import option
 from fairseq_mtmoe.core.typed import at_least
 from fairseq_mtmoe.nlu.criterion import MultitaskCriterion
+from fairseq_mtmoe.pemt.base_model import PemtModel
 from fairseq_mtmoe.slots import SPARSITY
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training.weighted_loss import add_weighted, log_weighted
@@ -46,8 +47,8 @@ class _SparsityLoss(FairseqCriterion):
         self, model: Any, sample: Dict[str, Any], reduce: bool = True
     ) -> Tuple[Tensor, Any, Dict[str, Any]]:
         borrower = unwrapped(model)
-        if hasattr(borrower, "want_sparsity"):
-            borrower.want_sparsity(self.sparsity_weight > 0)
+        if isinstance(borrower, PemtModel):
+            borrower.encoder.wants_sparsity = self.sparsity_weight > 0
         outcome: Tuple[Tensor, Any, Dict[str, Any]] = super().forward(model, sample, reduce)
         sparsity, self._sparsity = self._sparsity, None
         if sparsity is None:

@@ -8,7 +8,6 @@ target's own adapters stay, because they follow the feed-forward layer with a no
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -16,10 +15,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.adapters import ADAPTERS, LORA, AdapterBank, BottleneckBank, LoraBank
-from fairseq_mtmoe.moe.mixture import MixtureGate
 from fairseq_mtmoe.pemt.base_model import CorrelatedPrompt
 from fairseq_mtmoe.pemt.config import CORRELATION, PROMPT, check_options, gate_input
 from fairseq_mtmoe.pemt.sources import Made, Metadata
@@ -27,7 +26,7 @@ from fairseq_mtmoe.pemt.sources import Made, Metadata
 State = Mapping[str, Tensor]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
-_GATE = re.compile(r"(.+)\.mixture\.gate\.weight")
+GATE = ".mixture.gate.weight"
 
 
 @dataclass(frozen=True)
@@ -65,35 +64,30 @@ class Merger:
         return {"pemt": replace(self.metadata, sources=(), merged_rank=rank).to_text()}
 
     @torch.no_grad()
-    def weights(self, state: State) -> dict[str, Tensor]:
-        """Return the sources' weights, (K,) float32, by the dotted path of each block."""
-        summary_H = self._prompt(state).mean(0)
-        paths = (match[1] for match in map(_GATE.fullmatch, state) if match)
-        sizes = len(self.metadata.sources), len(summary_H)
-        return {
-            path: _filled(MixtureGate(*sizes), state, f"{path}.mixture.gate.")(summary_H)
-            for path in paths
-        }
-
-    @torch.no_grad()
     def merged(self, state: State) -> dict[str, Tensor]:
         """Return the state without gates and sources."""
         result = dict(state)
-        for path, weights_K in self.weights(state).items():
+        prompt_PH = self._prompt(state)
+        for gate in state:
+            if not gate.endswith(GATE):
+                continue
+            weights_K = F.linear(prompt_PH.mean(0), state[gate].float()).softmax(-1)
+            path = gate.removesuffix(GATE)
             prefix = f"{path}.mixture.adapters."
             bank = self._bank(state, prefix)
             like = state[f"{prefix}up"]
+            del result[gate]
             for name in bank.state_dict():
                 del result[f"{prefix}{name}"]
-            del result[f"{path}.mixture.gate.weight"]
             if isinstance(bank, LoraBank):
+                bank.scale = self.made.alpha / self.made.rank
                 fc2 = state[f"{path}.fc2.weight"]
                 result[f"{path}.fc2.weight"] = (fc2.float() + bank.merged(weights_K)).to(fc2)
             elif isinstance(bank, BottleneckBank):
                 for name, value in bank.merged(weights_K).state_dict().items():
                     result[f"{prefix}{name}"] = value.to(like)
         del result[f"{PROMPT}sources"]
-        result[f"{PROMPT}weight"] = self._prompt(state).to(state[f"{PROMPT}weight"])
+        result[f"{PROMPT}weight"] = prompt_PH.to(state[f"{PROMPT}weight"])
         return result
 
     def _prompt(self, state: State) -> Tensor:
@@ -107,11 +101,8 @@ class Merger:
     def _bank(self, state: State, prefix: str) -> AdapterBank:
         input_size = state[f"{prefix}down"].shape[2]
         output_size = state[f"{prefix}up"].shape[2]
-        kind = self.made.adapter
-        rank = self.made.rank
-        scale = {"scale": self.made.alpha / rank} if kind == LORA else {}
-        bank = ADAPTERS[kind](len(self.metadata.sources), input_size, output_size, rank, **scale)
-        return _filled(bank, state, prefix)
+        sizes = len(self.metadata.sources), input_size, output_size, self.made.rank
+        return _filled(ADAPTERS[self.made.adapter](*sizes), state, prefix)
 
 
 def _filled(module: AnyModule, state: State, prefix: str) -> AnyModule:

@@ -24,7 +24,7 @@ from fairseq_mtmoe.core.options import names_of_tasks
 from fairseq_mtmoe.core.sizes import register_sizes
 from fairseq_mtmoe.nlu.bert import model as bert
 from fairseq_mtmoe.nlu.bert.encoder import BertEncoder, Encoded
-from fairseq_mtmoe.nlu.bert.heads import HEADS, heads_from_text
+from fairseq_mtmoe.nlu.bert.heads import heads_from_text
 from fairseq_mtmoe.nlu.bert.unpadding import UnpaddedBatch, unpadded
 from fairseq_mtmoe.nlu.t5 import model as t5
 from fairseq_mtmoe.nlu.t5.stacks import T5Decoder, T5Encoder
@@ -37,7 +37,7 @@ from fairseq_mtmoe.pemt.base_model import (
 )
 from fairseq_mtmoe.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig
 from fairseq_mtmoe.pemt.sources import load_sources
-from fairseq_mtmoe.slots import SPARSITY, BatchContext, GateInput, task_sparsity_loss
+from fairseq_mtmoe.slots import SPARSITY, BatchContext, task_sparsity_loss
 from fairseq_mtmoe.translation.model.model import SIZES, Transformer, conditions_of
 from fairseq_mtmoe.translation.model.stacks import Decoder, Encoder
 
@@ -121,20 +121,12 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
             x = batch.unpad(torch.cat([embedded_BLH, prompts_BPH], 1))
             context = batch.context()
         mixture = self.gate_input_of(prompt_PH, padding_mask, first=length)
-        if mixture is not None:
-            mixture = _of_stream(mixture, batch)
+        if mixture is not None and batch.packed:
+            mixture = replace(mixture, sentences=batch.sentences())
+            summary = mixture.summary
+            if callable(summary):
+                mixture = replace(mixture, summary=lambda x: summary(batch.pad(x).transpose(0, 1)))
         return x, replace(context, mixture=mixture), batch
-
-
-def _of_stream(mixture: GateInput, batch: UnpaddedBatch) -> GateInput:
-    """Return a gate input that fits the batch's stream, which may be packed."""
-    if not batch.packed:
-        return mixture
-    mixture = replace(mixture, sentences=batch.sentences())
-    summary = mixture.summary
-    if callable(summary):
-        return replace(mixture, summary=lambda x: summary(batch.pad(x).transpose(0, 1)))
-    return mixture
 
 
 @register_model("pemt_bert", dataclass=PemtBertConfig)
@@ -163,11 +155,8 @@ class PemtBertModel(PemtModel, bert.EncoderModel):
         model.begin(cfg, begun)
         pretrained = bert.pretrained_state(task)
         if pretrained:
-            heads = {
-                name: value for name, value in model.state_dict().items() if name.startswith(HEADS)
-            }
             weights = {f"encoder.{name}": value for name, value in pretrained.items()}
-            model.load_state_dict({**heads, **weights})
+            model.load_state_dict(weights, strict=False)  # without heads
         return model
 
     def extra(self, encoded: Encoded) -> dict[str, Tensor]:

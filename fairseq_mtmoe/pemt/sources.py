@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.hugging_face import check_tensors
 from fairseq_mtmoe.checkpoints.key_maps import TASK_EMBEDDINGS, VOCABULARY
-from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.core import typed
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.protocols import training_task
@@ -138,7 +137,7 @@ def load(path: str | Path) -> Source:
 
     Raises `UserError`: it is missing, damaged or another kind of file.
     """
-    rule = f"`{path}` must be a source file, which `--pemt-stage source` writes"
+    rule = f"`{path}` must be a source file, which `--pemt-stage source` writes as TASK.pt"
     if not os.path.lexists(path):
         raise UserError(f"{rule}, but does not exist.")
     content = file_io.load(
@@ -147,7 +146,7 @@ def load(path: str | Path) -> Source:
     about = content.get(KIND)
     tensors = content.get("model")
     if not isinstance(about, dict) or not isinstance(tensors, dict):
-        raise UserError(f"{rule}, but is {_what_it_is(path, content)}.")
+        raise UserError(f"{rule}, but is another file.")
     fault = typed.fault(about, _ABOUT)
     if fault is not None:
         raise UserError(
@@ -159,24 +158,6 @@ def load(path: str | Path) -> Source:
         )
     made = Made(**{field.name: about[field.name] for field in fields(Made)})
     return Source(about["task"], about["description"], made, tensors)
-
-
-def _what_it_is(path: str | Path, content: Mapping[str, Any]) -> str:
-    """Return a description of a file that is not a source.
-
-    For a source's checkpoint it names the source file.
-    """
-    options = model_options(content) or {}
-    if options.get("pemt_stage") != SOURCE or not options.get("pemt"):
-        return "another file"
-    task = Metadata.from_text(options["pemt"]).task
-    source_file = file_of(Path(path).parent, task)
-    return f"the whole checkpoint of {task}: its source file is `{source_file}`"
-
-
-def file_of(folder: str | Path, task: str) -> Path:
-    """Return the path of the file that a run of stage 1 writes to its folder."""
-    return Path(folder) / f"{task}.pt"
 
 
 def expect_same(path: str, made: Made, wanted: Made) -> None:
@@ -194,20 +175,15 @@ def expect_same(path: str, made: Made, wanted: Made) -> None:
         ("adapter", "--adapter"),
         ("rank", "--adapter-rank"),
         ("alpha", "--adapter-alpha"),
+        ("has_prompt", "--no-prompt"),
     ):
         value = getattr(made, name)
         other = getattr(wanted, name)
         if value != other:
             raise UserError(
-                f"`{path}` must be a source with `{option}` {other}, as in this run, but was "
-                f"trained with {value}."
+                f"`{path}` must be a source that was trained with this run's `{option}`, but its "
+                f"`{name}` is {value}, and this run's is {other}."
             )
-    if made.has_prompt != wanted.has_prompt:
-        without = "this run" if made.has_prompt else path
-        raise UserError(
-            f"`{path}` must have a prompt if this run has one, but {without} has none "
-            "(`--no-prompt`)."
-        )
 
 
 def expect_tensors(path: str, source: Source, adapters: Mapping[str, Tensor], width: int) -> None:
@@ -294,50 +270,30 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
             "source with --source-task, and target with --target-task",
             cfg.pemt_stage,
         )
-    paths: dict[str, str] = {}
     for path, source in sources.items():
         expect_same(path, source.made, made)
-        other = paths.setdefault(source.task, path)
-        if other != path:  # figures and the run log name sources by their task
-            raise UserError(
-                f"`--pemt-sources` must name files of different tasks, but `{other}` and `{path}` "
-                f"are both of {source.task}."
-            )
     if made.has_prompt and not described.tokens:
         raise_invalid(f"the description of `{described.name}`", "a sentence", described.text)
     named = kept or tuple(source.metadata for source in sources.values())
-    if named:
-        where = list(sources) or ["in its checkpoint"] * len(named)
-        pairs = zip(named, where, strict=True)
-        shown = ", ".join(f"{source.task} ({path})" for source, path in pairs)
-        logger.info(f"{described.name} borrows from {shown}")
-    if described.name in [source.task for source in named]:
-        logger.warning(
-            f"{described.name} is both the target and one of its sources: a source was trained on "
-            "its data"
-        )
+    tasks = [source.task for source in named]
+    if len(set(tasks)) < len(tasks):  # figures and the run log name sources by their task
+        raise_invalid("--pemt-sources", "files of different tasks", ", ".join(tasks))
+    if tasks:
+        logger.info(f"{described.name} borrows from {', '.join(tasks)}")
     metadata = Metadata(described.name, described.text, tuple(described.tokens), named)
     return LoadedSources(metadata, sources, described.language_symbols)
 
 
 def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> None:
-    """Raise a `UserError` if the run's first checkpoint is of the other stage.
-
-    It names the one to use.
-    """
+    """Raise a `UserError` if the run's first checkpoint is of the other stage."""
     other = begins_with.get("pemt_stage", cfg.pemt_stage)
     if other == cfg.pemt_stage or not begins_with.get("pemt"):
         return
     path = task.checkpoint_to_go_on_from()
-    trained = Metadata.from_text(begins_with["pemt"]).task
-    borrowing = ""
-    if other == SOURCE:
-        source_file = file_of(os.path.dirname(path), trained)
-        borrowing = f"borrow from it with `--pemt-sources {source_file}`, and "
     raise UserError(
         f"`{path}` must be of a run of `--pemt-stage {cfg.pemt_stage}` or of a model without "
-        f"adapters, but is of `--pemt-stage {other}`; {borrowing}start "
-        f"from the weights from which {trained} started, with another `--save-dir`."
+        f"adapters, but is of `--pemt-stage {other}`; start from the weights from which it "
+        "started, with another `--save-dir`, and borrow with `--pemt-sources`."
     )
 
 

@@ -12,7 +12,6 @@ from fairseq_mtmoe.pemt.sources import (
     KIND,
     PROMPT,
     Made,
-    Metadata,
     Source,
     expect_same,
     expect_tensors,
@@ -74,14 +73,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     for file in (path, tmp_path / "missing.pt"):
         with refused(str(file), "--pemt-stage source"):
             load(file)
-
-
-def test_of_a_whole_checkpoint_the_sentence_says_which_file_it_left(tmp_path):
-    path = str(tmp_path / "checkpoint_best.pt")
-    about = Metadata("mnli", "Say.", (1, 2), ())
-    file_io.save({"cfg": {"model": {"pemt_stage": "source", "pemt": about.to_text()}}, "model": {}}, path)
-    with refused(path, "mnli.pt"):
-        load(path)
 
 
 def test_damaged_files_are_refused(tmp_path):
