@@ -28,10 +28,7 @@ def labels_to_text(labels: Labels) -> str:
 
 
 def labels_of(path: str, options: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the labels in a checkpoint's model options (UserError: damaged).
-
-    Checkpoints up to 0.2.0 have none.
-    """
+    """Return the labels in a checkpoint's model options (UserError: damaged)."""
     try:
         labels: dict[str, list[str]] = json.loads(options.get(OPTION) or "{}")
         wrong = fault(labels, dict[Text, list[Text]], OPTION)

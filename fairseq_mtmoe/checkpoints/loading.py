@@ -22,8 +22,8 @@ from torch import distributed as dist
 from fairseq_mtmoe.checkpoints import assemble, file_io, mismatch, rebuild
 from fairseq_mtmoe.checkpoints.file_io import are_finite, readable
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, GATE_RATE
-from fairseq_mtmoe.checkpoints.sharding import PARTS, has_experts
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
+from fairseq_mtmoe.checkpoints.sharding import PARTS
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import regular_file
 from fairseq_mtmoe.core.protocols import training_task
@@ -83,34 +83,10 @@ def load(
         state = _whole_state(
             path, lambda: _upgraded(path, file_io.load(local), context, overrides), parts
         )
-    _refuse_earlier_versions(path, state)
     context.loaded.append((path, state))
     if context.receive is not None:
         context.receive(path, state)
     return state
-
-
-def _refuse_earlier_versions(path: str, state: dict[str, Any]) -> None:
-    """Raise a `UserError` for a checkpoint of 0.1.
-
-    Its experts or its position in the data lack entries.
-    One of another trainer has no count of `nonfinite` updates either; its gates get the usual rate.
-    """
-    extra_state = state.get("extra_state") or {}
-    position = extra_state.get("train_iterator") or {}
-    plan = position.get("sampling", {})
-    has_old_experts = (
-        has_experts(state) and "nonfinite" in extra_state and GATE_RATE not in extra_state
-    )
-    has_old_plan = (
-        "batches_in_epoch" in position and plan is not None and "parts" not in plan.get("place", {})
-    )
-    if has_old_experts or has_old_plan:
-        raise UserError(
-            f"`{path}` must be written by fairseq_mtmoe 0.2 or later, but was written by 0.1; "
-            "continue its run with 0.2 for one update, which writes a checkpoint in the current "
-            "form."
-        )
 
 
 def _local(path: str, load_on_all_ranks: bool) -> str:

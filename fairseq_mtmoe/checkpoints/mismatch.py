@@ -1,10 +1,9 @@
 """Explain in one sentence why a checkpoint does not fit a model.
 
-Both have their options, and languages are in the task's state. Code that loads a model inside
-`explained` gets a `UserError` that names the differing options.
+Both have their options. Code that loads a model inside `explained` gets a `UserError` that names
+the differing options.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,15 +11,14 @@ from typing import Any
 
 from fairseq_mtmoe.checkpoints import key_maps as keys
 from fairseq_mtmoe.checkpoints.rebuild import plain
-from fairseq_mtmoe.core.errors import UserError, find_user_error, flag, shortened
+from fairseq_mtmoe.core.errors import UserError, find_user_error, flag
 from fairseq_mtmoe.core.protocols import training_model
 
 Shapes = Mapping[str, tuple[int, ...]]
 State = Mapping[str, Any]
 Options = Mapping[str, Any]
 
-_SIDES = ("encoder", "decoder")
-_HEADS = tuple(f"{side}_attention_heads" for side in _SIDES)  # in no shape
+_HEADS = ("encoder_attention_heads", "decoder_attention_heads")  # in no shape
 _SHARING = ("share_all_embeddings", "share_decoder_input_output_embed")
 # Options that decide shapes, in the order of sentences
 _SIZES = (
@@ -55,18 +53,16 @@ _ARCHITECTURES = (
     (keys.MOE, "experts, such as base_moe or mt_tag", "a dense one instead"),
     (keys.MIXTURE, "adapters, such as pemt_t5", _BEGIN_ANEW),
 )
-_LANGUAGE_TOKEN = re.compile(r"__(.+)__|\[(.+)\]")
 _SWITCH = {"True": "on", "False": "off"}
 _NO_CONDITIONS = ("", "none")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A loaded checkpoint: its name, the options of its model, and its languages."""
+    """A loaded checkpoint's name, and the options of its model."""
 
     name: str
     model: Options
-    langs: tuple[str, ...]
 
 
 class Mismatch(UserError):
@@ -109,11 +105,10 @@ def refusal_of(
         sentence = (
             _about_architecture(ours, theirs, origin)
             or _about_options(names, options, origin)
-            or _about_vocabulary(model, ours, theirs, origin)
+            or _about_vocabulary(ours, theirs, origin)
         )
         if not sentence and not is_share:
-            sentence = _about_tasks(model, ours, theirs, origin)
-            sentence = sentence or _about_names(ours, theirs, origin)
+            sentence = _about_names(model, ours, theirs, origin)
     return UserError(sentence) if sentence else None
 
 
@@ -142,98 +137,55 @@ def _about_options(names: Iterable[str], options: Any, origin: Origin) -> str | 
     """Return one sentence with all of these options that differ."""
     theirs = origin.model
     ours = plain(options)
-    names = [
-        name for name in names if name in theirs and name in ours and theirs[name] != ours[name]
-    ]
-    # Conditional parts may be new.
-    names = [name for name in names if name != "conditional" or theirs[name] not in _NO_CONDITIONS]
-    if not names:
-        return None
     rules = []
     for name in names:
-        wanted, here = (_SWITCH.get(str(side[name]), side[name]) for side in (theirs, ours))
-        rules.append(f"`{flag(name)}` must be {wanted}, but is {here}")
-    hint = ""
-    if any("be off" in rule for rule in rules):
-        hint = "; `--arch` base_moe, base_dense or transformer leaves it off"
-    return f"{', and '.join(rules)}, to load {origin.name}{hint}."
+        wanted = theirs.get(name, ours.get(name))
+        here = ours.get(name, wanted)
+        is_new = name == "conditional" and wanted in _NO_CONDITIONS  # a checkpoint need not have it
+        if wanted != here and not is_new:
+            rule = f"must be {_SWITCH.get(str(wanted), wanted)}, but is"
+            rules.append(f"`{flag(name)}` {rule} {_SWITCH.get(str(here), here)}")
+    if not rules:
+        return None
+    sentence = f"{', and '.join(rules)}, to load {origin.name}"
+    if "must be off" in sentence:
+        sentence += "; `--arch` base_moe, base_dense or transformer leaves it off"
+    return f"{sentence}."
 
 
-def _about_vocabulary(model: Any, ours: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    for side in _SIDES:
-        here, there = (
-            shapes.get(f"{side}.embed_tokens.weight", (0,))[0] for shapes in (ours, theirs)
-        )
-        if here == there:
-            continue
-        langs = _languages(getattr(getattr(model, side), "dictionary", None))
-        if langs and origin.langs and here - len(langs) == there - len(origin.langs):
-            return _about_languages(langs, origin)
-        return (
-            f"DATA must have the dictionary that {origin.name} was trained with, of {there} "
-            f"entries{_with_languages(origin.langs)}, but has one of "
-            f"{here}{_with_languages(langs)} instead."
-        )
+def _about_vocabulary(ours: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+    for name in keys.EMBEDDINGS:
+        here = ours.get(name, (0,))[0]
+        there = theirs.get(name, (0,))[0]
+        if here != there:
+            return (
+                f"DATA and `--langs` must give the {there} symbols of {origin.name}, but give "
+                f"{here} instead; `mtmoe add-task` adds a language to a checkpoint."
+            )
     return None
 
 
-def _about_languages(langs: Sequence[str], origin: Origin) -> str:
-    missing = [lang for lang in origin.langs if lang not in langs]
-    others = [lang for lang in langs if lang not in origin.langs]
-    parts = []
-    if missing:
-        parts.append(f"without {shortened(missing)}")
-    if others:
-        parts.append(f"with {shortened(others)}")
-    hint = "" if missing else ", and `mtmoe add-task` adds one to a checkpoint"
-    return (
-        f"`--langs` must be the languages of {origin.name}, but is {' and '.join(parts)}; by "
-        f"default they are those of `--lang-pairs`{hint}."
-    )
-
-
-def _with_languages(langs: Sequence[str]) -> str:
-    return f" (with tokens for {len(langs)} languages)" if langs else ""
-
-
-def _languages(dictionary: Any) -> list[str]:
-    """Return the languages whose tokens end a dictionary, as in fairseq's tasks."""
-    languages: list[str] = []
-    for symbol in reversed(getattr(dictionary, "symbols", ())):
-        match = _LANGUAGE_TOKEN.fullmatch(symbol)
-        if match:
-            languages.insert(0, match[1] or match[2])
-        elif symbol != "<mask>":
-            break
-    return languages
-
-
-def _about_tasks(model: Any, ours: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    tables = [name for name in ours if name.endswith((keys.GATE, keys.TASK_EMBEDDINGS))]
-    here = training_model(model).task_names
-    there = origin.model.get("task_names")
-    if all(ours[name] == theirs.get(name) for name in tables) or not here or not there:
+def _about_names(model: Any, ours: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+    """Return a sentence on different parameters that no option explains."""
+    names = [name for name in (*ours, *theirs) if ours.get(name) != theirs.get(name)]
+    if not names:
         return None
-    return (
-        f"The model's tasks must be {there} to load {origin.name}, but are {','.join(here)} "
-        "instead: `--task-ids`, `--langs` and `--lang-pairs` set them."
-    )
-
-
-def _about_names(ours: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    """Return a sentence on the first different parameter that no option explains."""
-    name = next((name for name in (*ours, *theirs) if ours.get(name) != theirs.get(name)), None)
-    if name is None:
-        return None
-    here = ours.get(name)
-    there = theirs.get(name)
-    if here is None:
+    tasks = training_model(model).task_names
+    saved_tasks = origin.model.get("task_names")
+    tables = (name for name in names if name.endswith((keys.GATE, keys.TASK_EMBEDDINGS)))
+    if tasks and saved_tasks and any(tables):
+        return (
+            f"The model's tasks must be {saved_tasks} to load {origin.name}, but are "
+            f"{','.join(tasks)} instead: `--task-ids`, `--langs` and `--lang-pairs` set them."
+        )
+    name = names[0]
+    if name not in ours:
         return f"{origin.name} must be of this model, but has another parameter, `{name}`."
-    if there is None:
+    if name not in theirs:
         return f"{origin.name} must be of this model, but lacks `{name}`."
     return (
-        f"{origin.name} must be of this model, whose `{name}` has the shape {here}, but it has "
-        f"{there}."
+        f"{origin.name} must be of this model, whose `{name}` has the shape {ours[name]}, but it "
+        f"has {theirs[name]}."
     )
 
 
@@ -246,13 +198,4 @@ def _unseen_options(options: Any, origin: Origin) -> tuple[str, ...]:
 
 def origin_of(path: str, state: State) -> Origin:
     """Return the origin of a loaded checkpoint, for sentences."""
-    cfg = state.get("cfg") or {}
-    task = plain(cfg.get("task"))
-    langs = (state.get("task_state") or {}).get("langs") or task.get("langs")
-    pairs = task.get("lang_pairs")
-    if not langs:  # fairseq's task infers them; our tasks store them
-        langs = ()
-        if isinstance(pairs, list):
-            langs = sorted({lang for pair in pairs for lang in pair.split("-")})
-    names = tuple(langs.split(",") if isinstance(langs, str) else langs)
-    return Origin(f"`{path}`", plain(cfg.get("model")), names)
+    return Origin(f"`{path}`", plain((state.get("cfg") or {}).get("model")))

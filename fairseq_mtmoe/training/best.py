@@ -8,7 +8,6 @@ import logging
 from typing import Any
 
 from fairseq import checkpoint_utils
-from omegaconf import OmegaConf
 
 from fairseq_mtmoe.checkpoints.key_maps import BEST, BEST_MEASURE, PATIENCE, without_best
 from fairseq_mtmoe.training import screen, stopping
@@ -16,13 +15,6 @@ from fairseq_mtmoe.training import screen, stopping
 logger = logging.getLogger(__name__)
 
 _KEPT = ("best", "num_runs")  # attributes of fairseq's functions
-_SUBSETS = "--valid-subset"
-_OPTIONS = {  # of a measure, and where fairseq's configuration has them
-    "--best-checkpoint-metric": "checkpoint.best_checkpoint_metric",
-    "--maximize-best-checkpoint-metric": "checkpoint.maximize_best_checkpoint_metric",
-    _SUBSETS: "dataset.valid_subset",
-}
-_TASKS = "the tasks"
 
 
 def saved_state(trainer: Any) -> dict[str, Any]:
@@ -41,18 +33,14 @@ def forget() -> None:
             attributes.pop(name, None)
 
 
-def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
     """Restore a checkpoint's count for `--patience`.
 
     Return the extra state, from which fairseq restores the rest, without another measure's best.
-
-    options: the checkpoint's configuration. Checkpoints of 0.2.0 have their measure only there.
     """
-    before = extra_state.get(BEST_MEASURE) or _measure_in(options)
     now = _measure(trainer)
-    changed = [
-        name for name in now if name in before and _compared(name, before) != _compared(name, now)
-    ]
+    before = extra_state.get(BEST_MEASURE, now)
+    changed = [name for name in now if before.get(name) != now[name]]
     if not changed:
         stopping.early_stopping().update(extra_state.get(PATIENCE) or {})
         return extra_state
@@ -83,18 +71,11 @@ def ended_by_patience(trainer: Any) -> str | None:
 
 def _measure(trainer: Any) -> dict[str, Any]:
     """Return the measure of this run's validations."""
+    options = trainer.cfg.checkpoint
     names = getattr(trainer.task, "lang_pairs", None) or getattr(trainer.task, "task_names", [])
-    return {**_measure_in(trainer.cfg), _TASKS: sorted(names)}
-
-
-def _compared(name: str, measure: dict[str, Any]) -> Any:
-    """Return a value of a measure; the best validation is that of the first subset."""
-    return measure[name].split(",")[0] if name == _SUBSETS else measure[name]
-
-
-def _measure_in(options: Any) -> dict[str, Any]:
-    """Return the measure that a configuration has, without the tasks."""
-    if not OmegaConf.is_config(options):
-        return {}
-    values = {name: OmegaConf.select(options, place) for name, place in _OPTIONS.items()}
-    return {name: value for name, value in values.items() if value is not None}
+    return {
+        "--best-checkpoint-metric": options.best_checkpoint_metric,
+        "--maximize-best-checkpoint-metric": options.maximize_best_checkpoint_metric,
+        "--valid-subset": trainer.cfg.dataset.valid_subset.partition(",")[0],
+        "the tasks": sorted(names),
+    }

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.file_io import PathManager
 from fairseq.optim import OPTIMIZER_REGISTRY
@@ -45,16 +44,6 @@ EXACT = "batches_in_epoch"  # in the state of an iterator that itself needs no c
 PLATEAU = "plateau"  # state of `--lr-scheduler reduce_lr_on_plateau` that fairseq does not save
 NO_MOMENTS = "the checkpoint has no optimizer's moments: they begin at zero, and all else goes on"
 LAST = "checkpoint_last.pt"  # default of `--restore-file`: this file in `--save-dir`
-
-# fairseq's optimizer wrappers, whose state differs from the optimizer's own.
-WRAPPERS = {
-    "FP16Optimizer": "one in half precision (`--fp16` or `--bf16`)",
-    "MemoryEfficientFP16Optimizer": (
-        "one in half precision (`--memory-efficient-fp16` or `--memory-efficient-bf16`)"
-    ),
-    "AMPOptimizer": "one with `--amp`",
-    "FairseqBMUF": "one with `--use-bmuf`",
-}
 
 
 def expect_what_is_asked_for(cfg: Any, suffix: str) -> None:
@@ -166,23 +155,18 @@ def _expect_same_steps(trainer: Any, path: str, state: Mapping[str, Any]) -> Non
     last = state["optimizer_history"][-1]
     chosen = plain((state.get("cfg") or {}).get("optimizer")).get("_name")
     inner = getattr(OPTIMIZER_REGISTRY.get(chosen), "__name__", None)
-    for option, saved, current, registry in (
-        ("--criterion", last.get("criterion_name"), trainer.get_criterion(), CRITERION_REGISTRY),
-        ("--optimizer", last.get("optimizer_name"), trainer.optimizer, OPTIMIZER_REGISTRY),
-        ("--optimizer", inner, unwrapped_optimizer(trainer.optimizer), OPTIMIZER_REGISTRY),
+    for option, saved, current in (
+        ("--criterion", last.get("criterion_name"), trainer.get_criterion()),
+        ("--optimizer", last.get("optimizer_name"), trainer.optimizer),
+        ("--optimizer", inner, unwrapped_optimizer(trainer.optimizer)),
     ):
-        if saved not in (None, type(current).__name__):
+        name = type(current).__name__
+        if saved not in (None, name):
             raise UserError(
-                f"`{option}` must be {_described(saved, registry)} to continue from `{path}` with "
-                f"its optimizer's moments, but is {_described(type(current).__name__, registry)} "
-                "instead; `--reset-optimizer` continues without them."
+                f"`{option}` must be of the class {saved} to continue from `{path}` with its "
+                f"optimizer's moments, but is of {name} instead; `--reset-optimizer` continues "
+                "without them."
             )
-
-
-def _described(class_name: Any, registry: Any) -> str:
-    """Return the values of the option that make an object of this class."""
-    names = [name for name, kind in registry.items() if kind.__name__ == class_name]
-    return WRAPPERS.get(class_name) or " or ".join(names) or str(class_name)
 
 
 # ---- each rank's part ----
@@ -236,7 +220,7 @@ def take_up(
     if task_state and is_ours and trainer.cfg.checkpoint.reset_dataloader:
         trainer.task.set_checkpoint_dict(task_state)
     if not resets_meters:
-        extra_state = best.restore(trainer, extra_state, state.get("cfg"))
+        extra_state = best.restore(trainer, extra_state)
     if best.plateau_of(trainer) is not None and not (resets_meters or resets_schedule):
         # fairseq steps the schedule by the validation at an epoch's end after its save.
         position = extra_state["train_iterator"]

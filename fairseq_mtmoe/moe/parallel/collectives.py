@@ -23,7 +23,7 @@ Counts = Sequence[int]
 
 
 class CommRecord:
-    """Time, sent bytes and number of a layer's communications, while `enabled`."""
+    """Time and sent bytes of a layer's communications, while `enabled`."""
 
     def __init__(self) -> None:
         self.enabled = False
@@ -32,7 +32,6 @@ class CommRecord:
     def reset(self) -> None:
         """Start from zero."""
         self.num_bytes = 0
-        self.exchanges = 0
         self._seconds = 0.0
         self._events: list[tuple[Any, Any]] = []
 
@@ -55,7 +54,6 @@ class CommRecord:
             yield
             return
         self.num_bytes += num_rows * math.prod(rows.shape[1:]) * rows.element_size()
-        self.exchanges += 1
         if is_on_gpu(rows):
             start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

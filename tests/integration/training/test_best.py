@@ -76,27 +76,18 @@ def test_a_run_that_has_ended_says_so_and_trains_no_more(end, corpus, tmp_path, 
 
 
 METRIC, TASKS = ("--best-checkpoint-metric", "ppl"), ("--lang-pairs", "en-aa,en-bb")
-# Changed options, whether the checkpoint is of 0.2.0, which does not name the tasks, and whether the best begins anew
-CASES = {
-    "maximized": (("--maximize-best-checkpoint-metric",), False, True),
-    "another subset more": (("--valid-subset", "valid,test"), False, False),
-    "tasks and subset": (("--valid-subset", "test", "--ignore-unused-valid-subsets", *TASKS), False, True),
-    "metric, from 0.2.0": (METRIC, True, True),
-    "tasks, from 0.2.0": (TASKS, True, False),
+CASES = {  # changed options, and whether the best begins anew
+    "maximized": (("--maximize-best-checkpoint-metric",), True),
+    "another subset more": (("--valid-subset", "valid,test"), False),
+    "tasks and subset": (("--valid-subset", "test", "--ignore-unused-valid-subsets", *TASKS), True),
+    "metric": (METRIC, True),
 }
 
 
-@pytest.mark.parametrize(("options", "is_old", "begins_anew"), CASES.values(), ids=CASES)
-def test_another_measure_begins_the_best_anew_and_says_so(
-    options, is_old, begins_anew, corpus, scores, tmp_path, caplog
-):
+@pytest.mark.parametrize(("options", "begins_anew"), CASES.values(), ids=CASES)
+def test_another_measure_begins_the_best_anew_and_says_so(options, begins_anew, corpus, scores, tmp_path, caplog):
     scores(2.0, 3.0, 2.5, 9.0)
     train_here(corpus, tmp_path, *EACH_UPDATE, *PAIR, "--max-update", 2, "--patience", 9)
-    if is_old:
-        path = str(tmp_path / "checkpoint_last.pt")
-        state = file_io.load(path)
-        del state["extra_state"]["best_measure"], state["extra_state"]["patience"]
-        file_io.save(state, path)
     train_here(corpus, tmp_path, *EACH_UPDATE, *PAIR, "--max-update", 3, "--patience", 9, *options)
     assert ("the best validation begins anew" in caplog.text) == begins_anew
     assert saved(tmp_path)["best"] == (2.5 if begins_anew else 2.0)
