@@ -122,15 +122,7 @@ def _check_records(file: BinaryIO) -> None:
             if not are_plain or len(names) < len(records) or archive.testzip() is not None:
                 raise Damaged
     # A damaged directory sends Python's reader anywhere, even before the file's start (EINVAL).
-    except (
-        zipfile.BadZipFile,
-        RuntimeError,
-        ValueError,
-        EOFError,
-        OverflowError,
-        struct.error,
-        OSError,
-    ) as error:
+    except Exception as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise Damaged from error

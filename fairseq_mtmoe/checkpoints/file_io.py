@@ -55,9 +55,8 @@ class CheckpointFile:
                 return checksum.verify(self._file)
             except checksum.Damaged as error:
                 remedy = self._remedy or f"use an older one{suggested_fallback(self.path)}"
-                noun = "checkpoint" if self._remedy is None else "file"
                 raise UserError(
-                    f"`{self.path}` must be a whole {noun}, but is truncated or damaged; {remedy}."
+                    f"`{self.path}` must be a whole file, but is truncated or damaged; {remedy}."
                 ) from error
 
     def load(self, mapped: bool = False) -> State:

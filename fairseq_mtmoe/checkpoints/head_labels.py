@@ -9,10 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
 from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState, Parameters, is_flat
 from fairseq_mtmoe.checkpoints.rebuild import plain
-from fairseq_mtmoe.checkpoints.sharding import State
+from fairseq_mtmoe.checkpoints.sharding import State, averages_of
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.typed import Text, fault
 
@@ -61,23 +60,17 @@ def match_labels(path: str, state: State, wanted: Labels, parameters: Parameters
     if not orders:
         return
     state["cfg"]["model"][OPTION] = labels_to_text({**saved, **wanted})
-    extra = state.get("extra_state") or {}
-    averages = [extra.get(name) or {} for name in AVERAGES]
-    for weights in (state["model"], *averages):
-        weights.update(
-            {name: _ordered(weights[name], orders[name]) for name in orders.keys() & weights.keys()}
-        )
+    for weights in (state["model"], *averages_of(state).values()):
+        for name in orders.keys() & weights.keys():
+            weights[name] = _ordered(weights[name], orders[name])
     moments = state.get("last_optimizer_state")
     if not moments or not parameters:
         return
     named = OptimizerState.from_saved(moments, parameters)
     for name in orders.keys() & named.keys():
-        rows = {
-            key: value
-            for key, value in named[name].items()
-            if isinstance(value, Tensor) and key != COLUMNS
-        }
-        named[name] |= {key: _ordered(value, orders[name]) for key, value in rows.items()}
+        for key, value in named[name].items():
+            if isinstance(value, Tensor) and key != COLUMNS:
+                named[name][key] = _ordered(value, orders[name])
     state["last_optimizer_state"] = named.to_saved(
         moments, parameters, flat=is_flat(moments, parameters)
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Required, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.core.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.core.files import new_folder, read_json, regular_file
-from fairseq_mtmoe.core.typed import Rule, between, fault, mapping_of
+from fairseq_mtmoe.core.typed import Name, Rule, between, fault, mapping, mapping_of
 
 # The remedy for a damaged file of this command
 IMPORT_ANEW = "write it again with `mtmoe import-hf`"
@@ -30,6 +30,10 @@ TokenId = Annotated[int, between(0, MOST)]
 Blocks = Annotated[int, between(1, 1 << 10)]
 Share = Annotated[float, between(0, 1)]
 Dropout = Annotated[float, Rule("a number from 0 to below 1", lambda value: 0 <= value < 1)]
+FileBeside = Annotated[
+    Name, Rule("a file beside it", lambda name: name == Path(name).name and "\0" not in name)
+]
+_FILES: Any = mapping({"weight_map": Required[dict[str, FileBeside]]})  # an index of weights
 _INDEX = re.compile(r"(?<=\.)(0|[1-9]\d{0,5})(?=\.)|(?<=^layers\.)\d+(?=\.)")
 
 AnyConfig = TypeVar("AnyConfig")
@@ -106,12 +110,13 @@ def config_values(folder: Path, model_types: Collection[str]) -> dict[str, Any]:
 
 def config_of(kind: type[AnyConfig], values: Mapping[str, Any]) -> AnyConfig:
     """Return the sizes in a `config.json` (UserError: one is missing or impossible)."""
-    names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    missing = [name for name in names if name not in values]
-    if missing:
-        raise UserError(f"`{CONFIG}` must have `{missing[0]}`, but has none.")
+    sizes = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name not in values:
+            raise UserError(f"`{CONFIG}` must have `{field.name}`, but has none.")
+        sizes[field.name] = values[field.name]
     with in_file(CONFIG):
-        return kind(**{name: values[name] for name in names})
+        return kind(**sizes)
 
 
 @dataclass(frozen=True)
@@ -173,12 +178,11 @@ def read_weights(folder: Path) -> dict[str, Any]:
             paths = [folder / name]
         elif index.exists():
             paths = _parts(index)
+        weights: dict[str, Any] = {}
+        for path in paths:
+            weights |= named_values(path, read(path))
         if paths:
-            return {
-                key: value
-                for path in paths
-                for key, value in named_values(path, read(path)).items()
-            }
+            return weights
     raise UserError(
         f"`{folder}` must have a model's weights ({' or '.join(readers)}), but has none."
     )
@@ -203,15 +207,9 @@ def check_is_whole(folder: Path) -> None:
 def _parts(index: Path) -> list[Path]:
     """Return the files that an index names (UserError: they do not lie beside it)."""
     content = read_json(index)
-    parts = content.get("weight_map") if isinstance(content, dict) else None
-    names = list(parts.values()) if isinstance(parts, dict) else []
-    is_beside = [
-        isinstance(name, str) and name and name == Path(name).name and "\0" not in name
-        for name in names
-    ]
-    if not names or not all(is_beside):
+    if fault(content, _FILES) is not None:
         raise UserError(f"`{index}` must have a `weight_map` with files beside it, but has none.")
-    return [index.with_name(name) for name in sorted(set(names))]
+    return [index.with_name(name) for name in sorted(set(content["weight_map"].values()))]
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
@@ -308,7 +306,7 @@ def read_imported(
             f"`{path}` must be a file of `mtmoe import-hf`, but is a folder; `mtmoe import-hf "
             f"{path} OUT` converts a folder of Hugging Face's."
         )
-    content = file_io.load(str(path), remedy=IMPORT_ANEW) if content is None else content
+    content = content or file_io.load(str(path), remedy=IMPORT_ANEW)
     if "cfg" in content:
         raise UserError(
             f"`{path}` must be a file of `mtmoe import-hf`, but is a checkpoint; start from a "
@@ -354,8 +352,8 @@ def check_tensors(
             raise UserError(
                 f"`{name_of(name)}` in `{path}` must be {rule.replace('torch.', '')} instead."
             )
-    more = [name for name in state if name not in wanted]
+    more = state.keys() - wanted.keys()
     if more:
         raise UserError(
-            f"`{path}` must have only the tensors of its sizes, but also has `{more[0]}`."
+            f"`{path}` must have only the tensors of its sizes, but also has `{min(more)}`."
         )

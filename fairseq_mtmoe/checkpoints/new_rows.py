@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.key_maps import (
-    AVERAGES,
     DECODER_EMBEDDINGS,
     EMBEDDINGS,
     ENCODER_EMBEDDINGS,
@@ -16,7 +15,7 @@ from fairseq_mtmoe.checkpoints.key_maps import (
     OUTPUT_BIAS,
     without_best,
 )
-from fairseq_mtmoe.checkpoints.sharding import State
+from fairseq_mtmoe.checkpoints.sharding import State, averages_of
 from fairseq_mtmoe.core.errors import UserError
 
 Means = Sequence[Sequence[int]]  # for each new row, the old rows to average
@@ -39,10 +38,9 @@ def with_rows(state: State, source: Means, target: Means) -> State:
     }
     result: State = {**state, "model": _grown(state["model"], means)}
     result.pop("last_optimizer_state", None)
-    extra = without_best(state.get("extra_state") or {})
-    result["extra_state"] = extra | {
-        name: _grown(extra[name], means) for name in AVERAGES if extra.get(name)
-    }
+    result["extra_state"] = without_best(state.get("extra_state") or {})
+    for name, average in averages_of(state).items():
+        result["extra_state"][name] = _grown(average, means)
     return result
 
 

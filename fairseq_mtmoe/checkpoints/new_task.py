@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import (
-    AVERAGES,
     EXPERTS,
     GATE,
     MOE,
@@ -32,7 +31,7 @@ from fairseq_mtmoe.checkpoints.optimizer_state import (
     shapes_of,
     trained_parameters,
 )
-from fairseq_mtmoe.checkpoints.sharding import State, is_shared_part
+from fairseq_mtmoe.checkpoints.sharding import State, averages_of, is_shared_part
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
 
@@ -46,13 +45,13 @@ RANDOM_STD = 0.02  # BERT's standard deviation of embeddings
 class Described:
     """Shapes of a model's state in its order, and its trained parameters."""
 
-    shapes: Mapping[str, torch.Size]
+    shapes: Mapping[str, Sequence[int]]
     parameters: Parameters
 
     @classmethod
     def of(cls, model: nn.Module) -> Described:
         """Return a model's shapes and parameters; it may be on the meta device."""
-        shapes = {name: value.shape for name, value in model.state_dict().items()}
+        shapes = dict(shapes_of(model.state_dict().items()))
         return cls(shapes, shapes_of(trained_parameters(model)))
 
 
@@ -95,7 +94,8 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
             )
     result: State = {**state, "model": rows.added_to(state["model"])}
     result["extra_state"] = extra = without_best(state.get("extra_state") or {})
-    extra |= {name: rows.added_to(extra[name]) for name in AVERAGES if extra.get(name)}
+    for name, average in averages_of(state).items():
+        extra[name] = rows.added_to(average)
     saved = result.pop("last_optimizer_state", None)
     larger = saved
     if isinstance(saved, Mapping):
@@ -104,7 +104,7 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
         result["last_optimizer_state"] = larger
     if is_shared_part(state):
         expected = {*state["experts"]["keys"], *new.head}
-        names = {index: name for index, (name, _) in enumerate(after.parameters)}
+        names = dict(enumerate(dict(after.parameters)))
         keys = [name for name in after.shapes if name in expected]
         result["experts"] = {**state["experts"], "keys": keys, "optimizer_names": names}
     return result

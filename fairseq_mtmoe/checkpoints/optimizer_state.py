@@ -10,7 +10,7 @@ vector of all parameters, the *flat* layout.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -33,7 +33,7 @@ def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     ]
 
 
-def shapes_of(parameters: Sequence[tuple[str, Tensor]]) -> Parameters:
+def shapes_of(parameters: Iterable[tuple[str, Tensor]]) -> Parameters:
     """Return names and shapes of parameters."""
     return [(name, parameter.shape) for name, parameter in parameters]
 
@@ -55,11 +55,12 @@ class OptimizerState(dict[str, Entry]):
                 f"The optimizer's state in the checkpoint must have the {len(parameters)} "
                 f"parameters that are trained, but has {len(indexes)}; {_RESET}"
             )
-        entries = (
-            (name, saved["state"].get(index))
-            for index, (name, _) in zip(indexes, parameters, strict=True)
-        )
-        return cls({name: dict(entry) for name, entry in entries if entry is not None})
+        state = cls()
+        for index, (name, _) in zip(indexes, parameters, strict=True):
+            entry = saved["state"].get(index)
+            if entry is not None:
+                state[name] = dict(entry)
+        return state
 
     @classmethod
     def capture(
@@ -77,7 +78,7 @@ class OptimizerState(dict[str, Entry]):
             (vector,) = masters.values()
             return cls(_cut({MASTER: vector.data, **inner.state.get(vector, {})}, shapes))
         held = inner.param_groups[0]["params"] if masters is None else masters
-        if [value.shape for value in held] != [shape for _, shape in shapes]:
+        if len(held) != len(parameters):
             raise UserError(
                 "`--dense-updates` must be 0 with a criterion that has parameters of its own."
             )
@@ -97,9 +98,10 @@ class OptimizerState(dict[str, Entry]):
 
         Adafactor has such entries.
         """
-        return next(
-            (name for name, shape in parameters if not _has_shape(self.get(name, {}), shape)), None
-        )
+        for name, shape in parameters:
+            if not _has_shape(self.get(name, {}), shape):
+                return name
+        return None
 
     def to_saved(
         self, header: Mapping[str, Any], parameters: Parameters, flat: bool
@@ -112,7 +114,7 @@ class OptimizerState(dict[str, Entry]):
             entries = {
                 index: self[name] for index, (name, _) in enumerate(parameters) if name in self
             }
-        groups = [dict(group) for group in header["param_groups"]]
+        groups = list(map(dict, header["param_groups"]))
         count = 1 if flat else len(parameters)
         if len(groups) == 1:
             groups[0]["params"] = list(range(count))

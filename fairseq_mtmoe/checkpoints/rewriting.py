@@ -21,7 +21,7 @@ from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, peek
 from fairseq_mtmoe.checkpoints.head_labels import labels_of, match_labels
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, PRICES, VOCABULARY
 from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState, Parameters
-from fairseq_mtmoe.checkpoints.rebuild import model_options
+from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.checkpoints.sharding import Content, State
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.files import regular_file, replacing
@@ -63,8 +63,7 @@ def remove_orphans(path: str | Path, suffix: str = "") -> None:
                 continue
             state = peek(shared_part) if shared_part.exists() else {}
             if state is not None:
-                experts = state.get("experts")
-                _remove_saves(folder, keep=experts.get("id") if isinstance(experts, dict) else None)
+                _remove_saves(folder, keep=plain(state.get("experts")).get("id"))
 
 
 def _with_suffix(name: str, suffix: str) -> re.Pattern[str]:
@@ -258,8 +257,9 @@ def average(paths: Iterable[Path]) -> State:
         for key, value in model.items():
             total[key] += _summand(value)
     for key, value in total.items():
-        _ = value.div_(count) if value.is_floating_point() else value.floor_divide_(count)
-        total[key] = value.to(result["model"][key].dtype)
+        rounding = None if value.is_floating_point() else "floor"
+        mean = value.div_(count, rounding_mode=rounding)
+        total[key] = mean.to(result["model"][key].dtype)
     _tie_like(result["model"], total)
     return {**result, "model": total}
 
@@ -287,16 +287,15 @@ def newest(
     """
     pattern = _with_suffix(name, suffix)
     try:
-        matches = [match for file in os.listdir(folder) if (match := pattern.fullmatch(file))]
+        files = os.listdir(folder)
     except OSError as error:
         raise UserError(
             f"`--inputs` must be one folder with checkpoints, but `{folder}` is none."
         ) from error
-    numbers = {
-        int(match[1]): match[0]
-        for match in matches
-        if upper_bound is None or int(match[1]) <= upper_bound
-    }
+    numbers = {}
+    for match in filter(None, map(pattern.fullmatch, files)):
+        if upper_bound is None or int(match[1]) <= upper_bound:
+            numbers[int(match[1])] = match[0]
     option = "--num-epoch-checkpoints"
     example = f"checkpoint3{suffix}.pt"
     if name == UPDATES:
@@ -304,12 +303,9 @@ def newest(
         example = f"checkpoint_2_500{suffix}.pt"
     bound = "" if upper_bound is None else f" up to {upper_bound}"
     if not numbers:
-        none = (
-            "none" if suffix else "none; give the run's `--checkpoint-suffix`, too, if it has one"
-        )
         raise UserError(
             f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has "
-            f"{none}."
+            "none; `--checkpoint-suffix` must be the run's."
         )
     if not 1 <= count <= len(numbers):
         raise_invalid(
@@ -325,13 +321,16 @@ def _summand(value: Tensor) -> Tensor:
 def _check_same(
     model: dict[str, Tensor], total: dict[str, Tensor], path: Path, first: Path
 ) -> None:
-    kinds = {(key, value.shape, value.is_floating_point()) for key, value in model.items()}
-    others = {(key, value.shape, value.is_floating_point()) for key, value in total.items()}
-    if different := {key for key, *_ in kinds ^ others}:
+    different = _kinds(model) ^ _kinds(total)
+    if different:
+        name, *_ = min(different)
         raise UserError(
-            f"`{path}` must hold the parameters of `{first}` for an average; `{min(different)}` "
-            "differs."
+            f"`{path}` must hold the parameters of `{first}` for an average; `{name}` differs."
         )
+
+
+def _kinds(model: dict[str, Tensor]) -> set[tuple[Any, ...]]:
+    return {(name, value.shape, value.is_floating_point()) for name, value in model.items()}
 
 
 def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
@@ -348,9 +347,8 @@ def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
 
 def _rows(state: State) -> dict[str, Any]:
     settings = state.get("task_state") or {}
-    options = (state.get("cfg") or {}).get("model")
     return {
         "pieces": [side["symbols"] for side in settings.get("vocabulary") or []],
         "languages": settings.get("langs"),
-        "tasks": options.get("task_names") if isinstance(options, dict) else None,
+        "tasks": (model_options(state) or {}).get("task_names"),
     }

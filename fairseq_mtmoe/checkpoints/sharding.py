@@ -136,9 +136,10 @@ def count_experts(state: Mapping[str, Any]) -> int:
     """Return a checkpoint's number of experts, whole or in parts; 0 if it is dense."""
     if is_shared_part(state):
         return int(state["experts"]["num_experts"])
-    return next(
-        (len(value) for key, value in (state.get("model") or {}).items() if EXPERTS in key), 0
-    )
+    for key, value in (state.get("model") or {}).items():
+        if EXPERTS in key:
+            return len(value)
+    return 0
 
 
 def has_experts(state: Mapping[str, Any]) -> bool:
@@ -154,7 +155,7 @@ def has_rows(content: Content) -> bool:
             return all(map(fits, value.values()))
         return not torch.is_tensor(value) or not value.dim() or len(value) == content["count"]
 
-    return all(fits(content[part]) for part in PARTS if part in content)
+    return fits(content)
 
 
 def split(
@@ -179,28 +180,26 @@ def split(
     shared_part: State = {**state, "model": without(state["model"], EXPERTS)}
     shared_part["extra_state"] = dict(state.get("extra_state") or {})
     shared_part["extra_state"] |= {
-        name: without(part, EXPERTS) for name, part in _averages(state).items()
+        name: without(part, EXPERTS) for name, part in averages_of(state).items()
     }
     shared_part["experts"] = experts = {
         "version": VERSION,
         "num_experts": placement.num_experts,
         "keys": list(state["model"]),
-        "optimizer_names": {index: name for index, (name, _) in enumerate(parameters)},
+        "optimizer_names": dict(enumerate(dict(parameters))),
     }
     saved = state.get("last_optimizer_state")
     if isinstance(saved, Mapping):
         experts["flat_optimizer"] = is_flat(saved, parameters)
         named = OptimizerState.from_saved(saved, parameters)
-        rest = OptimizerState(
-            {name: compact(entry) for name, entry in named.items() if EXPERTS not in name}
-        )
+        rest = OptimizerState(compact(without(named, EXPERTS)))
         shared_part["last_optimizer_state"] = rest.to_saved(saved, parameters, flat=False)
     return shared_part, content
 
 
 def content_of(state: State, placement: ExpertPlacement, parameters: Parameters) -> Content:
     """Return only the content that `split` returns: views of the experts."""
-    parts = {"model": state["model"], **_averages(state)}
+    parts = {"model": state["model"], **averages_of(state)}
     saved = state.get("last_optimizer_state")
     if isinstance(saved, Mapping):
         named = OptimizerState.from_saved(saved, parameters)
@@ -228,7 +227,7 @@ def join(
     parameters, flat: of the current optimizer (see `load_local`); by default as they were saved.
     """
     experts = shared_part["experts"]
-    state = {key: value for key, value in shared_part.items() if key != "experts"}
+    state = without(shared_part, "experts")
     state["model"] = _merged(shared_part["model"], content["model"], experts["keys"])
     state["extra_state"] = extra = dict(shared_part["extra_state"])
     for name in AVERAGES:
@@ -236,12 +235,12 @@ def join(
             extra[name] = _merged(extra[name], content[name], experts["keys"])
     saved = shared_part.get("last_optimizer_state")
     if isinstance(saved, Mapping) and "optimizer" in content:
-        names = [name for _, name in sorted(experts["optimizer_names"].items())]
+        names = experts["optimizer_names"]
         named = OptimizerState(
             {names[index]: entry for index, entry in saved["state"].items()} | content["optimizer"]
         )
         if parameters is None:
-            parameters = [(name, _shape(named.get(name, {}))) for name in names]
+            parameters = [(name, _shape(named.get(name, {}))) for name in names.values()]
         flat = experts.get("flat_optimizer", False) if flat is None else flat
         state["last_optimizer_state"] = named.to_saved(saved, parameters, flat)
     return state
@@ -273,9 +272,10 @@ def compact(value: Any) -> Any:
     return map_experts(value, lambda v: v.clone() if v.untyped_storage().nbytes() > v.nbytes else v)
 
 
-def _averages(state: State) -> dict[str, Any]:
+def averages_of(state: State) -> dict[str, dict[str, Tensor]]:
+    """Return a state's moving averages of the weights, by their names."""
     extra = state.get("extra_state") or {}
-    return {name: extra[name] for name in AVERAGES if extra.get(name) is not None}
+    return {name: extra[name] for name in AVERAGES if extra.get(name)}
 
 
 def _merged(
@@ -293,7 +293,7 @@ def _merged(
 
 def _shape(entry: Mapping[str, Any]) -> torch.Size:
     """Return the shape of an entry's parameter; () if the entry is empty."""
-    return next(
-        (value.shape for value in entry.values() if torch.is_tensor(value) and value.dim()),
-        torch.Size(),
-    )
+    for value in entry.values():
+        if torch.is_tensor(value) and value.dim():
+            return value.shape
+    return torch.Size()

@@ -10,9 +10,9 @@ import ast
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NoReturn, Required, get_type_hints
+from typing import Annotated, Any, BinaryIO, Literal, NoReturn, Required
 
 import torch
 from torch import Tensor
@@ -216,18 +216,13 @@ Checkpoint: Any = mapping(
         "task_state": TaskState | None,
         "extra_state": Extra | None,
         "optimizer_history": Histories | None,
-        "last_optimizer_state": Optimizer | None,
+        # `--optimizer composite` has several states.
+        "last_optimizer_state": Optimizer | dict[Name, Optimizer | Number] | None,
         "first": Count,
         "count": Count,
         "ema": Tensors,
         "ema_fp32_params": Tensors,
         "optimizer": dict[str, Entry],
-    }
-)
-CompositeCheckpoint: Any = mapping(
-    {
-        **get_type_hints(Checkpoint, include_extras=True),
-        "last_optimizer_state": dict[Name, Optimizer | Number],
     }
 )
 
@@ -248,7 +243,7 @@ def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, An
     if not isinstance(state, dict):
         _refuse(path, "a checkpoint's dictionary", f"a {type(state).__name__}")
     _check_options(path, state)
-    wrong = fault(state, _form_of(state))
+    wrong = fault(state, Checkpoint)
     if wrong is not None:
         _refuse(path, f"{wrong.rule} as `{wrong.path}`", wrong.value)
     return state
@@ -315,12 +310,3 @@ def _is_literal(text: str) -> bool:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return False
     return True
-
-
-def _form_of(state: Mapping[str, Any]) -> Any:
-    """Return a checkpoint's form; `--optimizer composite` has several states."""
-    optimizer = state.get("last_optimizer_state")
-    parts = optimizer.values() if isinstance(optimizer, dict) else ()
-    if any(isinstance(part, dict) and "param_groups" in part for part in parts):
-        return CompositeCheckpoint
-    return Checkpoint
