@@ -102,9 +102,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         """Return the position, for checkpoints."""
         state: dict[str, Any] = super().state_dict()
         seen = self._batches_before + (super().iterations_in_epoch - self._first) * self.num_shards
-        is_over = self.end_of_epoch()
-        state["batches_in_epoch"] = 0 if is_over else seen
-        state["earlier"] = [] if is_over else self._earlier
+        state |= {"batches_in_epoch": seen, "earlier": self._earlier}
+        if self.end_of_epoch():
+            state |= {"batches_in_epoch": 0, "earlier": []}
         state["group_size"] = self._group
         state["seed"] = self.seed
         state["batch_limits"] = self.limits
@@ -119,7 +119,8 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         if self.epoch != state_dict["epoch"]:
             drawn = self._frozen_batches
             self._go_to(state_dict["epoch"])
-            self._frozen_batches = self._frozen_batches if self._redraws else drawn
+            if not self._redraws:
+                self._frozen_batches = drawn
         if self._draws and state_dict.get("sampling") is not None:
             self._frozen_batches = None
             if not self.dataset.resume(state_dict, bool(seen or earlier)):

@@ -7,13 +7,10 @@ gloo and NCCL raise unclear errors when another process is gone. A launcher ends
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import re
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -124,7 +121,6 @@ def showing_sentences(previous: Hook) -> Hook:
             previous(kind, error, trace)
         else:
             print(f"error: {sentence}", file=sys.stderr, flush=True)
-            _tell_torchrun(str(sentence))
         if several_processes():
             # Exit only after torch's hook around this one has printed its report.
             atexit.register(_leave)
@@ -132,18 +128,6 @@ def showing_sentences(previous: Hook) -> Hook:
     # Without this, hydra prints exceptions itself, with a stack trace.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     return hook
-
-
-def _tell_torchrun(sentence: str) -> None:
-    """Write the sentence to torchrun's report.
-
-    torch's function would add the traceback.
-    """
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if path:
-        details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
-        with suppress(OSError), open(path, "w", encoding="utf-8") as file:
-            json.dump({"message": {"message": sentence, "extraInfo": details}}, file)
 
 
 def _leave() -> None:

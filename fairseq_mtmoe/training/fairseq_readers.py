@@ -107,14 +107,10 @@ def read_lines(input: str, buffer_size: int) -> Iterator[list[str]]:
 
 def _decoded(input: str) -> Iterator[str]:
     name = "the standard input" if input == "-" else f"`{input}`"
-    if input == "-" and sys.stdin is None:
-        raise UserError("`--input` must be given if the standard input is closed, but is not.")
     try:
-        # A caller's stream in the place of the standard input may lack `buffer`, and give text.
-        standard: Any = getattr(sys.stdin, "buffer", sys.stdin)
-        with nullcontext(standard) if input == "-" else open(input, "rb") as lines:
+        with nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as lines:
             for number, line in enumerate(lines, start=1):
-                yield (line if isinstance(line, str) else decoded_line(line, number, name)).strip()
+                yield decoded_line(line, number, name).strip()
     except OSError as error:
         raise UserError(
             f"`--input` must be text to translate, but {name} cannot be read: {error.strerror}."

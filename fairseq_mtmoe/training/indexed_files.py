@@ -1,12 +1,11 @@
 """Number of sentences in a binarized file, and checks that the file is whole.
 
-The formats are `fairseq-preprocess`'s: `mmap`, and the older `lazy` and `cached`. fairseq trusts
-the index when it maps the file, so sizes and ids are checked first.
+The format is `fairseq-preprocess`'s, `mmap`. fairseq trusts the index when it maps the file, so
+sizes and ids are checked first.
 """
 
 import os
 import struct
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +31,6 @@ class _Index:
     sentences: int
     tokens: int
     type: type[np.integer]
-    zero: int  # stored number of id 0
     size: int  # bytes of the index
 
 
@@ -52,10 +50,10 @@ def check_ids(prefix: str, symbols: int, impl: str | None = None) -> None:
         return
     tokens = np.memmap(f"{prefix}.bin", index.type, "r", shape=(index.tokens,))
     for extreme in (int(tokens.min()), int(tokens.max())):
-        if not 0 <= extreme - index.zero < symbols:
+        if not 0 <= extreme < symbols:
             raise UserError(
                 f"`{prefix}.bin` must hold ids of its dictionary, from 0 to {symbols - 1}, but "
-                f"holds {extreme - index.zero}; preprocess it again with this dictionary."
+                f"holds {extreme}; preprocess it again with this dictionary."
             )
 
 
@@ -68,17 +66,19 @@ def _read_index(prefix: str, impl: str | None) -> _Index | None:
         raise_invalid("--dataset-impl", f"raw, the format of {prefix}", impl)
     path = regular_file(f"{prefix}.idx", "an index")
     data = regular_file(f"{prefix}.bin", "binarized data")
-    content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    if not path.stat().st_size:
+        raise _damaged(path)
+    content = np.memmap(path, np.uint8, "r")
     magic = next((begin for begin in _FORMATS if content[: len(begin)].tobytes() == begin), None)
     if magic is None:
         raise _damaged(path)
-    impls, read = _FORMATS[magic]
+    impls = _FORMATS[magic]
     if impl not in (None, *impls):
         raise_invalid("--dataset-impl", f"{' or '.join(impls)}, the format of {path}", impl)
-    if read is None:
+    if impls != ("mmap",):
         return None
     try:
-        index = read(content)
+        index = _read_mmap(content)
     except (struct.error, ValueError, KeyError):  # KeyError: unknown type code
         raise _damaged(path) from None
     if len(content) < index.size:
@@ -96,27 +96,14 @@ def _read_mmap(content: np.ndarray) -> _Index:
     """Read `magic(9) version(8) type(1) count(8) lengths(4·n) addresses(8·n)`."""
     _, code, count = struct.unpack("<QBQ", content[9:26].tobytes())
     lengths = np.frombuffer(content[26 : 26 + 4 * count], np.int32)
-    return _Index(count, int(lengths.sum(dtype=np.int64)), _TYPES[code], 0, 26 + 12 * count)
+    return _Index(count, int(lengths.sum(dtype=np.int64)), _TYPES[code], 26 + 12 * count)
 
 
-def _read_cached(content: np.ndarray) -> _Index:
-    """Read the older format, whose addresses are in tokens.
-
-    `magic(8) version(8) type(8) item size(8) count(8) s(8)`, then
-    `dimensions(8·(n+1)) addresses(8·(n+1)) lengths(8·s)`.
-    """
-    _, code, _, count, num_lengths = struct.unpack("<QQQQQ", content[8:48].tobytes())
-    end = 48 + 16 * (count + 1)
-    (tokens,) = struct.unpack("<Q", content[end - 8 : end].tobytes())
-    return _Index(count, tokens, _TYPES[code], 1, end + 8 * num_lengths)
-
-
-# The values of `--dataset-impl` and the reader, by the beginning of an index. A format without
-# reader is not read here.
-_FORMATS: Mapping[bytes, tuple[tuple[str, ...], Callable[[np.ndarray], _Index] | None]] = {
-    b"MMIDIDX\0\0": (("mmap",), _read_mmap),
-    b"TNTIDX\0\0": (("cached", "lazy"), _read_cached),
-    b"HUFFIDX": (("huffman",), None),
+# The values of `--dataset-impl` by the beginning of an index; only `mmap` is read here.
+_FORMATS = {
+    b"MMIDIDX\0\0": ("mmap",),
+    b"TNTIDX\0\0": ("cached", "lazy"),
+    b"HUFFIDX": ("huffman",),
 }
 
 

@@ -55,8 +55,7 @@ def _prepare(cfg: Any, main: Callable[..., Any]) -> None:
     """Set the options of the start, check them, and join a launcher's processes."""
     options = cfg.distributed_training
     if not options.pipeline_model_parallel:
-        num_gpus = 0 if cfg.common.cpu else torch.cuda.device_count()
-        take_launcher(options, num_gpus)
+        take_launcher(options, _count_gpus(cfg))
     distributed_utils.infer_init_method(options)  # under SLURM this sets the process's rank
     if options.distributed_world_size == 0:  # by SLURM, with one task on each node without GPUs
         raise UserError(
@@ -71,6 +70,10 @@ def _prepare(cfg: Any, main: Callable[..., Any]) -> None:
             file_io.expect_writable(cfg.checkpoint.save_dir)
     if options.distributed_init_method is not None and options.distributed_no_spawn:
         join(cfg)
+
+
+def _count_gpus(cfg: Any) -> int:
+    return 0 if cfg.common.cpu else torch.cuda.device_count()
 
 
 def take_launcher(options: Any, num_gpus: int) -> None:
@@ -96,7 +99,7 @@ def take_launcher(options: Any, num_gpus: int) -> None:
         options.distributed_init_method = "env://"
         options.distributed_no_spawn = True
         local_rank = int(os.environ.get("LOCAL_RANK", rank))
-        options.device_id = local_rank % num_gpus if num_gpus else 0
+        options.device_id = local_rank % max(num_gpus, 1)
     elif by_slurm:
         return
     elif num_gpus == 0:
@@ -117,7 +120,7 @@ def join(cfg: Any) -> None:
     model = getattr(cfg, "model", None)
     check_rules(model, RunOptions)
     seconds: int | None = getattr(model, "distributed_timeout", None)
-    num_gpus = 0 if cfg.common.cpu else torch.cuda.device_count()
+    num_gpus = _count_gpus(cfg)
     if num_gpus:
         torch.cuda.set_device(options.device_id)
     rank = options.distributed_rank

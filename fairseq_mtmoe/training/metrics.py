@@ -86,7 +86,7 @@ class ExpertCommLog:
     @contextmanager
     def update(self) -> Iterator[None]:
         """Record one update; it surrounds the update, inside fairseq's aggregation."""
-        layers = self._layers() if self.enabled else {}
+        layers = self._layers()
         for layer in layers.values():
             layer.comm.reset()
             layer.comm.enabled = True
@@ -114,7 +114,9 @@ class ExpertCommLog:
             total["bytes"] += num_bytes
 
     def _layers(self) -> dict[str, MoELayer]:
-        """Return the sharded expert layers; turn the log off if there will be none."""
+        """Return the sharded expert layers to log; turn the log off if there will be none."""
+        if not self.enabled:
+            return {}
         layers = {path: slot.moe for path, slot in self._slots.items() if slot.moe is not None}
         sharded = {
             path: layer for path, layer in layers.items() if layer.experts.placement.is_sharded

@@ -45,7 +45,7 @@ def changed_options(cfg: Any) -> dict[str, Any]:
         chosen = getattr(cfg[group], "_name", None)
         if chosen is not None:
             changed.setdefault("arch" if group == "model" else group, chosen)
-        defaults = _defaults(group, chosen)
+        defaults = vars(_options_class(group, chosen)())
         for name, value in _options_of(cfg[group]):
             default = defaults.get(name)
             refers = isinstance(default, str) and default.startswith("${")
@@ -84,17 +84,6 @@ def _options_class(group: str, chosen: str | None) -> Any:
     else:
         kind = REGISTRIES.get(group, {}).get("dataclass_registry", {}).get(chosen)
     return kind if dataclasses.is_dataclass(kind) else FairseqDataclass
-
-
-def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
-    """Return the defaults of a group's options by name; empty if unknown."""
-    defaults: dict[str, Any] = {}
-    for field in dataclasses.fields(_options_class(group, chosen)):
-        if field.default_factory is not dataclasses.MISSING:
-            defaults[field.name] = field.default_factory()
-        else:
-            defaults[field.name] = field.default
-    return defaults
 
 
 def _plain(value: Any) -> Any:
@@ -160,46 +149,28 @@ def refuse_what_needs_cuda(cfg: Any) -> None:
             "out, or give `--bf16`."
         )
     distributed = cfg.distributed_training
-    if distributed.ddp_backend == "slowmo" and distributed.distributed_world_size > 1:
+    backend = distributed.ddp_backend
+    if backend in ("slowmo", "fully_sharded") and distributed.distributed_world_size > 1:
         raise_invalid(
-            "--ddp-backend", f"one of {', '.join(BACKENDS)} on a machine without CUDA", "slowmo"
+            "--ddp-backend", f"one of {', '.join(BACKENDS)} on a machine without CUDA", backend
         )
 
 
 def refuse_full_sharding(cfg: Any) -> None:
-    """Refuse `--ddp-backend fully_sharded` where fairscale cannot support it.
+    """Refuse `--ddp-backend fully_sharded` with our models, and to find uncertain examples.
 
-    It keeps parameters and moments in shards of one vector without names, the same on all ranks,
-    while checkpoints need experts by name. All of the vector is trained or none of it, and its
-    parts are complete only in a training step.
+    fairscale keeps parameters and moments in shards of one vector without names, while experts,
+    gates and frozen parameters are found by name.
     """
-    distributed = cfg.distributed_training
-    if distributed.ddp_backend != "fully_sharded":
+    backend = cfg.distributed_training.ddp_backend
+    if backend != "fully_sharded":
         return
-    model = cfg.model
-    num_experts = getattr(model, "num_experts", 1)
-    frozen = str(getattr(model, "freeze_layers", "0"))
-    reasons = (
-        (
-            "with experts in several processes",
-            math.gcd(num_experts, distributed.distributed_world_size) > 1,
-        ),
-        (
-            "with `--sampling-method uncertainty`",
-            getattr(cfg.task, "sampling_method", None) == "uncertainty",
-        ),
-        (f"with `--freeze-layers {frozen}`", frozen != "0"),
-        ("with `--pemt-stage`, which freezes most parameters", hasattr(model, "pemt_stage")),
-        (
-            "with `--gate-lr-factor`, which must find the gates",
-            getattr(model, "gate_lr_factor", None) not in (None, 1),
-        ),
-        ("on a machine without CUDA", not torch.cuda.is_available()),
-    )
-    where = next((where for where, is_so in reasons if is_so), None)
-    if where is not None:
+    is_by_uncertainty = getattr(cfg.task, "sampling_method", None) == "uncertainty"
+    if hasattr(cfg.model, "max_nonfinite") or is_by_uncertainty:
         raise_invalid(
-            "--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend
+            "--ddp-backend",
+            f"one of {', '.join(BACKENDS)} with models and sampling of fairseq_mtmoe",
+            backend,
         )
 
 
@@ -222,26 +193,18 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
         raise UserError(
             "`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`."
         )
-    if training_model(unwrapped(model)).dense_updates:
-        if distributed.zero_sharding != "none":
-            raise_invalid(
-                "--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding
-            )
-        if distributed.ddp_backend == "fully_sharded":
-            raise_invalid(
-                "--ddp-backend",
-                f"one of {', '.join(BACKENDS)} with `--dense-updates`",
-                "fully_sharded",
-            )
-    if will_exchange(model, distributed.distributed_world_size):
+    exchanges = will_exchange(model, distributed.distributed_world_size)
+    will_be_sparse = training_model(unwrapped(model)).dense_updates
+    if distributed.zero_sharding != "none" and (exchanges or will_be_sparse):
+        rule = "none with `--dense-updates` or experts in several processes"
+        raise_invalid("--zero-sharding", rule, distributed.zero_sharding)
+    if exchanges:
         _refuse_with_exchange(cfg)
 
 
 def _refuse_with_exchange(cfg: Any) -> None:
     where = "with experts in several processes"
     distributed = cfg.distributed_training
-    if distributed.zero_sharding != "none":
-        raise_invalid("--zero-sharding", f"none {where}", distributed.zero_sharding)
     if distributed.ddp_backend not in BACKENDS:
         raise_invalid(
             "--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend

@@ -39,8 +39,6 @@ from fairseq_mtmoe.training.resuming import placement_of, trained_shapes
 
 LOCK_NAME = ".training.lock"  # may stay: the file without its process locks nothing
 
-_HOLDER = re.compile(r"process \d+ of [\w.-]+ since [\d :-]+")
-
 logger = logging.getLogger(__name__)
 
 
@@ -90,9 +88,9 @@ def _save_all(
         epochs = checkpoint_utils.checkpoint_paths(
             cfg.save_dir, rf"checkpoint(\d+){re.escape(suffix)}\.pt"
         )
-        old_epochs = epochs[cfg.keep_last_epochs :] if cfg.keep_last_epochs > 0 else ()
-        for old in old_epochs:
-            os.remove(old)
+        if cfg.keep_last_epochs > 0:
+            for old in epochs[cfg.keep_last_epochs :]:
+                os.remove(old)
     return saved
 
 
@@ -274,12 +272,12 @@ def lock(save_dir: str) -> io.FileIO | None:
         return file
     except OSError as error:
         if file is not None and error.errno in (errno.EACCES, errno.EAGAIN):
-            written = None
+            holder = ""
             with file, suppress(OSError):
-                written = _HOLDER.fullmatch((file.read(300) or b"").decode(errors="replace"))
+                holder = (file.read(100) or b"").decode(errors="replace")
             raise UserError(
                 f"`--save-dir` must be a folder that no other training uses, but `{save_dir}` is "
-                f"used by {written[0] if written else 'another process'}; wait for its end, or "
+                f"used by {holder or 'another process'}; wait for its end, or "
                 "choose another folder."
             ) from error
         if file is not None:

@@ -49,12 +49,11 @@ class Screen:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
         self.trainer: Any = None
-        narrow = Column(no_wrap=True)
         self.bar = Progress(
-            TextColumn("{task.description}", table_column=narrow.copy()),
+            "{task.description}",
             BarColumn(10),
-            MofNCompleteColumn(table_column=narrow.copy()),
-            TextColumn("{task.fields[left]}", table_column=narrow.copy()),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            "{task.fields[left]}",
             TextColumn(
                 "{task.fields[figures]}",
                 table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
@@ -81,7 +80,7 @@ class Screen:
             if self.console.is_terminal:
                 self.bar.start()
         options = self.trainer.cfg.optimization
-        epochs_left = options.max_epoch - epoch if options.max_epoch else math.inf
+        epochs_left = (options.max_epoch or math.inf) - epoch
         limit = min(done + left + epochs_left * batches, options.max_update or math.inf)
         total = limit if math.isfinite(limit) else None
         time_left = self._time_left(done, limit)
@@ -121,8 +120,8 @@ class Screen:
         table = Table("", title=title, title_justify="left")
         for column in ("loss", "figure", "", "change"):
             table.add_column(column, justify="right")
-        task = self.trainer.task if self.trainer is not None else None
-        groups = [group.name for group in reversed(training_task(task).groups())]
+        task = training_task(getattr(self.trainer, "task", None))
+        groups = [group.name for group in reversed(task.groups())]
         for name, loss, figures in _rows(stats, groups):
             if name in (*groups[:1], "all"):
                 table.add_section()
@@ -154,24 +153,18 @@ def _rows(stats: Mapping[str, Any], groups: Sequence[str]) -> Iterator[Row]:
     ]
     tasks = [name for name in names if name not in groups]
     for name in (*tasks, *groups):
-        stats_of_name = {
-            key.removeprefix(f"{name}_"): value
-            for key, value in stats.items()
-            if key.startswith(f"{name}_")
-        }
-        figures = {
-            figure: value
-            for figure, value in stats_of_name.items()
-            if figure != "loss" and "_" not in figure
-        }
-        mean = {"mean": stats[name]} if name in stats else {}
-        yield name, stats_of_name.get("loss"), {**figures, **mean}
+        figures: dict[str, Any] = {}
+        for key, value in stats.items():
+            task, _, figure = key.rpartition("_")
+            if task == name:
+                figures[figure] = value
+        loss = figures.pop("loss", None)
+        if name in stats:
+            figures["mean"] = stats[name]
+        yield name, loss, figures
     if "all" not in stats:
-        yield (
-            "all",
-            stats.get("loss"),
-            {figure: stats[figure] for figure in OF_ALL if figure in stats},
-        )
+        figures = {figure: stats[figure] for figure in OF_ALL if figure in stats}
+        yield "all", stats.get("loss"), figures
 
 
 _screen = Screen()

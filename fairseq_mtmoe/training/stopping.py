@@ -24,7 +24,6 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, NoReturn
 
 from fairseq import checkpoint_utils
-from fairseq.data.iterators import BufferedIterator
 from torch import distributed as dist
 from torch.multiprocessing.spawn import ProcessExitedException
 
@@ -71,7 +70,7 @@ class _Watch:
     def close(self) -> None:
         """Restore the signal handlers."""
         for number, handler in self._handlers.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.signal(number, handler or signal.SIG_DFL)
         signal.set_wakeup_fd(self._wakeup)
         # The thread ends, also if a forked child has the socket, too.
         self._writer.shutdown(socket.SHUT_WR)
@@ -224,7 +223,7 @@ class DataloaderWorkers:
 
 def _end_thread(batches: Any) -> None:
     """End fairseq's thread that buffers batches, after the batch that it is loading."""
-    thread = batches._consumer if isinstance(batches, BufferedIterator) else None
+    thread = getattr(batches, "_consumer", None)
     deadline = time.monotonic() + 10
     while thread is not None and thread.is_alive() and time.monotonic() < deadline:
         thread._max_len = 0
@@ -271,7 +270,8 @@ def is_training_command() -> bool:
 def early_stopping() -> dict[str, Any]:
     """Return the attributes of the training command's function for `--patience`."""
     function = getattr(_validate_and_save, "__globals__", {}).get("should_stop_early")
-    return {} if function is None else vars(function)
+    attributes: dict[str, Any] = getattr(function, "__dict__", {})
+    return attributes
 
 
 def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:

@@ -59,11 +59,10 @@ class SparseTrainer(Trainer):
         self._wrapped_dense = False
         self._idle = False
         self._is_stepping = False
-        # In `fully_sharded`, gates are parts of one vector.
-        is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"
-        usual_rate = 1.0 if is_sharded else getattr(unwrapped(model), "gate_lr_factor", 1.0)
         self._gate_rate = steps.GateRate(
-            getattr(cfg.model, "gate_lr_factor", None), usual_rate, lambda: self._layers
+            getattr(cfg.model, "gate_lr_factor", None),
+            getattr(unwrapped(model), "gate_lr_factor", 1.0),
+            lambda: self._layers,
         )
         self._train_workers = stopping.DataloaderWorkers()
         self._valid_workers = stopping.DataloaderWorkers()
@@ -329,7 +328,7 @@ class SparseTrainer(Trainer):
         self, logging_outputs: list[Any], *sums: Any, ignore: bool = False
     ) -> Any:
         """Sum as fairseq does, in one message."""
-        names = list(logging_outputs[0]) if logging_outputs else []
+        names = list(next(iter(logging_outputs), ()))
         logged: list[Any] = []
         for name in names:
             total = sum(log[name] for log in logging_outputs if name in log)

@@ -1,8 +1,7 @@
 """Additions to fairseq's commands.
 
 They are `--help` with the options of the chosen task, model, criterion and optimizer,
-`fairseq-validate` without `--task`, `--log-format rich`, and our trainer, which `--user-dir` cannot
-name.
+`--log-format rich`, and our trainer, which `--user-dir` cannot name.
 """
 
 import argparse
@@ -17,7 +16,6 @@ from fairseq.logging import progress_bar
 from fairseq.model_parallel.megatron_trainer import MegatronTrainer
 from fairseq.trainer import Trainer
 
-from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.core.errors import flag, raise_invalid
 from fairseq_mtmoe.core.protocols import TrainingTask
 from fairseq_mtmoe.training import stopping
@@ -34,11 +32,7 @@ _EPILOG = (
 
 
 def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `parse_args_and_arch`: help with chosen options, and some defaults.
-
-    A generation gets its shard.
-    `fairseq-validate` without `--task` takes the task from its checkpoint.
-    """
+    """Wrap `parse_args_and_arch`: help with chosen options, and a generation's shard."""
 
     @functools.wraps(original)
     def parse_args_and_arch(
@@ -48,14 +42,11 @@ def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         arguments = sys.argv[1:] if input_args is None else input_args
-        without_help = [argument for argument in arguments if argument not in _HELP]
-        chosen = vars(parser.parse_known_args(without_help)[0])
         if _HELP.intersection(arguments):
-            _add_chosen(parser, chosen)
+            without_help = [argument for argument in arguments if argument not in _HELP]
+            _add_chosen(parser, vars(parser.parse_known_args(without_help)[0]))
             parser.epilog = _EPILOG
             parser.parse_args(["--help"])
-        if "task" in chosen and chosen["task"] is None:
-            parser.set_defaults(task=_task_of(chosen.get("path")))
         parsed = original(parser, input_args, *args, **kwargs)
         options = parsed[0] if isinstance(parsed, tuple) else parsed
         _check_given(parser, arguments, options)
@@ -97,18 +88,6 @@ def _check_given(
         task.check_given(
             options, {name: value for name, value in values.items() if value is not None}
         )
-
-
-def _task_of(path: str | None) -> str:
-    if path is None:
-        raise_invalid("--path", "a checkpoint to validate (or `--task` be given)", path)
-    state = file_io.load(path, mapped=True)
-    task = (state.get("cfg") or {}).get("task") or {}
-    options = vars(task) if isinstance(task, argparse.Namespace) else task
-    name = options.get("_name") or getattr(state.get("args"), "task", None)
-    if not isinstance(name, str):
-        raise_invalid("--task", f"given for `{path}`, which does not name its task", None)
-    return name
 
 
 def _add_chosen(parser: argparse.ArgumentParser, chosen: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from fairseq_mtmoe.core.errors import UserError
 
 COMMANDS = "fairseq_cli."
-_MORE = ", ...)"  # ends a signature that may have more parameters with defaults
 _ANYTHING = "(*args, **kwargs)"
 _MARK = "patched_by"
 # Names that identify a command's module, also if it runs as a script.
@@ -32,16 +31,13 @@ class Patch:
     Args:
         wrap: takes the object with the name `target`, and returns its replacement.
         why: what would go wrong without it.
-        signature: the replaced object's, without annotations. It ends in `, ...)` if the
-            replacement passes further arguments on. Empty if the object is not called.
-        signature_of: the dotted name that has this signature, if it is not the target.
+        signature: the replaced object's, without annotations; empty if it is not compared.
     """
 
     target: str
     wrap: Callable[[Any], Any]
     why: str
     signature: str = ""
-    signature_of: str = ""
 
     def apply(self) -> None:
         """Apply the patch, unless it is applied; it also replaces later changes by others."""
@@ -63,9 +59,9 @@ class Patch:
         if replaced is None:
             self._refuse("be there", "is not")
         if self.signature:
-            installed = _signature(_resolve(self.signature_of) if self.signature_of else replaced)
+            installed = _signature(replaced)
             # A wrapper may hide its signature.
-            if installed != _ANYTHING and not _fits(self.signature, installed):
+            if installed not in (_ANYTHING, self.signature):
                 self._refuse(f"take {self.signature}", f"takes {installed}")
 
     def _owners(self) -> Iterator[tuple[Any, str]]:
@@ -85,7 +81,7 @@ class Patch:
 
         version = getattr(fairseq, "__version__", "")
         raise UserError(
-            f"`{self.signature_of or self.target}` must {rule}, but {fact} in the installed "
+            f"`{self.target}` must {rule}, but {fact} in the installed "
             f"fairseq {version}; fairseq_mtmoe replaces it, and is tested with fairseq-fixed "
             "0.12.3.1."
         )
@@ -120,15 +116,3 @@ def _signature(function: Any) -> str:
         parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()
     ]
     return str(signature.replace(parameters=bare, return_annotation=signature.empty))
-
-
-def _fits(expected: str, installed: str) -> bool:
-    if not expected.endswith(_MORE):
-        return installed == expected
-    start = expected.removesuffix(_MORE)
-    more = installed.removeprefix(start).removesuffix(")").split(", ")
-    return (
-        installed.startswith(start)
-        and more[0] == ""
-        and all("=" in each or each.startswith("*") for each in more[1:])
-    )

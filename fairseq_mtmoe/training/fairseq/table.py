@@ -81,9 +81,8 @@ PATCHES = (
         "fairseq.options.parse_args_and_arch",
         commands.with_chosen_options,
         "fairseq prints its help before it adds the options of the chosen task, model, criterion "
-        "and optimizer; `fairseq-validate` without `--task` ends in `KeyError: None`, and "
-        "`fairseq-generate` ignores `--num-shards`.",
-        "(parser, input_args=None, ...)",
+        "and optimizer, and `fairseq-generate` ignores `--num-shards`.",
+        "(parser, input_args=None, parse_known=False, suppress_defaults=False, modify_parser=None)",
     ),
     Patch(
         "fairseq.dataclass.constants.LOG_FORMAT_CHOICES",
@@ -94,7 +93,6 @@ PATCHES = (
         "fairseq.logging.progress_bar.progress_bar",
         commands.with_rich,
         "`--log-format rich` has its own progress bar.",
-        "(iterator, log_format=None, log_interval=100, log_file=None, ...)",
     ),
     Patch(
         "fairseq_cli.train.validate_and_save",
@@ -120,8 +118,6 @@ PATCHES = (
         "fairseq.trainer.Trainer.__new__",
         commands.choosing_ours,
         "fairseq's training command names its own trainer, the base class of `SparseTrainer`.",
-        "(self, cfg, task, model, criterion, quantizer=None)",
-        signature_of="fairseq.trainer.Trainer.__init__",
     ),
 )
 

@@ -25,12 +25,13 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     """
     if not isinstance(model, SparseModel) or not model.dense_updates or not model.is_dense:
         return False
-    if update_num < model.dense_updates:
-        # This raises at once for an unsupported optimizer, not after the dense updates.
-        if update_num <= 1:
-            OptimizerState.capture(optimizer, trained_parameters(model))
+    is_due = update_num >= model.dense_updates
+    if update_num > 1 and not is_due:
         return False
+    # This raises at the first updates for an unsupported optimizer, not after the dense ones.
     dense_state = OptimizerState.capture(optimizer, trained_parameters(model))
+    if not is_due:
+        return False
     sparsify_with_state(model, dense_state).restore(optimizer, trained_parameters(model))
     num_layers = len(expert_slots(model))
     sentence = f"sparsified after {update_num} dense updates: {num_layers} layers got experts"
@@ -88,12 +89,6 @@ def begin_with(model: nn.Module, dense: Mapping[str, Tensor]) -> None:
 
     Parameters that the dense model lacks stay as they are.
     """
-    if not (isinstance(model, SparseModel) and not model.is_dense):
-        model.load_state_dict(dict(dense))
-        return
-    sources = sparse_targets(model)
-    initial = model.state_dict()
-    state = {key: dense.get(key, value) for key, value in initial.items()}
-    for key, (source, take) in sources.items():
-        state[key] = take(dense[source]).to(initial[key])
-    model.load_state_dict(state)
+    if isinstance(model, SparseModel) and not model.is_dense:
+        dense = dict(averaged_values(model, dense))
+    model.load_state_dict(dict(dense))

@@ -161,7 +161,7 @@ def test_another_dictionary_is_said_with_both_sizes(tmp_path):
     data = shutil.copytree(FROZEN / "data", tmp_path / "data")
     for path in data.glob("dict.*.txt"):
         path.write_text(f"{path.read_text()}more 1\n")
-    with pytest.raises(UserError, match="the 18 symbols of .*, but give 19"):
+    with pytest.raises(UserError, match=r"the 18 symbols of .*, but give 19"):
         go_on(tmp_path, "sparse", "--restore-file", SPARSE, data=data)
 
 

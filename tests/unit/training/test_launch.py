@@ -89,10 +89,11 @@ def test_a_node_of_slurm_without_gpus_needs_more_than_one_task(monkeypatch, tmp_
         start_under_slurm(monkeypatch, tmp_path, 0, NNODES="2", NTASKS_PER_NODE="1", NODEID="0")
 
 
-SLOWMO = ("--ddp-backend", "slowmo", "--distributed-world-size", 2, "--distributed-init-method", ADDRESS)
+TWO = ("--distributed-world-size", 2, "--distributed-init-method", ADDRESS)
+SLOWMO, SHARDED = (("--ddp-backend", backend, *TWO) for backend in ("slowmo", "fully_sharded"))
 
 
-@pytest.mark.parametrize("options", [("--fp16",), SLOWMO])
+@pytest.mark.parametrize("options", [("--fp16",), SLOWMO, SHARDED])
 def test_what_needs_a_gpu_is_refused_before_anything_is_built(options, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     cfg = configured(training_arguments("data", tmp_path / "run", *options))
@@ -101,16 +102,12 @@ def test_what_needs_a_gpu_is_refused_before_anything_is_built(options, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("model", "sampling", "has_cuda", "is_refused"), [
-    ({"num_experts": 4}, "temperature", True, True),  # in several processes
-    ({"num_experts": 3}, "uncertainty", True, True),
-    ({"freeze_layers": "half"}, "temperature", True, True),
-    ({"num_experts": 3, "gate_lr_factor": 2.0}, "temperature", True, True),
-    ({"num_experts": 3}, "temperature", False, True),
-    ({"num_experts": 3, "freeze_layers": "0"}, "temperature", True, False),
+@pytest.mark.parametrize(("model", "sampling", "is_refused"), [
+    ({"max_nonfinite": 10}, "temperature", True),  # one of ours
+    ({}, "uncertainty", True),
+    ({}, "temperature", False),
 ])  # fmt: skip
-def test_full_sharding_is_refused_where_it_cannot_work(model, sampling, has_cuda, is_refused, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+def test_full_sharding_is_refused_where_it_cannot_work(model, sampling, is_refused):
     distributed = {"ddp_backend": "fully_sharded", "distributed_world_size": 2}
     cfg = OmegaConf.create({"model": model, "task": {"sampling_method": sampling}, "distributed_training": distributed})
     with refused("--ddp-backend") if is_refused else nullcontext():

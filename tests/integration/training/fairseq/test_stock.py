@@ -1,6 +1,5 @@
 """fairseq's own tasks and trainers with the plugin registered: what is not ours stays as in fairseq."""
 
-import io
 import os
 import signal
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fairseq import checkpoint_utils, options
+from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 
 from fairseq_mtmoe.training import stopping
@@ -55,18 +54,6 @@ def test_another_subclass_of_the_trainer_trains_and_goes_on_as_ours_does(corpus,
     ours, others = weights_of(tmp_path / "ours"), weights_of(tmp_path / "other")
     assert ours.keys() == others.keys()
     assert all(torch.equal(ours[name], others[name]) for name in ours)
-
-
-def test_lines_of_a_replaced_standard_input_are_translated(corpus, tmp_path, monkeypatch, capsys):
-    from fairseq_cli import interactive
-
-    train_here(corpus, tmp_path, *STOCK, "--max-update", 1)
-    path = str(tmp_path / "checkpoint_last.pt")
-    arguments = [str(corpus), "-s", "en", "-t", "aa", "--path", path, "--cpu", "--max-len-b", "2"]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("1 2 3\n4 5\n"))
-    interactive.main(options.parse_args_and_arch(options.get_interactive_generation_parser(), arguments))
-    output = capsys.readouterr().out
-    assert "S-0\t1 2 3" in output and "H-1\t" in output
 
 
 def test_our_tasks_leave_out_no_rest_of_a_multiple_of_8(corpus):
