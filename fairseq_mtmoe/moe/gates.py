@@ -82,14 +82,12 @@ class Gate(nn.Module, ABC):
 
     Attributes:
         needs_tasks: whether routing needs task ids.
-        balances: whether routings have a balance loss.
         routes_alone: whether the routing of a token is independent of other tokens.
         is_learned: whether it has a `weight`, whose scores decide and scale; otherwise the layer
             has no `blend`.
     """
 
     needs_tasks: ClassVar[bool] = False
-    balances: ClassVar[bool] = False
     routes_alone: ClassVar[bool] = False
     is_learned: ClassVar[bool] = True
     weight: nn.Parameter
@@ -294,8 +292,6 @@ class FixedGate(Gate):
 
 class SwitchGate(Gate):
     """Switch: one softmax gate for all tasks, top-1 (MT-TaG's MT-Switch)."""
-
-    balances = True
 
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int = 0) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)

@@ -1,7 +1,6 @@
 """Checks of a run's options: changed defaults, and unsupported values."""
 
 import dataclasses
-import logging
 import math
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -22,8 +21,6 @@ from fairseq_mtmoe.core.options import check_rules
 from fairseq_mtmoe.core.protocols import training_model
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
-
-logger = logging.getLogger(__name__)
 
 Options = dict[str, Any]  # plain values by name, as on the command line
 
@@ -124,7 +121,7 @@ def is_flat(common: Any) -> bool:
 
 
 def check_options(cfg: Any, model: nn.Module) -> None:
-    """Refuse options that cannot work (UserError); warn of those without effect."""
+    """Refuse options that cannot work (UserError)."""
     for group in ("model", "task", "criterion"):
         check_rules(cfg[group], _options_class(group, getattr(cfg[group], "_name", None)))
     for group in cfg:
@@ -136,7 +133,6 @@ def check_options(cfg: Any, model: nn.Module) -> None:
             if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
                 raise_invalid(flag(name), "a finite number", value)
     refuse_what_cannot_work(cfg, model)
-    warn_of_what_does_nothing(cfg, model)
 
 
 def refuse_what_needs_cuda(cfg: Any) -> None:
@@ -228,19 +224,3 @@ def _refuse_with_exchange(cfg: Any) -> None:
     ):
         if is_on:
             raise UserError(f"`{flag(name)}` must be off {where}{why}.")
-
-
-def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
-    """Warn of options that are given, but have no effect."""
-    weight = getattr(cfg.criterion, "load_balancing_weight", 0.0)
-    if weight and not any(slot.plan.gate.balances for slot in expert_slots(model).values()):
-        logger.warning(
-            f"--load-balancing-weight {weight} has no effect: no layer of the model has a switch "
-            "gate (--expert-gates switch)"
-        )
-    criterion = cfg.criterion._name
-    if getattr(cfg.model, "pemt_sources", "") and criterion != "pemt":
-        logger.warning(
-            f"--criterion {criterion} has no task sparsity loss, which is part of PEMT with "
-            "sources (--criterion pemt)"
-        )

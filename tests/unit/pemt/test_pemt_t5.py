@@ -12,7 +12,6 @@ from fairseq_mtmoe.multitask.task import Multitask
 from fairseq_mtmoe.pemt.config import is_added
 from fairseq_mtmoe.pemt.model import PemtT5Model
 from fairseq_mtmoe.slots import adapter_blocks
-from fairseq_mtmoe.training.option_check import warn_of_what_does_nothing
 from tests.helpers.bert import perturb
 from tests.helpers.decoding import decode
 from tests.helpers.pemt import (
@@ -169,13 +168,3 @@ def test_a_description_must_have_words(monkeypatch):
     monkeypatch.setitem(DESCRIPTIONS, "aa", ())
     with pytest.raises(UserError, match="the description of `aa`"):
         pemt_model(name="aa", pemt_stage="source")
-
-
-@pytest.mark.parametrize(("criterion", "warned"), [("cross_entropy", True), ("pemt", False)])
-def test_another_criterion_is_said_to_lack_the_sparsity_loss(criterion, warned, caplog):
-    cfg = SimpleNamespace(
-        model=SimpleNamespace(pemt_sources="a.pt"), criterion=SimpleNamespace(_name=criterion),
-        optimization=SimpleNamespace(max_update=0),
-    )  # fmt: skip
-    warn_of_what_does_nothing(cfg, torch.nn.Module())
-    assert ("--criterion cross_entropy has no task sparsity loss" in caplog.text) == warned
