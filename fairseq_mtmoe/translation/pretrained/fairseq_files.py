@@ -13,10 +13,15 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import file_io, hugging_face
-from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT
+from fairseq_mtmoe.checkpoints.key_maps import (
+    DECODER_EMBEDDINGS,
+    EMBEDDINGS,
+    ENCODER_EMBEDDINGS,
+    OUTPUT,
+)
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.core.errors import UserError
-from fairseq_mtmoe.core.files import regular_file, text_lines
+from fairseq_mtmoe.core.files import read_text, regular_file
 from fairseq_mtmoe.core.transformer_options import all_options
 from fairseq_mtmoe.translation.data.new_language import with_codes
 from fairseq_mtmoe.translation.data.vocabulary import NUM_SPECIAL, Vocabulary
@@ -50,11 +55,7 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
     }
     named: Mapping[str, Tensor] = hugging_face.named_values(folder / MODEL, state.get("model"))
     weights = {name: value for name, value in named.items() if not COUNTERS.fullmatch(name)}
-    if (
-        ENCODER_EMBEDDINGS not in weights
-        or DECODER_EMBEDDINGS not in weights
-        or not trained_options
-    ):
+    if not weights.keys() >= {*EMBEDDINGS} or not trained_options:
         raise UserError(
             f"`{folder / MODEL}` must hold one of fairseq's translators with its options, but "
             "does not."
@@ -94,15 +95,13 @@ def _layout(folder: Path, options: Mapping[str, Any]) -> Layout:
     if isinstance(langs, str):
         langs = langs.split(",")
     if not langs:
-        path = regular_file(
-            folder / LANGS, "the ordered list of the model's languages, one per line"
-        )
-        langs = [line.strip() for line in text_lines(path) if line.strip()]
+        path = folder / LANGS
+        langs = read_text(path, "the ordered list of the model's languages").split()
     vocabulary = Vocabulary.joined(dictionary.symbols[NUM_SPECIAL:], piece_model(models[0]))
     named = options.get("langtoks")  # overrides --encoder-langtok and --decoder-langtok
     main = named.get("main") if isinstance(named, Mapping) else None
     pair = (options.get("encoder_langtok"), "tgt" if options.get("decoder_langtok") else None)
     langtoks = tuple(main or pair)
-    langs = [language_name(path, lang) for lang in langs]
     style = options.get("lang_tok_style") or PLAIN
-    return Layout(vocabulary, tuple(langs), style, langtoks)
+    langs = tuple(language_name(path, lang) for lang in langs)
+    return Layout(vocabulary, langs, style, langtoks)

@@ -147,18 +147,11 @@ class TranslatorConfig:
 
     def for_hugging_face(self) -> dict[str, Any]:
         """Return the values of a `config.json`."""
-        values = {
-            name: value
-            for name, value in vars(self).items()
-            if not name.startswith("decoder_vocab")
-        }
+        values: dict[str, Any] = {**vars(self)}
         if self.model_type == MARIAN:
-            values |= {
-                "decoder_vocab_size": self.decoder_vocab_size,
-                "forced_eos_token_id": self.eos_token_id,
-            }
+            values["forced_eos_token_id"] = self.eos_token_id
         else:
-            del values["share_encoder_decoder_embeddings"]
+            del values["decoder_vocab_size"], values["share_encoder_decoder_embeddings"]
             values["bos_token_id"] = BOS_ID
         if self.model_type == MBART:  # CTranslate2 reads these fields
             names = "normalize_before", "normalize_embedding", "add_final_layer_norm"
@@ -232,48 +225,6 @@ def config_of_options(
     return config
 
 
-# Defaults of Hugging Face's classes for fields that a `config.json` omits
-_OF_MBART = {
-    "vocab_size": 50265,
-    "activation_function": "gelu",
-    "scale_embedding": False,
-    "attention_dropout": 0.0,
-    "max_position_embeddings": 1024,
-    "d_model": 1024,
-    "dropout": 0.1,
-    "activation_dropout": 0.0,
-    "encoder_layers": 12,
-    "encoder_ffn_dim": 4096,
-    "encoder_attention_heads": 16,
-    "decoder_layers": 12,
-    "decoder_ffn_dim": 4096,
-    "decoder_attention_heads": 16,
-    "share_encoder_decoder_embeddings": True,
-    "pad_token_id": PAD_ID,
-    "eos_token_id": EOS_ID,
-    "decoder_start_token_id": EOS_ID,
-}
-_OF_M2M_100 = {
-    **_OF_MBART,
-    "vocab_size": 128112,
-    "activation_function": "relu",
-    "scale_embedding": True,
-    "attention_dropout": 0.1,
-}
-_OF_MARIAN = {
-    **_OF_MBART,
-    "vocab_size": 58101,
-    "pad_token_id": 58100,
-    "eos_token_id": 0,
-    "decoder_start_token_id": 58100,
-}
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    MBART: _OF_MBART,
-    M2M_100: _OF_M2M_100,
-    MARIAN: _OF_MARIAN,
-}
-
-
 def read_config(values: Mapping[str, Any]) -> TranslatorConfig:
     """Return the config in a `config.json`.
 
@@ -283,9 +234,7 @@ def read_config(values: Mapping[str, Any]) -> TranslatorConfig:
         rule = "true, because the output layer is the decoder's embeddings"
         with in_file(CONFIG):
             raise_invalid("tie_word_embeddings", rule, False)
-    fields = {name: value for name, value in values.items() if value is not None}
-    fields = {**_DEFAULTS[values["model_type"]], **fields}
-    fields["decoder_vocab_size"] = fields.get("decoder_vocab_size", fields["vocab_size"])
+    fields = {"share_encoder_decoder_embeddings": True, **values}  # in Marian's class alone
     if fields["share_encoder_decoder_embeddings"]:
-        fields["decoder_vocab_size"] = fields["vocab_size"]
+        fields["decoder_vocab_size"] = fields.get("vocab_size")
     return config_of(TranslatorConfig, fields)

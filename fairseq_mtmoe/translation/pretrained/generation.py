@@ -1,6 +1,6 @@
 """Defaults of `generate` in a folder, kept for later exports."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from fairseq_mtmoe.translation.pretrained.layout import Layout
 
 FILE = "generation_config.json"
 LONGEST = 200
-_OF_TOKENS = (
+_OF_TOKENS = {
     "forced_bos_token_id",
     "forced_eos_token_id",
     "suppress_tokens",
     "begin_suppress_tokens",
     "bad_words_ids",
-)
+}
 
 
 def read_generation(folder: Path, layout: Layout, rows: int) -> dict[str, Any]:
@@ -34,14 +34,14 @@ def read_generation(folder: Path, layout: Layout, rows: int) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict):
         raise UserError(f"`{path}` must hold a dictionary, but holds something else.")
-    names = Generation.__annotations__
-    defaults = {name: content[name] for name in names if content.get(name) is not None}
+    defaults = {}
+    for name in Generation.__annotations__:
+        if content.get(name) is not None:
+            defaults[name] = content[name]
     if (wrong := fault(defaults, Generation)) is not None:
         raise UserError(f"`{path}` {wrong}.")
-    target_rows = layout.target_rows or range(rows)
-    ids = {row: index for index, row in enumerate(target_rows) if row is not None}
     try:
-        return _renumbered(defaults, ids)
+        return _renumbered(defaults, layout.target_rows or range(rows))
     except KeyError as error:
         raise UserError(
             f"`{path}` must have ids of the model's {rows:,} tokens, but has {error} instead."
@@ -62,22 +62,23 @@ def for_hugging_face(
             "num_beams": 5,
             "max_length": longest,
         }
-    model_ids = {name: value for name, value in ids.items() if name not in _OF_TOKENS}
-    defaults = {name: kept[name] for name in Generation.__annotations__ if name in kept}
-    their_ids = {index: row for row, index in enumerate(target_rows)}
-    return {**model_ids, **_renumbered(defaults, their_ids)}
+    ids.pop("forced_eos_token_id", None)
+    return {**ids, **_renumbered(kept, target_rows)}
 
 
-def _renumbered(values: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
-    """Return the values with token ids mapped by `ids` (KeyError: an id is missing)."""
+def _renumbered(values: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+    """Return the values with token ids replaced by their places in `order`.
+
+    Raises `KeyError`: it lacks an id.
+    """
+    places = {number: place for place, number in enumerate(order)}
 
     def renumbered(value: Any) -> Any:
         if isinstance(value, list):
             return [renumbered(item) for item in value]
-        return ids[value]
+        return places[value]
 
     result = dict(values)
-    for name, value in values.items():
-        if name in _OF_TOKENS:
-            result[name] = renumbered(value)
+    for name in values.keys() & _OF_TOKENS:
+        result[name] = renumbered(values[name])
     return result

@@ -1,5 +1,6 @@
 """Symbols of a pretrained translator and their rows in Hugging Face's matrix."""
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ MADE_UP_NAME = re.compile(r"madeupword\d{4,}")
 MOST_MADE_UP = 256  # matrices are padded to multiples of 8, 64 or 128
 NEVER = -1e3  # output bias of symbols without a row: e^NEVER is 0, and smoothed losses hardly grow
 OF_MARIAN = re.compile(r">>(.+)<<", re.DOTALL)
+NO_ROW = -1  # of a symbol that Hugging Face's matrix lacks
 NAME_OF_LANGUAGE = re.compile(r"[^-,\s/{}]+")
 
 
@@ -30,8 +32,7 @@ NAME_OF_LANGUAGE = re.compile(r"[^-,\s/{}]+")
 class Layout:
     """A vocabulary, its languages, and Hugging Face's row of each of its ids.
 
-    A row is None if Hugging Face has none. `source_rows` and `target_rows` are empty if all ids are
-    the same.
+    `source_rows` and `target_rows` are empty if all ids are the same.
     """
 
     vocabulary: Vocabulary
@@ -39,8 +40,8 @@ class Layout:
     lang_tok_style: str
     langtoks: tuple[str | None, str | None]
     encoder_langtok_last: bool = False
-    source_rows: tuple[int | None, ...] = ()
-    target_rows: tuple[int | None, ...] = ()
+    source_rows: tuple[int, ...] = ()
+    target_rows: tuple[int, ...] = ()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -91,7 +92,5 @@ def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:
             f"`{folder}` must have a tokenizer that fits the {size:,} rows of the embedding "
             f"matrix, but has {content}."
         )
-    gaps = (index for index in range(size) if index not in names)
-    made_up = {index: MADE_UP.format(number) for number, index in enumerate(gaps)}
-    all_names = {**names, **made_up}
-    return [all_names[index] for index in range(size)]
+    made_up = map(MADE_UP.format, itertools.count())
+    return [names.get(index) or next(made_up) for index in range(size)]

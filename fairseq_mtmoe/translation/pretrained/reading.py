@@ -45,7 +45,7 @@ from fairseq_mtmoe.translation.pretrained.families import (
     read_config,
 )
 from fairseq_mtmoe.translation.pretrained.generation import read_generation
-from fairseq_mtmoe.translation.pretrained.layout import NEVER, Layout
+from fairseq_mtmoe.translation.pretrained.layout import NEVER, NO_ROW, Layout
 from fairseq_mtmoe.translation.pretrained.tokenizers import read_tokenizer
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -67,17 +67,16 @@ class PretrainedTranslator:
 
         `task` has options of its task beside the languages.
         """
-        settings = dict(self.layout.settings)
+        settings = self.layout.settings
         if self.generation is not None:
             settings[GENERATION] = self.generation
         forms = {
-            name: settings[name]
-            for name in ("lang_tok_style", "encoder_langtok_last", "lang_tok_replacing_bos_eos")
-        }
-        texts = {
             "langs": ",".join(settings["langs"]),
             "langtoks": str(settings["langtoks"]),
             "langtoks_specs": "main",
+            "lang_tok_style": settings["lang_tok_style"],
+            "lang_tok_replacing_bos_eos": False,
+            "encoder_langtok_last": settings["encoder_langtok_last"],
         }
         history = {
             "criterion_name": "",
@@ -87,7 +86,7 @@ class PretrainedTranslator:
         }
         content = {
             "args": None,
-            "cfg": {"model": self.options, "task": {**task, **forms, **texts}},
+            "cfg": {"model": self.options, "task": {**task, **forms}},
             "model": self.state,
             "task_state": settings,
             "optimizer_history": [history],
@@ -105,11 +104,11 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     config = read_config(values)
     layout = read_tokenizer(folder, config, values)
     weights = hugging_face.read_weights(folder)
-    left_out = tuple(
-        name for name in weights if config.model_type != MBART and SINUSOIDS.fullmatch(name)
-    )
-    kept = {name: value for name, value in weights.items() if name not in left_out}
-    state = _state(folder, kept, config)
+    positions = {}
+    if config.model_type != MBART:
+        for name in filter(SINUSOIDS.fullmatch, list(weights)):
+            positions[name] = weights.pop(name)
+    state = _state(folder, weights, config)
     if config.model_type == MARIAN and OUTPUT in state:
         state.setdefault(OUTPUT_BIAS, state[OUTPUT].new_zeros(config.decoder_vocab_size))
     elif OUTPUT_BIAS in state and not state[OUTPUT_BIAS].any():
@@ -117,15 +116,13 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     options = config.options(has_output_bias=OUTPUT_BIAS in state)
     check_sizes(folder, list(options.items()), state)
     if config.model_type == MARIAN:
-        # Tables of positions end with `.weight` in Marian's class
-        tables = {name: weights[name] for name in left_out if name.endswith(".weight")}
-        options["sinusoids"] = _sinusoids(folder, tables, config)
+        options["sinusoids"] = _sinusoids(folder, positions, config)
     generation = read_generation(folder, layout, config.decoder_vocab_size)
     sizes = config.vocab_size, config.decoder_vocab_size
     hugging_face.check_tensors(folder, wanted_tensors(options, *sizes), state, their_key, TYPES)
-    hugging_face.check_finite(folder, kept)
+    hugging_face.check_finite(folder, weights)
     model = PretrainedTranslator(config, layout, options, _laid_out(state, layout), generation)
-    return hugging_face.Imported(model, left_out)
+    return hugging_face.Imported(model, tuple(positions))
 
 
 def their_key(key: str) -> str:
@@ -161,6 +158,8 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorCon
     """
     sinusoids = MARIAN_SINUSOIDS
     for name, table in tables.items():
+        if name.endswith(".weights"):  # of an old file, in which they are zeros
+            continue
         number = len(table)
         width = config.d_model
         if number > config.max_position_embeddings:
@@ -188,13 +187,11 @@ def _is_near(table: Tensor, right: Tensor) -> bool:
 def check_types(path: Path, weights: Mapping[str, Any]) -> None:
     """Raise a `UserError` for the first weight that is not a tensor of one of `TYPES`."""
     for name, value in weights.items():
-        if not torch.is_tensor(value) or value.dtype not in TYPES:
-            state = "is not"
-            if torch.is_tensor(value):
-                state = f"is {str(value.dtype).removeprefix('torch.')}"
+        kind = getattr(value, "dtype", type(value).__name__)
+        if kind not in TYPES:
             raise UserError(
-                f"`{name}` in `{path}` must be a tensor in float32, float16 or bfloat16, but "
-                f"{state}; for a quantised model use the folder from before quantisation."
+                f"`{name}` in `{path}` must be a tensor in float32, float16 or bfloat16, but is "
+                f"{kind}; for a quantised model use the folder from before quantisation."
             )
 
 
@@ -247,11 +244,12 @@ def _laid_out(state: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
     """Return a state whose embedding rows are in the order of a layout's ids."""
     laid: dict[int, Tensor] = {}  # by data pointer, so that tied tensors stay tied
 
-    def rows_of(name: str, rows: tuple[int | None, ...], missing: float) -> Tensor:
+    def rows_of(name: str, rows: tuple[int, ...], missing: float) -> Tensor:
         key = state[name].data_ptr()
         if key not in laid:
-            laid[key] = state[name][torch.tensor([row or 0 for row in rows])]
-            laid[key][torch.tensor([row is None for row in rows])] = missing
+            order = torch.tensor(rows)
+            laid[key] = state[name][order]
+            laid[key][order == NO_ROW] = missing
         return laid[key]
 
     result = dict(state)

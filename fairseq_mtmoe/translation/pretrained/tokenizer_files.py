@@ -5,7 +5,7 @@ Otherwise it gets Marian's tokenizer, which works with any SentencePiece model a
 (`>>de<<` before the text).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ def tokenizer_for(
     sides: Sequence[Side],
     symbols: Sequence[Sequence[str]],
     settings: Mapping[str, Any],
-    never: frozenset[str],
+    never: Set[str],
     begins_with_pad: bool,
     max_length: int,
 ) -> Tokenizer:
@@ -179,7 +179,7 @@ def _marian(
     sides: Sequence[Side],
     symbols: Sequence[Sequence[str]],
     settings: Mapping[str, Any],
-    never: frozenset[str],
+    never: Set[str],
     begins_with_pad: bool,
     max_length: int,
 ) -> Tokenizer:
@@ -235,7 +235,7 @@ def _marian(
 
 
 def _marian_order(
-    symbols: Sequence[str], never: frozenset[str], begins_with_pad: bool
+    symbols: Sequence[str], never: Set[str], begins_with_pad: bool
 ) -> list[int]:
     if not begins_with_pad:
         return list(range(len(symbols)))

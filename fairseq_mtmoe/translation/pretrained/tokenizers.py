@@ -33,6 +33,7 @@ from fairseq_mtmoe.translation.pretrained.layout import (
     EOS,
     MADE_UP_NAME,
     MASK,
+    NO_ROW,
     OF_MARIAN,
     PAD,
     PLAIN,
@@ -56,8 +57,8 @@ ADDED_TOKENS = "added_tokens.json"
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 # In `SETTINGS` of Marian's tokenizer in our exports: languages, and their tokens' places
 OURS = "fairseq_mtmoe"
-CODE = re.compile(r"[a-z]{2,4}_[A-Za-z]{2,4}|__\w+__")  # of mBART-50 and NLLB-200: en_XX, eng_Latn
-LISTED_CODE = re.compile(r"[a-z]{2,8}(_\w+)?")  # other forms, of special tokens alone
+CODE = re.compile(r"([a-z]{2,4}_[A-Za-z]{2,4}|__\w+__)")  # as en_XX and eng_Latn
+LISTED_CODE = re.compile(r"([a-z]{2,8}(?:_\w+)?)")  # other forms, of special tokens alone
 CODE_OF_M2M = re.compile(r"__(\w+?)__")
 
 
@@ -100,11 +101,6 @@ class _Files:
                 tokens += map(_content, listed.values() if isinstance(listed, dict) else listed)
         return tokens
 
-    def masks(self) -> list[str]:
-        """Return the mask tokens."""
-        masks = (content.get("mask_token") for content in (self.special, self.settings))
-        return [_content(mask) for mask in masks if mask is not None]
-
 
 def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, Any]) -> Layout:
     """Return a folder's vocabulary and languages.
@@ -145,16 +141,18 @@ def _of_pieces(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     symbols = filled(names, config.vocab_size, folder)
     style = BRACKETS if config.model_type == MBART else PLAIN
     is_m2m = (folder / VOCAB).exists()
+    pattern = CODE_OF_M2M if is_m2m else CODE
     langs = []
     tokens = {*SPECIAL, MASK}
+    processor = model.processor
     for index, symbol in enumerate(symbols):
-        is_piece = model.processor.piece_to_id(symbol) != model.processor.unk_id()
-        code = (CODE_OF_M2M if is_m2m else CODE).fullmatch(symbol)
-        is_listed = listed.get(symbol) and LISTED_CODE.fullmatch(symbol)
-        if (code or is_listed) and not is_piece:
-            langs.append(code[1] if is_m2m and code else symbol)
+        code = pattern.fullmatch(symbol)
+        if code is None and symbol in listed:
+            code = LISTED_CODE.fullmatch(symbol)
+        if code is not None and processor.piece_to_id(symbol) == processor.unk_id():
+            langs.append(code[1])
             tokens.add(symbol)
-            symbols[index] = token_of(langs[-1], style)
+            symbols[index] = token_of(code[1], style)
     _expect_no_words(folder, tokens, [*files.added_rows(), *listed])
     if not langs:
         raise UserError(
@@ -293,23 +291,19 @@ def _numbered(path: Path) -> dict[int, str]:
     return names
 
 
-def _listed_tokens(folder: Path, files: _Files, config: TranslatorConfig) -> dict[str, bool]:
-    """Return special tokens that are listed without ids, in their order.
-
-    A value says whether the token can be a code.
-    """
-    tokens = dict.fromkeys(files.special_tokens(), True)
-    masks = dict.fromkeys(files.masks(), False)
-    # Version 4 of `transformers` may save only the name of the code set
-    if (folder / VOCAB).exists():
-        default = None if any(map(CODE_OF_M2M.fullmatch, tokens)) else "m2m100"
-        codes = SETS.get(str(files.settings.get("language_codes", default)), ())
-        code_tokens = (token_of(code, PLAIN) for code in codes)
-        tokens = {**dict.fromkeys(code_tokens, True), **tokens}
-        return tokens | masks
+def _listed_tokens(folder: Path, files: _Files, config: TranslatorConfig) -> dict[str, None]:
+    """Return special tokens that are listed without ids, in their order, as keys."""
+    tokens = files.special_tokens()
+    if (folder / VOCAB).exists():  # an M2M-100, which has no mask
+        codes = files.settings.get("language_codes")
+        # Version 4 of `transformers` may save only the name of the code set
+        if codes is None and not any(map(CODE_OF_M2M.fullmatch, tokens)):
+            codes = "m2m100"
+        first = [token_of(code, PLAIN) for code in SETS.get(str(codes), ())]
+        return dict.fromkeys((*first, *tokens))
     if config.model_type == MBART:
-        tokens = {**dict.fromkeys(MBART50, True), **tokens}
-    return tokens | {MASK: False} | masks  # M2M-100 has no mask
+        tokens = [*MBART50, *tokens]
+    return dict.fromkeys((*tokens, MASK))
 
 
 def _content(token: Any) -> str:
@@ -353,20 +347,21 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
                 )
         if UNK not in side:
             raise UserError(f"`{folder}` must have {UNK} in its vocabulary, but has not.")
-    codes = [
-        language_name(folder / VOCAB, match[1])
-        for match in map(OF_MARIAN.fullmatch, names)
-        if match is not None
-    ]
-    ends = [
-        language_name(folder / SETTINGS, settings.get(f"{side}_lang") or side)
-        for side in ("source", "target")
-    ]
-    langs = tuple(dict.fromkeys([ends[0], *codes] if codes else ends))
-    langtoks: tuple[str | None, str | None] = ("tgt" if codes else None, None)
+    codes = []
+    for match in map(OF_MARIAN.fullmatch, names):
+        if match is not None:
+            codes.append(language_name(folder / VOCAB, match[1]))
+    langs = []
+    for end in ("source", "target"):
+        langs.append(language_name(folder / SETTINGS, settings.get(f"{end}_lang") or end))
+    langtoks: tuple[str | None, str | None] = (None, None)
+    if codes:
+        langs[1:] = codes
+        langtoks = ("tgt", None)
     if OURS in settings:
-        langs = tuple(settings[OURS]["langs"])
-        langtoks = settings[OURS]["langtoks"]
+        langs = settings[OURS]["langs"]
+        langtoks = tuple(settings[OURS]["langtoks"])
+    langs = list(dict.fromkeys(langs))
     sides = []
     rows = []
     for each, model in zip((names, targets), models, strict=True):
@@ -375,25 +370,19 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
         rows.append(ids)
     if all(ids == tuple(range(len(ids))) for ids in rows):
         rows = []
-    return Layout(Vocabulary(*sides), langs, PLAIN, (langtoks[0], langtoks[1]), False, *rows)
+    return Layout(Vocabulary(*sides), tuple(langs), PLAIN, langtoks, False, *rows)
 
 
-def _marian_side(
-    names: list[str], langs: tuple[str, ...]
-) -> tuple[list[str], tuple[int | None, ...]]:
+def _marian_side(names: list[str], langs: Iterable[str]) -> tuple[list[str], tuple[int, ...]]:
     """Return the symbols after fairseq's four, and the rows of all.
 
     Languages without a code have no row.
     """
-    index_of = {name: index for index, name in enumerate(names)}
-    symbols = []
-    rows = [index_of.get(name) for name in SPECIAL]
-    for index, name in enumerate(names):
-        if name not in SPECIAL:
-            match = OF_MARIAN.fullmatch(name)
-            symbols.append(name if match is None else token_of(match[1], PLAIN))
-            rows.append(index)
-    tokens = [token_of(lang, PLAIN) for lang in langs]
-    present = set(symbols)
-    missing = [token for token in tokens if token not in present]
-    return symbols + missing, (*rows, *[None] * len(missing))
+    row_of = dict.fromkeys(SPECIAL, NO_ROW)
+    for row, name in enumerate(names):
+        match = OF_MARIAN.fullmatch(name)
+        row_of[name if match is None else token_of(match[1], PLAIN)] = row
+    for lang in langs:
+        row_of.setdefault(token_of(lang, PLAIN), NO_ROW)
+    symbols = list(row_of)
+    return symbols[NUM_SPECIAL:], tuple(row_of.values())

@@ -119,9 +119,10 @@ def exported_translator(
         del state[OUTPUT_BIAS]
     wanted = wanted_tensors(config.options(OUTPUT_BIAS in state), *sizes)
     hugging_face.check_tensors(path, wanted, state, types=TYPES)
-    bias = state.get(OUTPUT_BIAS)
-    rows = [] if bias is None else (bias < NEVER / 2).nonzero().flatten().tolist()
-    never = frozenset(symbols[1][row] for row in rows)
+    never: set[str] = set()
+    if OUTPUT_BIAS in state:
+        rows = (state[OUTPUT_BIAS] < NEVER / 2).nonzero().flatten()
+        never.update(symbols[1][row] for row in rows.tolist())
     begins_with_pad = config.decoder_start_token_id == PAD_ID and config.model_type == MARIAN
     sides = (vocabulary.source, vocabulary.target)
     max_length = config.max_position_embeddings

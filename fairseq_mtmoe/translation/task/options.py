@@ -28,7 +28,7 @@ from fairseq_mtmoe.core.errors import (
     unknown_language,
     visible,
 )
-from fairseq_mtmoe.core.files import read_json, read_text, text_lines
+from fairseq_mtmoe.core.files import read_json, read_text
 from fairseq_mtmoe.core.options import check_rules
 from fairseq_mtmoe.core.typed import OR_LIST, at_least, fault
 from fairseq_mtmoe.translation.data.file_names import (
@@ -61,16 +61,17 @@ _VALUES: dict[str, tuple[str, Any]] = {
 }
 
 
-def arguments(cfg: Any, forms: Mapping[str, Any] | None = None, has_data: bool = True) -> Namespace:
+def arguments(cfg: Any, forms: Mapping[str, Any] = {}, has_data: bool = True) -> Namespace:
     """Return the arguments, checked as far as possible without dictionaries and data.
 
     forms: `FORMS` of the model that the run starts from, which replace the options.
     has_data: without data, the languages must be given, and no dictionary files are needed.
     """
-    args = Namespace(**_values(cfg, forms or {}))
-    if has_data and not args.data:
-        raise_invalid("data", "a data directory", args.data)
-    args.data = with_shards(folders_in(args.data)) if has_data else ""
+    args = _namespace(cfg, forms)
+    if has_data:
+        if not args.data:
+            raise_invalid("data", "a data directory", args.data)
+        args.data = with_shards(folders_in(args.data))
     _check_choices(args)
     _read_dictionaries(args)
     # fairseq completes `langtoks` by other options.
@@ -78,11 +79,13 @@ def arguments(cfg: Any, forms: Mapping[str, Any] | None = None, has_data: bool =
     if args.extra_data:
         args.extra_data = {kind: with_shards(data) for kind, data in args.extra_data.items()}
     args.langtoks_specs = args.langtoks_specs.split(",")
-    pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
-    args.lang_pairs = pairs
+    if args.lang_pairs:  # or a file with them, as in fairseq
+        if os.path.isfile(args.lang_pairs):
+            args.lang_pairs = read_text(args.lang_pairs).strip()
+        args.lang_pairs = re.split("[,\n]", args.lang_pairs)
     _complete_languages(args)
     _check_task_ids(args)
-    _check_pairs(args, "langs" in (forms or {}))
+    _check_pairs(args, "langs" in forms)
     if has_data:
         _check_dictionaries(args)
     return args
@@ -119,7 +122,7 @@ def task_of_language(task_ids: str, lang: str) -> str:
 
 
 def _check_task_ids(args: Namespace) -> None:
-    named = [lang for group in args.task_ids.split(",") for lang in group.split("+")]
+    named = re.split("[,+]", args.task_ids)
     if args.task_ids in TASK_IDS:
         return
     names_others = args.langs and not set(named) <= set(args.langs)
@@ -131,24 +134,24 @@ def _check_task_ids(args: Namespace) -> None:
         raise_invalid("--task-ids", rule, args.task_ids)
 
 
-def _values(cfg: Any, forms: Mapping[str, Any]) -> dict[str, Any]:
+def _namespace(cfg: Any, forms: Mapping[str, Any]) -> Namespace:
     """Return options as on the command line.
 
     The configuration may be from a checkpoint of fairseq's own task.
     """
-    is_config = isinstance(cfg, DictConfig)
-    values: Any = OmegaConf.to_container(cfg, resolve=True) if is_config else vars(cfg)
-    values = {**values, **forms, **({"lang_dict": None} if "langs" in forms else {})}
+    values: Any = vars(cfg)
+    if isinstance(cfg, DictConfig):
+        values = OmegaConf.to_container(cfg, resolve=True)
+    values = {**values, **forms}
+    values.pop("_name", None)
+    if "langs" in forms:
+        values["lang_dict"] = None
     for name in ("langs", "lang_pairs", "langtoks_specs"):
         if isinstance(values[name], list):
-            values = {**values, name: ",".join(values[name])}
-    pads = {name: str(values[name]) for name in ("left_pad_source", "left_pad_target")}
-    return {name: value for name, value in {**values, **pads}.items() if name != "_name"}
-
-
-def _contents(value: str) -> str:
-    """Return the value, or the content of the file of this name, as in fairseq."""
-    return read_text(value).strip() if os.path.isfile(value) else value
+            values[name] = ",".join(values[name])
+    for name in ("left_pad_source", "left_pad_target"):
+        values[name] = str(values[name])
+    return Namespace(**values)
 
 
 def _check_choices(args: Namespace) -> None:
@@ -208,7 +211,7 @@ def _complete_languages(args: Namespace) -> None:
     if args.lang_dict:
         if not os.path.isfile(args.lang_dict):
             raise_invalid("--lang-dict", "an existing file", args.lang_dict)
-        args.langs = [line.strip() for line in text_lines(args.lang_dict) if line.strip()]
+        args.langs = read_text(args.lang_dict).split()
         args.lang_dict = None
     elif args.langs:
         args.langs = args.langs.split(",")
@@ -217,7 +220,8 @@ def _complete_languages(args: Namespace) -> None:
     else:
         folder = utils.split_paths(args.data)[0]
         _check_folder(folder)
-        langs = found_languages(folder)
+        found = [lang for side in indexed_sides(folder) for lang in (side.source, side.target)]
+        langs = sorted({*found})
         if not langs:
             raise_invalid(
                 "data", "a directory with binarized data such as train.en-de.en.idx", folder
@@ -225,18 +229,13 @@ def _complete_languages(args: Namespace) -> None:
         sides = (args.source_lang, args.target_lang)
         args.langs_beyond_data = [lang for lang in sides if lang not in langs]
         args.langs = langs + args.langs_beyond_data
-    if args.lang_pairs is None:
+    if not args.lang_pairs:
         args.lang_pairs = _pairs_to_load(args)
 
 
 def _check_folder(folder: str) -> None:
     if not os.path.isdir(folder):
         raise_invalid("data", "an existing directory", folder)
-
-
-def found_languages(folder: str) -> list[str]:
-    """Return the languages in the names of a folder's index files, sorted."""
-    return sorted({lang for side in indexed_sides(folder) for lang in (side.source, side.target)})
 
 
 def _check_pairs(args: Namespace, are_of_model: bool) -> None:
@@ -399,17 +398,16 @@ def check_decoding(args: Namespace) -> None:
     """Check generation options that fairseq does not check itself (UserError)."""
     if not hasattr(args, "nbest"):
         return
-    left_out = {name: why for name, why in _LEFT_OUT.items() if getattr(args, name)}
+    reasons = dict(_LEFT_OUT)
     if args.diverse_beam_groups > 0:
         why = "as fairseq's search by groups fails when a sentence has ended"
-        left_out["diverse_beam_groups"] = why
+        reasons["diverse_beam_groups"] = why
     if hasattr(args, "buffer_size"):  # fairseq-interactive
         why = "as `fairseq-interactive` has no references"
-        for name in ("score_reference", "prefix_size"):
-            if getattr(args, name):
-                left_out[name] = why
-    for name, why in left_out.items():
-        raise UserError(f"`{flag(name)}` must be left out, {why}.")
+        reasons |= dict.fromkeys(("score_reference", "prefix_size"), why)
+    for name, why in reasons.items():
+        if getattr(args, name):
+            raise UserError(f"`{flag(name)}` must be left out, {why}.")
     if args.no_repeat_ngram_size == 1:
         raise_invalid("--no-repeat-ngram-size", "at least 2, or 0 for none", 1)
     if args.score_reference and args.print_alignment == "soft":

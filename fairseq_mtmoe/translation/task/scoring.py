@@ -118,9 +118,11 @@ class ValidationScores:
         lines = [references.lines[number] for number in numbers]
         if self._task.args.eval_bleu_print_samples:
             # The screen shows a pair's first sentence, which is the same in all validations.
-            is_shown = 0 in numbers
-            row = numbers.index(0) if is_shown else 0
-            extra = {"for_screen": True} if is_shown else None  # see training/screen.py
+            row = 0
+            extra = None
+            if 0 in numbers:
+                row = numbers.index(0)
+                extra = {"for_screen": True}  # see training/screen.py
             logger.info(f"example hypothesis ({pair}): {visible(hypotheses[row])}", extra=extra)
             logger.info(f"example reference ({pair}): {visible(lines[row])}", extra=extra)
         counts = {f"_{other}_{name}": _zeros(name) for other in pairs for name in self.asked}
@@ -151,8 +153,12 @@ class ValidationScores:
 
     def figures(self, meters: Mapping[str, Any], pairs: Sequence[str]) -> dict[str, float]:
         """Return each metric's mean over pairs, for the run log."""
-        means = {name: self._mean(meters, name, pairs) for name in self.asked}
-        return {name: value for name, value in means.items() if value is not None}
+        means = {}
+        for name in self.asked:
+            mean = self._mean(meters, name, pairs)
+            if mean is not None:
+                means[name] = mean
+        return means
 
     def _mean(self, meters: Mapping[str, Any], name: str, pairs: Sequence[str]) -> float | None:
         scores = []
@@ -185,7 +191,7 @@ class ValidationScores:
         texts = [self._speller(output[0]["tokens"].tolist(), UNKNOWN) for output in outputs]
         if self._detokenizer is None:
             return texts
-        return [self._detokenizer.decode(text) for text in texts]
+        return list(map(self._detokenizer.decode, texts))
 
     def _search_with(self, model: nn.Module) -> BeamSearch:
         layers = expert_layers(model).values()

@@ -13,8 +13,8 @@ import functools
 import logging
 import os
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -84,9 +84,16 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         self._scores = ValidationScores(self) if args.eval_bleu or args.eval_chrf else None
         self.data_manager = DataManager(args, self.lang_pairs, langs, dicts, self.sampling_method)
         self.initial: InitialModel | None = None
-        self._new_embeddings: NewEmbeddings | None = None
+        # The context of an optimizer step
+        self._step_context: Callable[[], AbstractContextManager[None]] = nullcontext
         if training:
             self.state.merge_state_dict(options.saved_settings(args))
+
+    @property
+    def _folder(self) -> str:
+        """The first data directory."""
+        folder: str = split_paths(self.args.data)[0]
+        return folder
 
     # ---- options and dictionaries ----
 
@@ -103,10 +110,12 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
         vocabulary: replaces a data directory's dictionaries, to translate plain text.
         """
-        initial = load(cfg.init_model) if cfg.init_model and options.is_training(cfg) else None
-        args = options.arguments(
-            cfg, None if initial is None else initial.forms, has_data=vocabulary is None
-        )
+        initial = None
+        forms: Mapping[str, Any] = {}
+        if cfg.init_model and options.is_training(cfg):
+            initial = load(cfg.init_model)
+            forms = initial.forms
+        args = options.arguments(cfg, forms, has_data=vocabulary is None)
         if vocabulary is not None:
             args.source_dict, args.target_dict = SIDES
             args.fixed_dictionary = None
@@ -117,8 +126,10 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             return side.dictionary()
 
         def load_dictionary(path: str) -> Any:
-            side = None if vocabulary is None else getattr(vocabulary, path)
-            dictionary = cls.load_dictionary(path) if side is None else of_side(side)
+            if vocabulary is None:
+                dictionary = cls.load_dictionary(path)
+            else:
+                dictionary = of_side(getattr(vocabulary, path))
             sizes.setdefault(id(dictionary), len(dictionary))
             return dictionary
 
@@ -128,7 +139,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         task = cls(args, langs, dicts, training)
         task.dictionary_sizes = sizes
         if initial is not None:
-            initial.check(task.source_dictionary, task.target_dictionary, split_paths(args.data)[0])
+            initial.check(task.source_dictionary, task.target_dictionary, task._folder)
         task.initial = initial
         if training:
             vocabulary = task._vocabulary_of_data()
@@ -160,18 +171,17 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def _vocabulary_of_data(self) -> Vocabulary | None:
         sides = self.source_dictionary, self.target_dictionary
         symbols = [side.symbols[: self.dictionary_sizes[id(side)]] for side in sides]
-        return Vocabulary.of_data(split_paths(self.args.data)[0], *symbols)
+        return Vocabulary.of_data(self._folder, *symbols)
 
     def _piece_sampling(self) -> PieceSampling:
-        folder = split_paths(self.args.data)[0]
         vocabulary = self._vocabulary_of_data()
         if vocabulary is None:
             raise UserError(
-                f"`--sample-pieces` must have the data directory's {SENTENCEPIECE}, but {folder} "
-                "has none."
+                f"`--sample-pieces` must have the data directory's {SENTENCEPIECE}, but "
+                f"{self._folder} has none."
             )
         return sampling_of(
-            self.args, vocabulary, self.source_dictionary, self.target_dictionary, folder
+            self.args, vocabulary, self.source_dictionary, self.target_dictionary, self._folder
         )
 
     def check_dicts(
@@ -220,22 +230,24 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
                 f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known "
                 f"languages are {names}."
             )
-        begins = self.initial if not from_checkpoint else None
-        if begins is not None:
-            begins.note_sizes(cfg)
+        if self.initial is not None and not from_checkpoint:
+            self.initial.note_sizes(cfg)
         model = super().build_model(cfg, from_checkpoint)
-        if self.training and not from_checkpoint:
-            check_targets(self.args, self.task_id, model)
-        if begins is not None and self.checkpoint_to_go_on_from() is None:
-            begin_with(model, begins.weights)
-        if self.training and self.args.train_only and not from_checkpoint:
-            counts = options.new_symbols(begins.settings if begins else {})
-            self._new_embeddings = NewEmbeddings(model, counts)
+        if from_checkpoint or not self.training:
+            return model
+        check_targets(self.args, self.task_id, model)
+        settings: Mapping[str, Any] = {}
+        if self.initial is not None:
+            settings = self.initial.settings
+            if self.checkpoint_to_go_on_from() is None:
+                begin_with(model, self.initial.weights)
+        if self.args.train_only:
+            self._step_context = NewEmbeddings(model, options.new_symbols(settings)).kept
         return model
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """Take an optimizer step; `--train-only` keeps the embeddings of old symbols."""
-        with nullcontext() if self._new_embeddings is None else self._new_embeddings.kept():
+        with self._step_context():
             super().optimizer_step(optimizer, model, update_num)
 
     # ---- tasks and data ----
@@ -244,7 +256,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Return a language pair's task id (UserError: the model was not trained with it)."""
         source = pair.split("-")[0]
         target = pair.split("-")[-1]
-        kind = self.args.task_ids if self.args.task_ids in options.TASK_IDS else "target"
+        kind = self.args.task_ids
+        if kind not in options.TASK_IDS:
+            kind = "target"
         name = {
             "source": source,
             "target": options.task_of_language(self.args.task_ids, target),
@@ -272,7 +286,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if self.training and split == self.args.train_subset:
             plan = plan_of(self.args, loader.keys, loader.shard_sizes)
             collate = PairCollate(self.data_manager._shared_collater())
-            alter = self._piece_sampling() if self.args.sample_pieces else None
+            alter = None
+            if self.args.sample_pieces:
+                alter = self._piece_sampling()
             self.datasets[split] = TrainingMixture(
                 loader.load, plan, ids, collate, epoch, self.num_updates, alter=alter
             )
@@ -284,14 +300,15 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None:
         """See `TrainingTask`; a run may continue with more pairs, or with fewer."""
-        before = (state.get("task_state") or {}).get("lang_pairs")
+        saved = state.get("task_state") or {}
+        before = saved.get("lang_pairs")
         now = options.all_pairs(self.args)
         if goes_on and before and not (set(before) <= set(now) or set(now) <= set(before)):
             self.refuse_other_tasks("--lang-pairs", path, before, now, ", with more or fewer pairs")
-        self.check_vocabulary(state.get("task_state"), path)
+        self.check_vocabulary(saved, path)
         check_places(path, state, self.langs, self.task_names, goes_on)
-        options.warn_of_changes(self.args, state.get("task_state") or {})
-        self._keep(state.get("task_state") or {})
+        options.warn_of_changes(self.args, saved)
+        self._keep(saved)
 
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
@@ -318,7 +335,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             rule = "a single pair for a model that borrows from others"
             raise_invalid("--lang-pairs", rule, ",".join(pairs))
         text = self.args.description or description_of_pair(pairs[0])
-        tokens = description_tokens(text, self.source_dictionary, split_paths(self.args.data)[0])
+        tokens = description_tokens(text, self.source_dictionary, self._folder)
         dictionary = self.source_dictionary
         language_symbols = len(dictionary) - self.dictionary_sizes[id(dictionary)]
         return TaskDescription(pairs[0], text, tokens, language_symbols=language_symbols)
@@ -327,7 +344,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def about_the_run(self) -> dict[str, Any]:
         logger.info(TIER_RULE, extra={"for_screen": True})  # see training/screen.py
-        shares = synthetic_shares(split_paths(self.args.data)[0])
+        shares = synthetic_shares(self._folder)
         about: dict[str, Any] = {
             "tiers": self.pair_tiers,
             **super().about_the_run(),
@@ -360,7 +377,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def pair_tiers(self) -> dict[str, str]:
         """The tier of each language pair, where the data determines it."""
         sizes = {**dict.fromkeys(self.lang_pairs, 0), **training_sizes(self.data_manager)}
-        return load_tiers(split_paths(self.args.data)[0], sizes)
+        return load_tiers(self._folder, sizes)
 
     # ---- translating in validation ----
 
@@ -404,7 +421,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def build_bpe(self, args: Any) -> Any:
         """Return fairseq's BPE; by default `fairseq-interactive` uses the data's model."""
         bpe = super().build_bpe(args)
-        model = str(model_of_sources(split_paths(self.args.data)[0]))
+        model = str(model_of_sources(self._folder))
         # Other commands have loaded a data set.
         if bpe is not None or self.datasets or not os.path.isfile(model):
             return bpe
@@ -414,43 +431,35 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def inference_step(
         self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any
     ) -> Any:
-        """Generate within the target language's part of the vocabulary."""
-        _, end = ends_of(self.state.state_dict, self.args.target_lang)
-        end = None if isinstance(generator, SequenceScorer) else end  # references may have any word
-        with first_words(models, end, padded=True):
-            return self._infer(generator, models, sample, *rest, **more)
+        """Generate within the target language's part of the vocabulary.
 
-    def _infer(
-        self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any
-    ) -> Any:
-        """Generate; interactive batches get task ids, and empty lines stay empty."""
-        if "task_ids" in sample:
-            return super().inference_step(
-                generator, models, self.for_models(sample, models), *rest, **more
-            )
+        Interactive batches get task ids, and empty lines stay empty.
+        """
+        _, end = ends_of(self.state.state_dict, self.args.target_lang)
+        if isinstance(generator, SequenceScorer):  # references may have any word
+            end = None
         tokens = sample["net_input"]["src_tokens"]
-        sample = {
-            **sample,
-            "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0])),
-        }
-        hypotheses = super().inference_step(
-            generator, models, self.for_models(sample, models), *rest, **more
-        )
-        dictionary = self.source_dictionary
-        special = tokens.new_tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()])
-        codes = [code for lang in self.langs for code in codes_of(lang, vars(self.args))]
-        is_language = torch.isin(
-            tokens, tokens.new_tensor([dictionary.index(code) for code in codes])
-        )
-        has_text = ~(torch.isin(tokens, special) | is_language)
-        for row in (~has_text.any(1)).nonzero().flatten().tolist():
-            hypothesis = hypotheses[row][0]
-            nothing = {
-                "tokens": hypothesis["tokens"].new_tensor([self.target_dictionary.eos()]),
-                "alignment": [],
-            }
-            scores = hypothesis["positional_scores"].new_zeros(1)
-            hypotheses[row] = [
-                {**hypothesis, **nothing, "positional_scores": scores, "score": scores[0]}
-            ]
+        is_interactive = "task_ids" not in sample
+        if is_interactive:
+            task_ids = tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))
+            sample = {**sample, "task_ids": task_ids}
+        sample = self.for_models(sample, models)
+        with first_words(models, end, padded=True):
+            hypotheses = super().inference_step(generator, models, sample, *rest, **more)
+        if is_interactive:
+            for row in self._rows_without_text(tokens):
+                hypothesis = hypotheses[row][0]
+                end_of_text = hypothesis["tokens"].new_tensor([self.target_dictionary.eos()])
+                scores = hypothesis["positional_scores"].new_zeros(1)
+                nothing = {"tokens": end_of_text, "alignment": [], "score": scores[0]}
+                hypotheses[row] = [{**hypothesis, **nothing, "positional_scores": scores}]
         return hypotheses
+
+    def _rows_without_text(self, tokens: Tensor) -> list[int]:
+        dictionary = self.source_dictionary
+        without_text = [dictionary.bos(), dictionary.pad(), dictionary.eos()]
+        for lang in self.langs:
+            without_text += map(dictionary.index, codes_of(lang, vars(self.args)))
+        is_empty = torch.isin(tokens, tokens.new_tensor(without_text)).all(1)
+        rows: list[int] = is_empty.nonzero().flatten().tolist()
+        return rows
