@@ -112,11 +112,11 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         self,
         x: Tensor,
         context: BatchContext,
-        encoder_out: Tensor | None = None,
-        encoder_padding_mask: Tensor | None = None,
-        incremental_state: dict[str, Any] | None = None,
-        self_attn_mask: Tensor | None = None,
-        need_weights: bool = False,
+        encoder_out: Tensor | None,
+        encoder_padding_mask: Tensor | None,
+        incremental_state: dict[str, Any] | None,
+        self_attn_mask: Tensor | None,
+        need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the new residual stream, and the attention to the source or None.
 
@@ -143,10 +143,10 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         self,
         x: Tensor,
         context: BatchContext,
-        encoder_out: Tensor | None = None,
-        encoder_padding_mask: Tensor | None = None,
-        incremental_state: dict[str, Any] | None = None,
-        self_attn_mask: Tensor | None = None,
+        encoder_out: Tensor | None,
+        encoder_padding_mask: Tensor | None,
+        incremental_state: dict[str, Any] | None,
+        self_attn_mask: Tensor | None,
     ) -> Tensor:
         """Compute self-attention.
 

@@ -114,9 +114,7 @@ class BeamState:
 
         Create it before the first word.
         """
-        if STATE not in incremental_state:
-            incremental_state[STATE] = cls(num_rows // beam, beam)
-        state: Self = incremental_state[STATE]
+        state: Self = incremental_state.setdefault(STATE, cls(num_rows // beam, beam))
         return state
 
     def read_word(self, real_R: Tensor) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 from fairseq_mtmoe.checkpoints.hugging_face import CONFIG
 from fairseq_mtmoe.checkpoints.validation import Generation
 from fairseq_mtmoe.core.errors import UserError
-from fairseq_mtmoe.core.files import read_json
 from fairseq_mtmoe.core.typed import fault
 from fairseq_mtmoe.translation.pretrained.families import TranslatorConfig
-from fairseq_mtmoe.translation.pretrained.layout import Layout
+from fairseq_mtmoe.translation.pretrained.layout import Layout, read_values
 
 FILE = "generation_config.json"
 LONGEST = 200
@@ -30,10 +29,10 @@ def read_generation(folder: Path, layout: Layout, rows: int) -> dict[str, Any]:
 
     Raises `UserError`: wrong types, or ids that are not in the model.
     """
-    path = folder / FILE if (folder / FILE).exists() else folder / CONFIG
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"`{path}` must hold a dictionary, but holds something else.")
+    path = folder / FILE
+    if not path.exists():
+        path = folder / CONFIG
+    content = read_values(path)
     defaults = {}
     for name in Generation.__annotations__:
         if content.get(name) is not None:

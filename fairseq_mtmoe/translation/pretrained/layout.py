@@ -4,11 +4,13 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fairseq.data.multilingual.multilingual_utils import LangTokStyle, get_lang_tok
 
-from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.files import read_json
 from fairseq_mtmoe.translation.data.vocabulary import VOCABULARY, Vocabulary
 
 BOS = "<s>"
@@ -94,3 +96,14 @@ def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:
         )
     made_up = map(MADE_UP.format, itertools.count())
     return [names.get(index) or next(made_up) for index in range(size)]
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file, or {} without the file.
+
+    Raises `UserError`: it is no dictionary.
+    """
+    content = read_json(path) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise_invalid(str(path), "a dictionary", content)
+    return content

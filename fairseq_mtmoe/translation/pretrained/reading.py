@@ -49,7 +49,6 @@ from fairseq_mtmoe.translation.pretrained.layout import NEVER, NO_ROW, Layout
 from fairseq_mtmoe.translation.pretrained.tokenizers import read_tokenizer
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-VERSION = 3  # version number in the state of fairseq's stacks
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     options = config.options(has_output_bias=OUTPUT_BIAS in state)
     check_sizes(folder, list(options.items()), state)
     if config.model_type == MARIAN:
-        options["sinusoids"] = _sinusoids(folder, positions, config)
+        options["sinusoids"] = _sinusoids(folder, positions, config.d_model)
     generation = read_generation(folder, layout, config.decoder_vocab_size)
     sizes = config.vocab_size, config.decoder_vocab_size
     hugging_face.check_tensors(folder, wanted_tensors(options, *sizes), state, their_key, TYPES)
@@ -151,7 +150,7 @@ def fairseq_positions(number: int, width: int) -> Tensor:
     return table[PAD_ID + 1 :]
 
 
-def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorConfig) -> str:
+def _sinusoids(folder: Path, tables: Mapping[str, Tensor], width: int) -> str:
     """Return which sinusoids a folder's tables of positions hold.
 
     Without tables, return Marian's. Raises `UserError`: a table holds others.
@@ -161,10 +160,6 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorCon
         if name.endswith(".weights"):  # of an old file, in which they are zeros
             continue
         number = len(table)
-        width = config.d_model
-        if number > config.max_position_embeddings:
-            most = f"`max_position_embeddings`, {config.max_position_embeddings}, rows"
-            raise UserError(f"`{name}` in `{folder}` must have at most {most}, but has {number}.")
         kinds = {
             MARIAN_SINUSOIDS: MarianPositions(width, PAD_ID, number).weights[PAD_ID + 1 :],
             FAIRSEQ: fairseq_positions(number, width),
@@ -263,4 +258,4 @@ def _laid_out(state: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
 
 def versions() -> dict[str, Tensor]:
     """Return the version entries of fairseq's stacks."""
-    return {f"{side}.version": torch.tensor([float(VERSION)]) for side in ("encoder", "decoder")}
+    return {f"{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")}

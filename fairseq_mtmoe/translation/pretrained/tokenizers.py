@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import read_bytes, read_json
 from fairseq_mtmoe.core.piece_models import (
     BPE,
@@ -42,6 +42,7 @@ from fairseq_mtmoe.translation.pretrained.layout import (
     Layout,
     filled,
     language_name,
+    read_values,
     token_of,
 )
 
@@ -69,10 +70,10 @@ class _Files:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.tokenizer = _json(folder / TOKENIZER)
-        self.settings = _json(folder / SETTINGS)
-        self.special = _json(folder / SPECIAL_TOKENS)
-        self.added = _json(folder / ADDED_TOKENS)
+        self.tokenizer = read_values(folder / TOKENIZER)
+        self.settings = read_values(folder / SETTINGS)
+        self.special = read_values(folder / SPECIAL_TOKENS)
+        self.added = read_values(folder / ADDED_TOKENS)
 
     def piece_rows(self) -> dict[str, int]:
         """Return the rows of the pieces in `tokenizer.json`."""
@@ -308,17 +309,6 @@ def _listed_tokens(folder: Path, files: _Files, config: TranslatorConfig) -> dic
 
 def _content(token: Any) -> str:
     content: str = token["content"] if isinstance(token, dict) else token
-    return content
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """Return a file's content, or {} without the file.
-
-    Raises `UserError`: it is no dictionary.
-    """
-    content = read_json(path) if path.exists() else {}
-    if not isinstance(content, dict):
-        raise_invalid(str(path), "a dictionary", content)
     return content
 
 

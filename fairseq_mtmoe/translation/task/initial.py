@@ -17,6 +17,7 @@ from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS, MOE
 from fairseq_mtmoe.checkpoints.rebuild import check_sizes, model_options, plain
 from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.core.transformer_options import TranslatorForm
+from fairseq_mtmoe.core.typed import fault
 from fairseq_mtmoe.translation.data.new_language import with_codes
 from fairseq_mtmoe.translation.data.vocabulary import NUM_SPECIAL, Vocabulary
 from fairseq_mtmoe.translation.task import options
@@ -73,13 +74,13 @@ class InitialModel:
     def check(self, source: Any, target: Any, data: str) -> None:
         """Check a data directory's dictionaries, with their language tokens (UserError)."""
         vocabulary = self.vocabulary
-        sides: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None)
-        if vocabulary is not None:
-            sides = (vocabulary.source.symbols, vocabulary.target.symbols)
-        for dictionary, symbols, name in zip((source, target), sides, EMBEDDINGS, strict=True):
-            data_symbols = tuple(dictionary.symbols[NUM_SPECIAL:])
-            rows = len(self.weights[name])
-            if len(dictionary) != rows or data_symbols != (symbols or data_symbols):
+        sides = {"source": source, "target": target}
+        for (side, dictionary), name in zip(sides.items(), EMBEDDINGS, strict=True):
+            is_same = len(dictionary) == len(self.weights[name])
+            if vocabulary is not None:
+                symbols = tuple(dictionary.symbols[NUM_SPECIAL:])
+                is_same &= symbols == getattr(vocabulary, side).symbols
+            if not is_same:
                 raise UserError(
                     f"`{data}` must be a data directory with the vocabulary of `{self.path}`, but "
                     f"has another; `mtmoe prepare … --vocabulary-of {self.path}` makes one."
@@ -157,17 +158,17 @@ def check_places(
             continue
         if len(before) != len(now) and "fixed" not in (model.get("expert_gates") or ""):
             continue
-        pairs = enumerate(zip(before, now, strict=False))
-        place = next((place for place, both in pairs if len(set(both)) > 1), None)
-        if place is None:
-            continue
-        if goes_on:
-            rule = f"{','.join(before)} in this order, to continue from `{path}`"
-            raise_invalid(option, rule, ",".join(now))
-        logger.warning(
-            f"{now[place]} begins with the weights of {before[place]}, since {path} has "
-            f"{','.join(before)} in this order, and the run has {','.join(now)}"
-        )
+        for name_before, name in zip(before, now, strict=False):
+            if name == name_before:
+                continue
+            if goes_on:
+                rule = f"{','.join(before)} in this order, to continue from `{path}`"
+                raise_invalid(option, rule, ",".join(now))
+            logger.warning(
+                f"{name} begins with the weights of {name_before}, since {path} has "
+                f"{','.join(before)} in this order, and the run has {','.join(now)}"
+            )
+            break
 
 
 def _model_options(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +179,6 @@ def _model_options(state: Mapping[str, Any]) -> dict[str, Any]:
 def _stock_forms(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return `FORMS` from the options that stock fairseq's multilingual task saves."""
     task = plain((state.get("cfg") or {}).get("task")) or plain(state.get("args"))
-    langs = task.get("langs")
-    if not isinstance(langs, list) or not all(isinstance(lang, str) for lang in langs):
+    if fault(task.get("langs"), list[str]) is not None:
         return {}
     return {name: task[name] for name in options.FORMS if task.get(name) is not None}

@@ -246,11 +246,15 @@ def _check_pairs(args: Namespace, are_of_model: bool) -> None:
             if lang not in args.langs:
                 if are_of_model:
                     raise unknown_language("--lang-pairs", lang, args.langs)
-                names = shortened(args.langs, lang)
-                raise UserError(
-                    f"The language {lang} of the pair {pair} is unknown; known languages are "
-                    f"{names}."
-                )
+                raise unknown_in_pair(lang, pair, args.langs)
+
+
+def unknown_in_pair(lang: str, pair: str, langs: list[str]) -> UserError:
+    """Return the error of a pair's language that is none of `langs`."""
+    return UserError(
+        f"The language {lang} of the pair {pair} is unknown; known languages are "
+        f"{shortened(langs, lang)}."
+    )
 
 
 def _check_dictionaries(args: Namespace) -> None:
@@ -285,12 +289,12 @@ def check_training(args: Namespace) -> None:
         raise UserError(
             "`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`."
         )
-    options = ("extra_data", "extra_lang_pairs")
-    kinds = {name: {"main", *(getattr(args, name) or {})} for name in options}
-    for name, other in itertools.permutations(kinds):
-        if missing := kinds[other] - kinds[name]:
-            rule = f"a dictionary with {min(missing)}, as {flag(other)} has it"
-            raise_invalid(flag(name), rule, getattr(args, name))
+    for name, other in itertools.permutations(("extra_data", "extra_lang_pairs")):
+        kinds = {"main", *(getattr(args, name) or {})}
+        for kind in getattr(args, other) or {}:
+            if kind not in kinds:
+                rule = f"a dictionary with {kind}, as {flag(other)} has it"
+                raise_invalid(flag(name), rule, getattr(args, name))
 
 
 def saved_settings(args: Namespace) -> dict[str, Any]:

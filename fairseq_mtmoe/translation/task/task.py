@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +24,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from fairseq.utils import split_paths
 from torch import Tensor, nn
 
-from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.protocols import TaskDescription
 from fairseq_mtmoe.core.tiers import TIER_RULE, TIERS, load_tiers
 from fairseq_mtmoe.multitask.mixtures.dataset import EvaluationMixture
@@ -63,8 +62,6 @@ from fairseq_mtmoe.translation.task.scoring import ValidationScores, check_best_
 from fairseq_mtmoe.translation.task.targets import check_targets
 
 logger = logging.getLogger(__name__)
-
-SIDES = ("source", "target")  # of a vocabulary
 
 
 @register_task("translation_heated", dataclass=TranslationHeatedConfig)
@@ -117,7 +114,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             forms = initial.forms
         args = options.arguments(cfg, forms, has_data=vocabulary is None)
         if vocabulary is not None:
-            args.source_dict, args.target_dict = SIDES
+            args.source_dict, args.target_dict = "source", "target"
             args.fixed_dictionary = None
         sizes: dict[int, int] = {}
 
@@ -225,11 +222,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Build the model (UserError: a language of neither checkpoint nor data)."""
         unknown = getattr(self.args, "langs_beyond_data", [])
         if unknown and self._model_langs is None:
-            names = shortened([lang for lang in self.langs if lang not in unknown], unknown[0])
-            raise UserError(
-                f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known "
-                f"languages are {names}."
-            )
+            known = [lang for lang in self.langs if lang not in unknown]
+            raise options.unknown_in_pair(unknown[0], self.lang_pairs[0], known)
         if self.initial is not None and not from_checkpoint:
             self.initial.note_sizes(cfg)
         model = super().build_model(cfg, from_checkpoint)
@@ -269,12 +263,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
         """Return the batch with the task and language ids that the models accept."""
         sample = super().for_models(sample, models)
-        if (
-            sample
-            and "src_lang_id" in sample["net_input"]
-            and not all(takes(m, "src_lang_id") for m in models)
-        ):
-            del sample["net_input"]["src_lang_id"]
+        if sample and not all(takes(model, "src_lang_id") for model in models):
+            sample["net_input"].pop("src_lang_id", None)
         return sample
 
     def load_dataset(
@@ -421,12 +411,12 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def build_bpe(self, args: Any) -> Any:
         """Return fairseq's BPE; by default `fairseq-interactive` uses the data's model."""
         bpe = super().build_bpe(args)
-        model = str(model_of_sources(self._folder))
+        model = model_of_sources(self._folder)
         # Other commands have loaded a data set.
-        if bpe is not None or self.datasets or not os.path.isfile(model):
+        if bpe is not None or self.datasets or not model.is_file():
             return bpe
         logger.info(f"`--bpe` is not given: {model} splits lines into pieces")
-        return PiecesOfLines(model)
+        return PiecesOfLines(str(model))
 
     def inference_step(
         self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any
