@@ -223,22 +223,16 @@ class Ours(NamedTuple):
         return [rows[index] for index in ids] if rows else list(ids)
 
 
-def built(
-    content: dict[str, Any], arch: str = "base_dense", begins: bool = True, **options: Any
-) -> tuple[Any, tuple[Any, Any]]:
-    """The model in a checkpoint in evaluation mode, perhaps as another architecture, and its dictionaries."""
+def built(content: dict[str, Any]) -> tuple[Any, tuple[Any, Any]]:
+    """The model in a checkpoint in evaluation mode, and its dictionaries."""
     register()
-    state = content["task_state"]
-    vocabulary = with_codes(Vocabulary.of_state(state), state)
-    dictionaries = [side.dictionary() for side in (vocabulary.source, vocabulary.target)]
-    values = {**content["cfg"]["model"], **options}
-    task = SimpleNamespace(
-        source_dictionary=dictionaries[0], target_dictionary=dictionaries[1], task_names=state["langs"]
-    )
-    model = MODEL_REGISTRY[arch].build_model(configuration(MODEL_DATACLASS_REGISTRY[arch], values), task)
-    if begins:
-        begin_with(model, content["model"])
-    return model.eval(), (dictionaries[0], dictionaries[1])
+    vocabulary = with_codes(Vocabulary.of_state(content["task_state"]), content["task_state"])
+    dictionaries = (vocabulary.source.dictionary(), vocabulary.target.dictionary())
+    task = SimpleNamespace(source_dictionary=dictionaries[0], target_dictionary=dictionaries[1])
+    cfg = configuration(MODEL_DATACLASS_REGISTRY["base_dense"], content["cfg"]["model"])
+    model = MODEL_REGISTRY["base_dense"].build_model(cfg, task)
+    begin_with(model, content["model"])
+    return model.eval(), dictionaries
 
 
 def ours_of_folder(folder: Path, out: Path) -> Ours:

@@ -8,9 +8,8 @@ from safetensors.torch import load_file
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.translation.data.vocabulary import VOCABULARY, Vocabulary
-from tests.helpers.bert import perturb
 from tests.helpers.invoked import mtmoe
-from tests.helpers.piece_models import pieces_of
+from tests.helpers.pretrained_translators import save_translator
 from tests.helpers.refused import refused
 from tests.helpers.translators import CASES, built, lines, padded, pieces, write_folder
 
@@ -77,35 +76,24 @@ def test_what_generate_does_by_default_comes_back(name, file, tmp_path):
             mtmoe("import-hf", tmp_path / "theirs", tmp_path / "other.pt")
 
 
-FORMS = {
-    "m2m_100": {"encoder_normalize_before": True, "decoder_normalize_before": True},
-    "marian": {"activation_fn": "gelu"},
-}
+NORMS = ("encoder_normalize_before", "decoder_normalize_before")
+FORMS = {"m2m_100": dict.fromkeys(NORMS, True), "marian": {"activation_fn": "gelu"}}
 
 
-def trained(arch_options, langs=("en", "de"), style="multilingual", langtoks=("src", "tgt"), kind="unigram"):
-    """A checkpoint of a run on a data directory of `mtmoe prepare`, as far as it matters here."""
-    model = pieces(kind)
-    vocabulary = Vocabulary.joined(pieces_of(model), model)
-    settings = {
-        "langs": list(langs), "langtoks": {"main": langtoks}, "langtoks_specs": ["main"], "lang_tok_style": style,
-        "lang_tok_replacing_bos_eos": False, "enable_lang_ids": False, "encoder_langtok_last": False,
-        "task_ids": "target", "lang_pairs": ["en-de"], VOCABULARY: vocabulary.to_state(),
-    }  # fmt: skip
-    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
-        ("embed_dim", 16), ("ffn_embed_dim", 24), ("layers", 2), ("attention_heads", 2))}  # fmt: skip
-    options = {"share_all_embeddings": True, "decoder_input_dim": 16, "decoder_output_dim": 16, **sizes, **arch_options}
-    content = {"cfg": {"model": {"_name": "base_dense", **options}}, "task_state": settings, "model": {}}
-    built_model, _ = built(content, begins=False)
-    perturb(built_model)
-    return {**content, "model": built_model.state_dict()}
+def trained(path, options, langs=("en", "de"), langtoks=("src", "tgt"), kind="unigram"):
+    """The content of a file as of a run on a data directory, whose dictionaries have no language tokens."""
+    save_translator(path, [pieces(kind)], langs, langtoks=langtoks, **{**dict.fromkeys(NORMS, False), **options})
+    content = file_io.load(str(path))
+    del content["task_state"][VOCABULARY][0]["symbols"][-len(langs) :]
+    file_io.save(content, str(path))
+    return content
 
 
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("langs", [("en", "de"), ("eng_Latn", "deu_Latn")], ids=" ".join)
 def test_a_model_that_was_trained_from_nothing(kind, langs, tmp_path):
-    content = trained(FORMS[kind], langs, kind="bpe" if "_" in langs[0] else "unigram")
-    file_io.save(content, str(tmp_path / "checkpoint_best.pt"))
+    pieces_kind = "bpe" if "_" in langs[0] else "unigram"
+    content = trained(tmp_path / "checkpoint_best.pt", FORMS[kind], langs, kind=pieces_kind)
     mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
     assert model.config.model_type == kind
@@ -139,19 +127,15 @@ def test_a_model_that_was_trained_from_nothing(kind, langs, tmp_path):
     again = file_io.load(str(tmp_path / "again.pt"))
     for name in ("langs", "langtoks", "encoder_langtok_last"):
         assert again["task_state"][name] == content["task_state"][name], name
-    ours, others = built(again)
-    batch = padded([[others[0].index(dictionaries[0][index]) for index in row] for row in rows], 1)
-    decoder = torch.tensor([[others[1].index(dictionaries[1][index]) for index in (2, target, 7, 9)]])
-    with torch.no_grad():
-        same = ours(batch, batch.ne(1).sum(1), decoder.expand(len(batch), 4))[0]
-    there = [others[1].index(dictionaries[1][index]) for index in own]
-    torch.testing.assert_close(same[..., there], found[..., own], rtol=1e-5, atol=1e-5)
+    mtmoe("export-hf", tmp_path / "again.pt", tmp_path / "third")
+    for name in {file.name for file in (tmp_path / "ours").iterdir()} - {"generation_config.json"}:
+        assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "third" / name).read_bytes(), name
 
 
 def test_ctranslate2_scores_as_a_marian_that_was_trained_from_nothing(tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
-    content = trained({**FORMS["marian"], "decoder_begins_with_pad": True}, langtoks=("tgt", None))
-    file_io.save(content, str(tmp_path / "other.pt"))
+    options = {**FORMS["marian"], "decoder_begins_with_pad": True}
+    content = trained(tmp_path / "other.pt", options, langtoks=("tgt", None))
     assert "<pad>" in mtmoe("export-hf", tmp_path / "other.pt", tmp_path / "other")
     for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight"):
         content["model"][name][1] = 0  # as training leaves it
@@ -184,14 +168,15 @@ def test_ctranslate2_scores_as_a_marian_that_was_trained_from_nothing(tmp_path):
     ],
 )
 def test_forms_that_no_class_has_are_refused(changes, name, tmp_path):
-    file_io.save(trained(changes), str(tmp_path / "checkpoint_best.pt"))
+    trained(tmp_path / "checkpoint_best.pt", changes)
     with refused(name, first=False):
         mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 
 
 def test_sentences_vocabularies_and_states_that_no_folder_has_are_refused(tmp_path):
-    content, path = trained(FORMS["m2m_100"]), tmp_path / "model.pt"
+    path = tmp_path / "model.pt"
+    content = trained(path, FORMS["m2m_100"])
     for name in ("lang_tok_replacing_bos_eos", "encoder_langtok_last"):
         file_io.save({**content, "task_state": {**content["task_state"], name: True}}, str(path))
         with refused(f"--{name.replace('_', '-')}", first=False):

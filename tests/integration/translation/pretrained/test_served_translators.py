@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_mtmoe.checkpoints import file_io
 from tests.helpers.invoked import mtmoe
 from tests.helpers.scheduled import rarely
 from tests.helpers.translators import CASES, lines, ours_of_folder, padded, taught, write_folder
@@ -14,20 +12,6 @@ ctranslate2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")
 # CTranslate2 reads one number of heads for both stacks.
 HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-
-
-def trained_on(ours, sentences, answers, languages):
-    """Train our model for a few updates to write these answers."""
-    sources = padded([ours.source(line, *languages) for line in sentences], 1, left=True)
-    targets = padded([[*ours.ids(line, 1), 2] for line in answers], 1)
-    previous = torch.cat([torch.full((len(targets), 1), 2), targets[:, :-1].masked_fill(targets[:, :-1] == 2, 1)], 1)
-    optimizer = torch.optim.AdamW(ours.model.train().parameters(), lr=1e-2)
-    for _ in range(20):
-        optimizer.zero_grad()
-        logits, _ = ours.model(sources, sources.ne(1).sum(1), previous)
-        F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=1, label_smoothing=0.1).backward()
-        optimizer.step()
-    ours.model.eval()
 
 
 @pytest.mark.parametrize("name", rarely(["nllb", "mbart50", "m2m", "marian_multilingual"], "mbart50", "m2m"))
@@ -47,9 +31,6 @@ def test_ctranslate2_writes_the_same(name, tmp_path):
             theirs.model.shared.weight[-1] = 0
     theirs.save_pretrained(tmp_path / "theirs")
     ours = ours_of_folder(tmp_path / "theirs", tmp_path / "model.pt")
-    if case.family == "marian":
-        trained_on(ours, sentences[70:105], texts * 5, case.languages)
-        file_io.save({**ours.content, "model": ours.model.state_dict()}, str(tmp_path / "model.pt"))
     mtmoe("export-hf", tmp_path / "model.pt", tmp_path / "ours")
 
     ctranslate2.converters.TransformersConverter(str(tmp_path / "ours")).convert(str(tmp_path / "served"))

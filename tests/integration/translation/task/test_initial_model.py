@@ -84,34 +84,21 @@ def test_a_checkpoint_of_stock_fairseq_says_its_forms_too(folder, tmp_path, has_
     assert found["cfg"]["model"]["sinusoids"] == "marian"
 
 
-def test_new_embeddings_alone_leave_all_else_bit_for_bit(folder, tmp_path):
-    """With weight decay and moments."""
-    options = ("--arch", "base_dense", "--lr", 0.05, "--weight-decay", 0.1, "--max-update", 6)
-    run = begun(folder, tmp_path, *options, "--train-only", "new-embeddings")
-    old, new = file_io.load(str(folder / "luo.pt")), file_io.load(str(tmp_path / "checkpoint_best.pt"))
-    count, tables = old["task_state"]["new_symbols"][0], 0
-    assert new["task_state"]["new_symbols"] == [count, count] and run["losses"][-1] < run["losses"][0]
-    for name, value in old["model"].items():
-        found = new["model"][name]
-        if "embed_tokens" in name or "output_projection" in name:
-            assert torch.equal(found[:-count], value[:-count]) and (found[-count:] != value[-count:]).any()
-            tables += 1
-        else:
-            assert torch.equal(found, value), name
-    assert tables == 4
-
-
-def test_a_model_that_borrows_trains_new_embeddings_beside_its_adapters(folder, tmp_path):
-    """A script's letters begin all alike: without their rows adapters could not tell them apart."""
-    options = ("--lang-pairs", "eng_Latn-luo_Latn", "--train-only", "new-embeddings", "--weight-decay", 0.1)
-    begun(folder, tmp_path, *ARCHITECTURES["borrowing"], *options, "--lr", 0.05, "--max-update", 4)
+@pytest.mark.parametrize("kind", ["dense", "borrowing"])
+def test_new_embeddings_alone_leave_all_else_bit_for_bit(kind, folder, tmp_path):
+    """With weight decay and moments; a model that borrows also trains its adapters and norms."""
+    options = ("--lang-pairs", "eng_Latn-luo_Latn", "--lr", 0.05, "--weight-decay", 0.1, "--max-update", 6)
+    run = begun(folder, tmp_path, *ARCHITECTURES[kind], *options, "--train-only", "new-embeddings")
     old, new = file_io.load(str(folder / "luo.pt")), file_io.load(str(tmp_path / "checkpoint_best.pt"))
     count = old["task_state"]["new_symbols"][0]
+    assert new["task_state"]["new_symbols"] == [count, count] and run["losses"][-1] < run["losses"][0]
     changed = {name for name, value in old["model"].items() if not torch.equal(new["model"][name], value)}
-    tables = {name for name in changed if "layer_norm" not in name}
-    assert len(tables) == 4 and all("embed_tokens" in name or "output_projection" in name for name in tables)
-    assert all(torch.equal(new["model"][name][:-count], old["model"][name][:-count]) for name in tables)
-    assert any(value.any() for name, value in new["model"].items() if ".mixture." in name)
+    tables = {name for name in changed if "embed_tokens" in name or "output_projection" in name}
+    assert len(tables) == 4 and all(kind == "borrowing" and "layer_norm" in name for name in changed - tables)
+    for name in tables:
+        before, after = old["model"][name], new["model"][name]
+        assert torch.equal(after[:-count], before[:-count]) and (after[-count:] != before[-count:]).any()
+    assert any(value.any() for name, value in new["model"].items() if ".mixture." in name) == (kind == "borrowing")
 
 
 @pytest.mark.parametrize(("options", "wrong"), [

@@ -181,22 +181,16 @@ def test_a_validation_is_written_to_the_run_log_and_nothing_counts_in_training(d
     assert not any(layer.load.enabled for layer in expert_layers(model).values()) and task.stopwatch.is_running
 
 
-def test_batches_of_interactive_use_get_their_task_ids(digits):
+def test_interactive_lines_get_task_ids_and_those_without_text_stay_so(digits):
     task, model, training = interactive(digits, task_ids="bb+cc")
-    sample = {"net_input": {"src_tokens": torch.tensor([[5, 6, 2], [7, 8, 2]]), "src_lengths": torch.tensor([3, 3])}}
-    generator = Mock(**{"generate.return_value": []})
-    task.inference_step(generator, [model], sample)
-    (_, found), _ = generator.generate.call_args
-    assert found["net_input"]["task_ids"].tolist() == [training.task_id("en-cc")] * 2
-
-
-def test_a_line_without_text_has_a_translation_without_text(digits):
-    task, model, _ = interactive(digits)
     generator = task.build_generator([model], SimpleNamespace(beam=2, nbest=2, max_len_b=20))
+    generator.generate = Mock(wraps=generator.generate)
     lang, one = task.source_dictionary.index("__cc__"), task.source_dictionary.index("1")
     tokens = torch.tensor([[lang, one, one, 2], [1, 1, lang, 2]])
     sample = {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([4, 2])}}
     text, nothing = task.inference_step(generator, [model], sample)
+    (_, found), _ = generator.generate.call_args
+    assert found["net_input"]["task_ids"].tolist() == [training.task_id("en-cc")] * 2
     assert len(text) == 2 and len(text[0]["tokens"]) > 1
     assert [hypothesis["tokens"].tolist() for hypothesis in nothing] == [[2]]
     assert nothing[0]["score"] == 0 and nothing[0]["positional_scores"].tolist() == [0]

@@ -213,67 +213,59 @@ def test_characters_beside_the_pieces_are_what_transformers_makes_of_them(name, 
     assert rows == theirs and tokenizer.unk_token_id not in rows[0]
 
 
-def json_of(name, file, named, **values):
-    return pytest.param(name, lambda folder: changed(folder, file, **values), named, id=f"{name}-{file}-{[*values]}")
-
-
-def bytes_of(name, file, content, *named):
-    named = named or (file,)
-    return pytest.param(name, lambda folder: (folder / file).write_bytes(content), named, id=f"{name}-{file}")
-
-
-def without(name, file):
-    return pytest.param(name, lambda folder: (folder / file).unlink(), (file,), id=f"{name} without {file}")
-
-
-def weight_of(name, key, value):
-    return pytest.param(name, lambda folder: changed(folder, WEIGHTS, **{key: value}), (key,), id=f"{name}-{key}")
-
-
-def only_adapters(folder):
-    changed(folder, "adapter_config.json")
-    (folder / "config.json").unlink()
-
-
 @pytest.mark.parametrize(
-    ("name", "change", "named"),
+    ("name", "file", "content", "named"),
     [
-        json_of("nllb", "config.json", ("model_type",), model_type="nllb-moe"),
-        json_of("nllb", "config.json", ("nllb",), vocab_size=300),
-        json_of("nllb", "config.json", ("nllb",), vocab_size=3000),
-        json_of("nllb", "config.json", ("encoder_attention_heads",), encoder_attention_heads=3),
-        json_of("nllb", "config.json", ("tie_word_embeddings",), tie_word_embeddings=False),
-        json_of("nllb", "config.json", ("decoder_start_token_id",), decoder_start_token_id=5),
-        json_of("nllb", "config.json", ("model.encoder.layers.2.self_attn.k_proj.weight",), encoder_layers=3),
-        json_of("marian", "config.json", ("decoder_start_token_id",), pad_token_id=3),
-        json_of("marian", "config.json", ("marian", "config.json"), eos_token_id=3),
-        json_of("nllb", SPECIAL, ("nllb",), additional_special_tokens=3),
-        json_of("nllb", SETTINGS, ("nllb",), added_tokens_decoder={"9": "a token"}),
-        json_of("mbart50", SETTINGS, ("mbart50", "MBart50Tokenizer"), tokenizer_class="MBartTokenizer"),
-        json_of("marian", SETTINGS, (SETTINGS,), source_lang="zh-CN"),
-        bytes_of("nllb", "config.json", b"[]"),
-        bytes_of("nllb", SPECIAL, b"[]"),
-        bytes_of("nllb", PIECES, b"\x0a\xff"),
-        bytes_of("nllb", PIECES, pieces("bpe", 300), "nllb", PIECES),
-        bytes_of("m2m", "vocab.json", b'{"a": 0, "b": 0}'),
-        bytes_of("m2m", "vocab.json", b'{"a": 0, "b": 1}'),
-        bytes_of("m2m", "tokenization_small100.py", b"raise SystemExit", "m2m", "tokenization_small100.py"),
-        bytes_of("marian", "source.spm", b""),
-        weight_of("nllb", FC1, torch.zeros(24, 16, dtype=torch.int8)),
-        weight_of("nllb", FC1, torch.full((24, 16), torch.nan)),
-        weight_of("nllb", "lm_head.weight", torch.zeros(2, 2)),
-        weight_of("nllb", "score.weight", torch.zeros(2, 2)),
-        weight_of("marian", POSITIONS, torch.zeros(65, 16)),
-        weight_of("marian", POSITIONS, torch.ones(9, 16)),
-        without("nllb", PIECES),
-        without("marian", "target.spm"),
-        ("marian_multilingual", lambda folder: renamed(folder, ">>fra<<", ">>fr-CA<<"), ("vocab.json",)),
-        ("nllb", only_adapters, ("nllb", "adapter_config.json")),
+        ("nllb", "config.json", {"model_type": "nllb-moe"}, "model_type"),
+        ("nllb", "config.json", {"vocab_size": 300}, "nllb"),
+        ("nllb", "config.json", {"vocab_size": 3000}, "nllb"),
+        ("nllb", "config.json", {"encoder_attention_heads": 3}, "encoder_attention_heads"),
+        ("nllb", "config.json", {"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ("nllb", "config.json", {"decoder_start_token_id": 5}, "decoder_start_token_id"),
+        ("nllb", "config.json", {"encoder_layers": 3}, "model.encoder.layers.2.self_attn.k_proj.weight"),
+        ("marian", "config.json", {"pad_token_id": 3}, "decoder_start_token_id"),
+        ("marian", "config.json", {"eos_token_id": 3}, "marian config.json"),
+        ("nllb", SPECIAL, {"additional_special_tokens": 3}, "nllb"),
+        ("nllb", SETTINGS, {"added_tokens_decoder": {"9": "a token"}}, "nllb"),
+        ("mbart50", SETTINGS, {"tokenizer_class": "MBartTokenizer"}, "mbart50 MBart50Tokenizer"),
+        ("marian", SETTINGS, {"source_lang": "zh-CN"}, SETTINGS),
+        ("marian_multilingual", "vocab.json", (">>fra<<", ">>fr-CA<<"), "vocab.json"),
+        ("nllb", "config.json", b"[]", "config.json"),
+        ("nllb", SPECIAL, b"[]", SPECIAL),
+        ("nllb", PIECES, b"\x0a\xff", PIECES),
+        ("nllb", PIECES, pieces("bpe", 300), f"nllb {PIECES}"),
+        ("m2m", "vocab.json", b'{"a": 0, "b": 0}', "vocab.json"),
+        ("m2m", "vocab.json", b'{"a": 0, "b": 1}', "vocab.json"),
+        ("m2m", "tokenization_small100.py", b"raise SystemExit", "m2m tokenization_small100.py"),
+        ("marian", "source.spm", b"", "source.spm"),
+        ("nllb", PIECES, None, PIECES),
+        ("marian", "target.spm", None, "target.spm"),
+        ("nllb", WEIGHTS, {FC1: torch.zeros(24, 16, dtype=torch.int8)}, FC1),
+        ("nllb", WEIGHTS, {FC1: torch.full((24, 16), torch.nan)}, FC1),
+        ("nllb", WEIGHTS, {"lm_head.weight": torch.zeros(2, 2)}, "lm_head.weight"),
+        ("nllb", WEIGHTS, {"score.weight": torch.zeros(2, 2)}, "score.weight"),
+        ("marian", WEIGHTS, {POSITIONS: torch.ones(9, 16)}, POSITIONS),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_does_not_fit_is_refused(name, change, named, copied, tmp_path):
+def test_what_does_not_fit_is_refused(name, file, content, named, copied, tmp_path):
+    """content: values to change, the names of a token before and after, a file's bytes, or None without the file."""
     folder = copied(name)
-    change(folder)
-    with refused(*named, first=False):
+    if isinstance(content, dict):
+        changed(folder, file, **content)
+    elif isinstance(content, tuple):
+        renamed(folder, *content)
+    elif content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_bytes(content)
+    with refused(*named.split(), first=False):
         mtmoe("import-hf", folder, tmp_path / "model.pt")
     assert not (tmp_path / "model.pt").exists()
+
+
+def test_adapters_without_their_model_are_refused(copied, tmp_path):
+    folder = changed(copied("nllb"), "adapter_config.json")
+    (folder / "config.json").unlink()
+    with refused("nllb", "adapter_config.json"):
+        mtmoe("import-hf", folder, tmp_path / "model.pt")

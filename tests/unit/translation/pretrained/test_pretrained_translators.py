@@ -10,7 +10,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_mtmoe import load_translator
 from fairseq_mtmoe.translation.decode.decode import Row
 from fairseq_mtmoe.translation.decode.text_scores import Given
-from tests.helpers.translators import CASES, built, lines, ours_of_folder, padded, write_folder
+from tests.helpers.translators import CASES, lines, ours_of_folder, padded, write_folder
 
 transformers = pytest.importorskip("transformers")
 every_form = pytest.mark.parametrize("name", CASES)
@@ -126,20 +126,3 @@ def test_searches_write_what_theirs_write(name, beam, pairs):
     prefix = None if code is None else torch.full((len(ours), 1), pair.ours.token(pair.target, 1))
     hypotheses = generator.generate([pair.ours.model], sample, prefix_tokens=prefix)
     assert [pair.ours.row(each[0]["tokens"].tolist(), 1) for each in hypotheses] == wanted
-
-
-@pytest.mark.parametrize("name", ["nllb", "mbart50_bias", "marian_multilingual"])
-def test_experts_begin_with_what_the_dense_model_computes(name, pairs):
-    pair = pairs(name)
-    sources, target = padded(pair.our_sources(), 1, left=True), padded(pair.our_targets(), 1)
-    inputs = sources, sources.ne(1).sum(1), torch.cat([torch.full((len(target), 1), 2), target[:, :-1]], 1)
-    langs = pair.ours.layout.langs[:5]
-    experts, _ = built(
-        pair.ours.content, "base_moe", expert_gates="task", num_experts=3, task_names=",".join(langs), expert_interval=1
-    )
-    task_ids = torch.arange(len(sources)) % len(langs)
-    assert any("experts" in key for key in experts.state_dict())
-    with torch.no_grad():
-        wanted, found = pair.ours.model(*inputs)[0], experts(*inputs, task_ids=task_ids)[0]
-    is_word = inputs[2].ne(1)  # experts leave padding out
-    torch.testing.assert_close(found[is_word], wanted[is_word], rtol=1e-5, atol=1e-5)

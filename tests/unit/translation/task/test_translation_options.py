@@ -117,20 +117,13 @@ def test_languages_are_those_of_the_pairs_or_in_generation_of_the_directory(digi
     ("--langtoks", {"langtoks": "{'main': open('/tmp/written', 'w')}"}),  # fairseq calls `eval` on it
     ("the value of main in --langtoks", {"langtoks": "{'main': 5}"}),
     ("--load-alignments", {"load_alignments": True, "lang_tok_replacing_bos_eos": True}),
+    ("--langtoks-specs", {"langtoks": "{'mined': ('src.mined', 'tgt.mined')}"}),
+    ("--extra-lang-pairs", {"extra_data": "{'mined': '/nowhere'}"}),
+    ("--extra-data", {"extra_lang_pairs": "{'mined': 'en-cc'}"}),
 ])  # fmt: skip
 def test_a_wrong_option_is_one_sentence(wrong, options, digits):
     with refused(wrong):
-        of(**{"data": digits, **options})
-
-
-@pytest.mark.parametrize(("data", "pairs", "wrong"), [
-    ("mined", None, "--extra-lang-pairs"),
-    (None, "mined", "--extra-data"),
-])  # fmt: skip
-def test_extra_data_without_pairs_and_extra_pairs_without_data_are_not_trained_on(data, pairs, wrong, digits):
-    extra = {"extra_data": data and str({data: str(digits)}), "extra_lang_pairs": pairs and str({pairs: "en-cc"})}
-    with refused(wrong):
-        digit_task(digits, **extra).begin_epoch(1, None)
+        digit_task(**{"data": digits, **options}).begin_epoch(1, None)
 
 
 def test_an_unknown_language_is_named(digits):
@@ -148,13 +141,6 @@ def test_any_list_in_a_file_is_a_value_or_a_sentence(content, name, digits, tmp_
     (tmp_path / "file").write_bytes(content)
     args = value_or_sentence(lambda: of(digits, **{name: str(tmp_path / "file")}))
     assert args is None or all(lang in args.langs for pair in args.lang_pairs for lang in pair.split("-"))
-
-
-def test_the_dictionary_has_the_tokens_that_langtoks_asks_for(digits):
-    mined = {"langtoks": "{'mined': ('src.mined', 'tgt.mined')}"}
-    with refused("--langtoks-specs"):
-        TranslationHeatedTask.setup_task(config(digits, **mined))
-    TranslationHeatedTask.setup_task(config(digits, **mined, langtoks_specs="main,mined"))
 
 
 def test_generation_and_validation_follow_the_checkpoint(digits, tmp_path):
@@ -199,9 +185,10 @@ def checkpoint_of(task, **model):
 
 
 def test_a_run_that_goes_on_keeps_its_own_options_and_says_what_changed(digits, caplog):
-    training = digit_task(digits, decoder_langtok=True)
+    more = {"langtoks": "{'mined': ('src.mined', 'tgt.mined')}", "langtoks_specs": "main,mined"}
+    training = digit_task(digits, decoder_langtok=True, **more)
     training.take_up("old.pt", checkpoint_of(digit_task(digits)), goes_on=True)
-    assert training.state_dict()["langtoks"] == {"main": ("tgt", "tgt")}
+    assert training.state_dict()["langtoks"]["main"] == ("tgt", "tgt")
     assert "langtoks was " in caplog.text
 
 
