@@ -116,4 +116,4 @@ def test_what_is_none_is_found():
     assert unknown_to_mtmoe(["prepare", "corpora", "RAW", "DATA", "--recipe", "folder", "--clean"]) == ["--clean"]
     assert unknown_in(["fairseq-train", "DATA", "--num-experts", "4", "--num-expert", "4"]) == ["--num-expert"]
     assert len(list(commands_of("README.md"))) > 5
-    assert not leads_somewhere("docs/concepts/code_tour.md#a-house", REPOSITORY / "README.md")
+    assert not leads_somewhere("docs/development/tour.md#a-house", REPOSITORY / "README.md")
