@@ -35,8 +35,8 @@ VAGUE_NAME = re.compile(r"found|one|own|known|given|of|of_\w+")  # says nothing 
 # How dense plain code may be: in the package, and in any of its folders
 MOST_TOKENS_A_LINE = 7.0
 MOST_TOKENS_A_LINE_IN_A_FOLDER = 7.8
-MOST_COMPREHENSIONS = 33  # per 1,000 lines
-MOST_CONDITIONAL_EXPRESSIONS = 17  # per 1,000 lines
+MOST_COMPREHENSIONS = 25  # per 1,000 lines
+MOST_CONDITIONAL_EXPRESSIONS = 14  # per 1,000 lines
 MOST_VAGUE_NAMES = 50
 
 
