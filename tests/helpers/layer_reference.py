@@ -35,7 +35,7 @@ def slow_forward(
 
 def _logits(layer: MoELayer, hidden_H: Tensor, task: int | None) -> Tensor:
     if isinstance(layer.gate, FixedGate):
-        return F.one_hot(torch.tensor(task), layer.gate.num_experts).float()
+        return torch.eye(layer.gate.num_experts)[task]
     weight_NH = layer.gate.weight[task] if isinstance(layer.gate, TaskGate) else layer.gate.weight
     return torch.stack([(hidden_H.float() * row_H.float()).sum() for row_H in weight_NH])
 

@@ -18,7 +18,7 @@ from torch.utils._device import _device_constructors
 FACTORIES = _device_constructors()  # now: a pretended GPU replaces them
 OF_CPUS = dict.fromkeys(
     ("test_priced_assignment.py", "test_kernel_builds.py",
-     "test_mkl_batch.py", "test_gradient_buffers.py", "test_device_kind.py"),
+     "test_mkl_batch.py", "test_gradient_buffers.py"),
     "it is about what there is for CPUs alone",
 )  # fmt: skip
 NOT_HERE = {**OF_CPUS, "test_compile.py": "a mode around it would be compiled, too"}

@@ -1,6 +1,7 @@
 """Imports go one way: the layers of the house, read from the source."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -170,3 +171,16 @@ def test_the_gpu_check_needs_torch_alone():
     modules = [f"gpu_check.{name}" for name in ("__main__", "run_part", "layer", "assignment", "processes")]
     found = packages_beside_torch(", ".join(modules), str(folder))
     assert found == {"fairseq_mtmoe", "gpu_check", "timing", "layer_systems", "assignment_scores"}
+
+
+@pytest.mark.parametrize("room", ["multitask/mixtures", "multitask/sampling", "multitask"])
+def test_what_tasks_of_all_kinds_share_knows_nothing_of_languages(room):
+    for file in (PACKAGE / room).glob("*.py"):
+        code = re.sub(r'""".*?"""|#[^\n]*', "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert not re.findall(r"(?<![a-z])(?:langs?|languages?|pairs?|sources?|targets?|tiers?)(?![a-z])", code), file
+
+
+def test_nobody_else_asks_where_a_tensor_is():
+    asking = re.compile(r"is_cuda|device\.type\s*(==|!=|in\b|not in\b)|cuda\.is_available|get_device_capability")
+    files = [file.name for file in (PACKAGE / "moe").rglob("*.py") if asking.search(file.read_text(encoding="utf-8"))]
+    assert files == ["device_kind.py"]

@@ -108,6 +108,8 @@ def test_new_adapters_add_nothing_and_are_drawn_one_by_one(kind):
     assert torch.equal(output_of(bank, x, torch.full((4,), 0.25)), torch.zeros(L, B, H))
     assert not torch.allclose(bank.down[0], bank.down[1]) and torch.equal(bank.member(1)["down"], bank.down[1])
     assert bank.down.abs().max() <= D**-0.5 and bank.down.std().item() == pytest.approx((3 * D) ** -0.5, rel=0.05)
+    adapter = TargetAdapter(64, 32)
+    assert adapter.down.weight.std().item() == pytest.approx(0.01, rel=0.1) and not adapter.up.bias.any()
 
 
 @both
@@ -147,7 +149,3 @@ def test_adapters_that_give_nothing_are_like_nothing(kind):
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(cosines.sum(), (x, output)))
     assert layer_similarity(cosines, torch.ones(K), torch.ones(B, L, dtype=torch.bool)) == 0  # nothing but padding
 
-
-def test_a_new_target_adapter_is_small():
-    adapter = TargetAdapter(64, 32)
-    assert adapter.down.weight.std().item() == pytest.approx(0.01, rel=0.1) and not adapter.up.bias.any()

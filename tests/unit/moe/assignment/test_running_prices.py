@@ -54,27 +54,18 @@ def test_it_is_float32_in_every_model():
     assert prices.total.dtype == prices.weight.dtype == torch.float32
 
 
-def priced_gate():
-    gate = BaseGate(N, H)
+@pytest.mark.parametrize("odd", [dict(total=float("nan")), dict(total=float("inf")), dict(weight=0)])
+def test_it_travels_with_the_state_and_damaged_prices_count_as_none(odd):
+    gate, other = BaseGate(N, H), BaseGate(N, H)
     updated(gate.prices, (torch.randn(N).tolist(), 1))
-    return gate
-
-
-def test_it_travels_with_the_state():
-    gate, other = priced_gate(), BaseGate(N, H)
-    other.load_state_dict(gate.state_dict())
+    state = {key: value.cpu() for key, value in gate.state_dict().items()}  # as a file's
+    other.load_state_dict(state)
     assert other.prices.known and torch.equal(other.prices.mean, gate.prices.mean)
     assert copy.deepcopy(gate).prices.known
-
-
-@pytest.mark.parametrize("odd", [dict(total=float("nan")), dict(total=float("inf")), dict(weight=0)])
-def test_damaged_prices_count_as_none(odd):
-    gate = priced_gate()
-    state = {key: value.cpu() for key, value in gate.state_dict().items()}  # as a file's
     for name, value in odd.items():
         state[f"prices.{name}"] = torch.full_like(state[f"prices.{name}"], value)
-    gate.load_state_dict(state)
-    assert not gate.prices.known and not gate.prices.mean.any()
+    other.load_state_dict(state)
+    assert not other.prices.known and not other.prices.mean.any()
 
 
 def test_the_mean_of_several_states_is_that_of_those_with_prices():

@@ -87,12 +87,7 @@ def test_the_network_is_its_three_parts(name, activation):
 
     ways = partial(grouped_network, activation), in_parts
     torch.testing.assert_close(*(gradients(way, rows, offsets, weight, bias, weight2, bias2) for way in ways))
-
-
-@pytest.mark.parametrize("name", GROUPS)
-def test_the_sums_for_a_gpu_are_those_for_a_cpu(name):
-    rows, offsets, _, _ = example(name, dtype=torch.float64)
-    torch.testing.assert_close(sum_in_one(rows, offsets), sum_one_by_one(rows, offsets))
+    torch.testing.assert_close(sum_in_one(rows, offsets), sum_one_by_one(rows, offsets))  # a GPU's and a CPU's
 
 
 def test_strides_do_not_matter():

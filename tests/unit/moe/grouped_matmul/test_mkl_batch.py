@@ -26,15 +26,11 @@ def writes_beyond(*arguments):
     ctypes.cast(first, ctypes.POINTER(ctypes.c_float))[4] = 0.0
 
 
-def test_the_routine_is_right_here_under_autocast_too():
-    assert multiplies_right(mkl_batch._routine())
-    with torch.autocast("cpu", torch.bfloat16):
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_routine_is_right_here_and_another_one_is_found_out(autocast):
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         assert multiplies_right(mkl_batch._routine())
-
-
-@pytest.mark.parametrize("wrong", [does_nothing, writes_beyond])
-def test_another_routine_is_found_out(wrong):
-    assert not multiplies_right(wrong)
+        assert not multiplies_right(does_nothing) and not multiplies_right(writes_beyond)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -6,8 +6,10 @@ from collections import Counter
 
 import numpy as np
 
+from fairseq_mtmoe.multitask.mixtures.dataset import batches_of
 from fairseq_mtmoe.report.run_log import read
 from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, write_digits
+from tests.helpers.refused import refused
 from tests.helpers.training import train_here
 
 
@@ -53,3 +55,11 @@ def test_a_validation_of_few_batches_has_figures_of_all_pairs(digits, tmp_path):
     train_here(digits, tmp_path, "--max-update", 1, "--max-valid-steps", 2, "--batch-size-valid", 4, "--no-save")
     (event,) = (event for event in read(tmp_path) if event["event"] == "valid")
     assert set(event["pairs"]) == set(PAIRS)
+
+
+def test_no_example_is_dropped_from_batches_and_one_that_does_not_fit_is_refused():
+    lengths = np.array([1, 2, 2, 3, 4, 4, 4, 5, 5, 5, 8])
+    batches = batches_of(np.arange(20, 31), lengths, 20, 4, 2)
+    assert [batch.tolist() for batch in batches] == [[20, 21, 22, 23], [24, 25, 26, 27], [28, 29], [30]]
+    with refused("--max-tokens"):
+        batches_of(np.arange(11), lengths, 7)
