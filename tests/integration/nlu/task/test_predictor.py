@@ -138,25 +138,14 @@ def test_validation_scores_what_is_written(data, tmp_path):
     assert min(values) == 0 and max(values) == 5
 
 
-TABLE = """
-mine:
-  title: Mine
-  description: Say it.
-  kind: classification
-  texts: [sentence1, sentence2]
-  labels: [a, b]
-  head: rte
-  splits:
-    test: [{file: WNLI/test.tsv}]
-"""
-
-
 def test_a_users_table(data, tmp_path):
     path = tmp_path / "table.yaml"
-    path.write_text(TABLE)
+    row = {"title": "Mine", "description": "Say it.", "kind": "classification", "texts": ["sentence1", "sentence2"],
+           "labels": ["a", "b"], "head": "rte", "splits": {"test": [{"file": "WNLI/test.tsv"}]}}  # fmt: skip
+    path.write_text(json.dumps({"mine": row}))
     last = predictor(data, None, ON_CPU, path).choose("test").sets[-1]
     assert (last.key, last.head, last.submission.file) == ("mine", "rte", "mine.tsv")
-    path.write_text(f"{TABLE}  submissions: {{test: {{file: RTE.tsv}}}}\n")
+    path.write_text(json.dumps({"mine": {**row, "submissions": {"test": {"file": "RTE.tsv"}}}}))
     with refused("mine: submissions: file"):
         predictor(data, None, ON_CPU, path).choose("test")
 
@@ -221,13 +210,10 @@ def test_a_validation_scores_the_text_that_is_written(text_data):
 
 
 def test_a_t5_reads_labels_in_another_order_and_no_other_texts_of_them(text_data, tmp_path):
-    path = tmp_path / "table.yaml"
-    path.write_text("rte: {like: rte, labels: [not_entailment, entailment], text_form: {reads: '{sentence1}'}}\n")
+    path, row = tmp_path / "table.yaml", {"like": "rte", "labels": ["not_entailment", "entailment"]}
+    path.write_text(json.dumps({"rte": {**row, "text_form": {"reads": "{sentence1}"}}}))
     sets = predictor(text_data, text_data / "rte.pt", ON_CPU, path).choose("test").sets
     assert [one.key for one in sets] == ["rte", "axb"]
-    path.write_text(
-        "rte: {like: rte, labels: [not_entailment, entailment],"
-        " text_form: {reads: '{sentence1} {sentence2}', writes: [entailment, not_entailment]}}\n"
-    )
+    path.write_text(json.dumps({"rte": {**row, "text_form": {"reads": "{sentence1}", "writes": row["labels"][::-1]}}}))
     with refused("rte: labels"):
         predictor(text_data, text_data / "rte.pt", ON_CPU, path)

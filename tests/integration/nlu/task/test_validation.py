@@ -131,38 +131,25 @@ def report(folder, name="a.pt"):
     return ValidationReport(args, ROWS, about_encoder)
 
 
-def write_reports(report, *subsets):
-    labels, said = np.array([0.0, 1, 1, 0]), np.array([0.0, 1, 0, 0])
-    for subset in subsets:
-        report.begin(subset)
-        report.end({name: FoundSet(4, {"accuracy": (labels, of)}) for name, of in (("rte", said), ("copa", labels))})
-
-
-def test_further_subsets_have_folders_of_their_own(tmp_path):
-    write_reports(report(tmp_path), "valid", "train")
-    files = (tmp_path / "scores" / folder / "scores.json" for folder in (".", "train"))
-    first, second = (json.loads(file.read_text()) for file in files)
-    assert (first["settings"]["subset"], second["settings"]["subset"]) == ("valid", "train")
-    digests = [scores["tasks"]["rte"]["sets"]["rte"]["data_sha256"] for scores in (first, second)]
-    assert digests[0] != digests[1]
-
-
-def test_scores_that_are_no_numbers_are_refused_and_nothing_is_written(tmp_path):
-    made, labels = report(tmp_path), np.array([0.0, 1, 1, 0])
+def test_further_subsets_have_folders_of_their_own_and_other_scores_stay(tmp_path):
+    made, labels, said = report(tmp_path), np.array([0.0, 1, 1, 0]), np.array([0.0, 1, 0, 0])
+    rte, copa, none = (FoundSet(len(of), {"accuracy": (of, said[: len(of)])}) for of in (labels, said, said[:0]))
     made.begin("valid")
     with refused(str(tmp_path / "a.pt")):
-        made.end({"rte": FoundSet(4, {"accuracy": (labels, labels)}), "copa": FoundSet(0, {"accuracy": ([], [])})})
-    assert not (tmp_path / "scores" / "scores.json").exists()
-
-
-def test_scores_of_something_else_stay(tmp_path):
-    write_reports(report(tmp_path), "valid")
-    file = tmp_path / "scores" / "scores.json"
-    before = file.read_text()
+        made.end({"rte": rte, "copa": none})
+    files = [tmp_path / "scores" / folder / "scores.json" for folder in (".", "train")]
+    assert not files[0].exists()
+    made = report(tmp_path)
+    for subset in ("valid", "train"):
+        made.begin(subset)
+        made.end({"rte": rte, "copa": copa})
+    first, second = (json.loads(file.read_text()) for file in files)
+    assert (first["settings"]["subset"], second["settings"]["subset"]) == ("valid", "train")
+    assert len({scores["tasks"]["rte"]["sets"]["rte"]["data_sha256"] for scores in (first, second)}) == 2
     for name, subset in (("b.pt", "valid"), ("a.pt", "train")):
         with refused("scores"):
             report(tmp_path, name).begin(subset)
-    assert file.read_text() == before
+    assert json.loads(files[0].read_text()) == first
 
 
 def values(*numbers):

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -69,34 +70,29 @@ def test_rankings_of_different_numbers_of_candidates():
     assert batch["target"]["one"].dtype == torch.float64
 
 
-def word_pairs(draw, count):
-    texts = [" ".join(draw.choice(PIECES[4:14], size=draw.integers(1, 6))) for _ in range(count)]
-    return [Example(((text, "c"),), n % 3, str(n), (Span(0, 0, 1), Span(1, 0, 1))) for n, text in enumerate(texts)]
+def word_pair(n, texts):
+    return Example(((texts[0], "c"),), n % 3, str(n), (Span(0, 0, 1), Span(1, 0, 1)))
 
 
-def rankings(draw, count):
-    def candidates(number):
-        return tuple((text, str(draw.choice(PIECES[4:14]))) for text in draw.choice(PIECES[4:14], size=number))
-
-    return [
-        Example(candidates(2 + n % 3), n % 2, str(n), right=(n % 2,), names=tuple("abcd"[: 2 + n % 3]))
-        for n in range(count)
-    ]
+def ranking(n, texts):
+    candidates = tuple(pairwise(texts))
+    return Example(candidates, n % 2, str(n), right=(n % 2,), names=tuple("abcd"[: len(candidates)]))
 
 
-def questions(draw, count):
-    passages = [" ".join(draw.choice(PIECES[4:14], size=draw.integers(1, 30))) for _ in range(count)]
-    return [Example((("a", text),), None, str(n), (Span(1, 0, 1),)) for n, text in enumerate(passages)]
+def question(n, texts):
+    return Example((("a", " ".join(texts)),), None, str(n), (Span(1, 0, 1),))
 
 
-@pytest.mark.parametrize("make", [word_pairs, rankings, questions])
+@pytest.mark.parametrize("make", [word_pair, ranking, question])
 def test_what_is_kept_is_as_if_it_was_tokenized_alone(make):
-    examples = make(np.random.default_rng(5), 200)
-    tokenize = partial(tokenize_windows, TOKENIZER, stride=3) if make is questions else TOKENIZER.tokenize
+    draw = np.random.default_rng(5)
+    texts = [[" ".join(draw.choice(PIECES[4:14], draw.integers(1, 6))) for _ in range(3 + n % 3)] for n in range(200)]
+    examples = list(map(make, range(200), texts))
+    tokenize = partial(tokenize_windows, TOKENIZER, stride=3) if make is question else TOKENIZER.tokenize
     few = few_of(tokenize(examples), 0.1, seed=1, is_regression=False)
     alone = tokenize([examples[int(key)] for key in few.keys_E])
     assert len(few) == 20
-    assert make is questions or np.bincount(few.labels_E.astype(int)).min() >= 6
+    assert make is question or np.bincount(few.labels_E.astype(int)).min() >= 6
     for field in fields(few):
         found, expected = (np.asarray(getattr(split, field.name)) for split in (few, alone))
         is_same = found.dtype == expected.dtype and (found == expected) | (found != found)

@@ -52,25 +52,20 @@ def test_a_ranking_can_list_its_candidates(tmp_path, write):
 
 
 def test_ragged_lines_are_counted_and_other_counts_than_the_authors_are_said(tmp_path, write, caplog):
-    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
-    write("QQP/train.tsv", header + "5\t1\t2\tA?\n6\t1\t2\tA?\tB?\t1\n")
+    write("QQP/train.tsv", "id\tquestion1\tquestion2\tis_duplicate\n5\tA?\n6\tA?\tB?\t1\n")
     assert read(tmp_path, "qqp") == [Example((("A?", "B?"),), 1, "6")]
     assert "1 examples are left out: another number of fields" in caplog.text
     assert "has 1 examples, but the authors' file has 363846" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("index", "words", "found"),
-    [(3, "the big dog", "the big dog"), (2, "The big dog", "the big dog"), (0, "it", "it"), (6, "Bob", "Bob")],
-)
-def test_words_of_wsc_are_found_where_their_number_is_off(tmp_path, write, index, words, found):
+def test_words_of_wsc_are_found_where_their_number_is_off(tmp_path, write):
     text = "Bob saw that the big dog barked, and it hid behind Bob."
-    target = {"span1_index": index, "span1_text": words, "span2_index": 0, "span2_text": "Bob"}
-    write("WSC/train.jsonl", [{"text": text, "target": target, "label": True, "idx": 0}])
-    (example,) = read(tmp_path, "wsc")
-    first, second = ((span.start, span.end) for span in example.spans)
-    assert text[slice(*first)] == found
-    assert second == (0, 3)
+    words = [(3, "the big dog"), (2, "The big dog"), (0, "it"), (6, "Bob")]
+    targets = [{"span1_index": n, "span1_text": of, "span2_index": 0, "span2_text": "Bob"} for n, of in words]
+    write("WSC/train.jsonl", [{"text": text, "target": target, "label": True, "idx": 0} for target in targets])
+    first, second = zip(*(example.spans for example in read(tmp_path, "wsc")), strict=True)
+    assert [text[span.start : span.end] for span in first] == ["the big dog", "the big dog", "it", "Bob"]
+    assert set(second) == {Span(0, 0, 3)}
 
 
 def test_halves_that_are_drawn_share_no_example_and_lack_none(tmp_path, write):
@@ -82,17 +77,15 @@ def test_halves_that_are_drawn_share_no_example_and_lack_none(tmp_path, write):
     assert sorted(halves[0] + halves[1]) == list(range(21)) and sorted(halves[0]) == halves[0] != list(range(10))
 
 
-@pytest.mark.parametrize(
-    ("source", "header"),
-    [
-        (Source("a.tsv", columns=["text"]), ""),
-        (Source("a.tsv"), "\ntext\n"),
-        (Source("a.csv", Format.csv, ["text"]), ""),
-        (Source("{label}", Format.lines_by_label), ""),
-    ],
-)
-def test_empty_lines_among_texts_are_counted(tmp_path, write, caplog, source, header):
-    path = write(source.file.replace("{label}", "neg"), header + "a\n\nb\r\n\r\n")
+TEXTS = "a\n\nb\r\n\r\n"
+
+
+@pytest.mark.parametrize(("source", "content"), [
+    (Source("a.tsv", columns=["text"]), TEXTS), (Source("a.tsv"), f"\ntext\n{TEXTS}"),
+    (Source("a.csv", Format.csv, ["text"]), TEXTS), (Source("{label}", Format.lines_by_label), TEXTS),
+])  # fmt: skip
+def test_empty_lines_among_texts_are_counted(tmp_path, write, caplog, source, content):
+    path = write(source.file.replace("{label}", "neg"), content)
     row = replace(ROWS["imdb"], labels=["neg"], splits={"test": [source]})
     found = read_split(TaskSet(tmp_path, "imdb", row, "test"), labelled=False)
     assert [example.candidates[0][0] for example in found] == ["a", "b"]
@@ -112,13 +105,10 @@ def test_empty_files_are_counted_and_empty_lines_between_records_are_not(tmp_pat
 
 
 def test_an_example_without_a_key_has_its_number(tmp_path, write):
-    asked = [
-        {"premise": "A", "question": "effect", "choice1": "B", "choice2": "C", **key} for key in ({}, {"idx": None})
-    ]
-    write("COPA/test.jsonl", [{**asked[0], "idx": 7}, *asked])
-    assert [example.key for example in read(tmp_path, "copa", "test", labelled=False)] == ["7", "1", "2"]
-    write("COPA/test.jsonl", [{**asked[0], "idx": "\ud800"}])
-    assert read(tmp_path, "copa", "test", labelled=False)[0].key == "?"  # a lone surrogate cannot be written
+    asked = {"premise": "A", "question": "effect", "choice1": "B", "choice2": "C"}
+    write("COPA/test.jsonl", [asked | key for key in ({"idx": 7}, {}, {"idx": None}, {"idx": "\ud800"})])
+    keys = [example.key for example in read(tmp_path, "copa", "test", labelled=False)]
+    assert keys == ["7", "1", "2", "?"]  # a lone surrogate cannot be written
 
 
 def sentence(*pairs, key="0"):
@@ -139,24 +129,15 @@ def test_columns_comments_and_ends_of_sentences(tmp_path, write):
     ]
 
 
-def test_the_last_column_may_be_missing_in_data_to_predict(tmp_path, write):
-    write("a.conll", "Ann NNP\n\nran VBD\noff RP\n")
+@pytest.mark.parametrize(("content", "words"), [
+    ("Ann NNP\n\nran VBD\noff RP\n", [("Ann",), ("ran", "off")]),
+    ("Ann NNP\n# SYM\n\n# text = # 7\n# SYM\n\n-DOCSTART- X\n# 7\n", [("Ann", "#"), ("#",), ("#",)]),
+    *((f"# one\n# two\n{words}\n\n# 1\nLee N O\n", [("Ann",), ("Lee",)]) for words in ("Ann N O", "Ann\tN\tO")),
+])  # fmt: skip
+def test_words_without_labels_may_look_like_comments_of_another_length(tmp_path, write, content, words):
+    write("a.conll", content)
     found = read(tmp_path, "tagged", labelled=False)
-    assert [example.words for example in found] == [("Ann",), ("ran", "off")]
-    assert {(example.tags, example.label) for example in found} == {((), None)}
-    with refused("a.conll", "mtmoe predict"):
-        read(tmp_path, "tagged")
-
-
-def test_a_word_without_label_may_look_like_a_comment(tmp_path, write):
-    """It has as many fields as the words above; data with labels have other comments."""
-    write("a.conll", "Ann NNP\n# SYM\n\n# text = # 7\n# SYM\n\n-DOCSTART- X\n# NN\n# 7\n")
-    found = read(tmp_path, "tagged", labelled=False)
-    assert [example.words for example in found] == [("Ann", "#"), ("#",), ("#", "#")]
-    for words in ("Ann NNP O", "Ann\tNNP\tO"):
-        write("a.conll", f"# one\n# two\n{words}\n\n# 1\nLee N O\n")
-        found = read(tmp_path, "tagged", labelled=False)
-        assert [example.words for example in found] == [("Ann",), ("Lee",)]
+    assert [(example.words, example.tags, example.label) for example in found] == [(of, (), None) for of in words]
 
 
 PASSAGE = "Ann Öz ran. So Ann won."
@@ -198,11 +179,11 @@ def test_questions_without_answers_are_counted(tmp_path, write, caplog):
 
 BOTH = {"sentence1": "A", "sentence2": "B"}
 LISTED = {"question": "Q", "options": ["A", "B", "C"], "right": [0]}
+SHIFTED = {"text": "Ann", "answer_start": 16}
 # Of each file some contents, texts or records, with the line that is wrong, where one is.
 WRONG = {
     "RTE/train.tsv": [
-        (RTE + "0\tA\tB\n", 2),
-        (RTE + "0\tA\tB\tmaybe\n", 2),
+        *((RTE + line, 2) for line in ("0\tA\tB\n", "0\tA\tB\tmaybe\n")),
         (RTE.encode() + b"0\tA\xff\tB\tentailment\n", None),
         (RTE.replace("sentence2", "other") + "0\tA\tB\tentailment\n", 2),
         (RTE.replace("sentence2", "sentence1") + "0\tA\tB\tentailment\n", 1),
@@ -216,15 +197,11 @@ WRONG = {
     "WiC/train.jsonl": [([{**BOTH, "start1": 0, "end1": 2, "start2": 0, "end2": 1, "label": True}], 1)],
     "mine.jsonl": [([{**LISTED, **wrong}], 1) for wrong in ({"right": [3]}, {"right": 1}, {"options": []})],
     "a.conll": [
-        ("Ann N B-x\n\nran V\n", 3),
-        ("Ann N B-x\n# a comment inside\n", 2),
+        ("Ann N\n", 1), ("Ann N B-x\n\nran V\n", 3), ("Ann N B-x\n# a comment inside\n", 2),
         ("# one\n\nAnn N B-x\nran V B-y\n", 4),
     ],
     "b.jsonl": [([{"word": ["a", "b"], "label": ["O"]}], 1)],
-    "SQuAD/train-v1.1.json": [
-        ("[]", None),
-        (json.dumps(squad(question(answers=[{"text": "Ann", "answer_start": 16}]))), None),
-    ],
+    "SQuAD/train-v1.1.json": [("[]", None), (json.dumps(squad(question(answers=[SHIFTED]))), None)],
     "MRQA/train/SQuAD.jsonl": [([mrqa(), mrqa(detected_answers=[{"text": "won.", "char_spans": [[20, 23]]}])], 2)],
     "MRQA/train/SQuAD.jsonl.gz": [(gzip.compress(json.dumps(mrqa()).encode())[:-12], None)],
 }

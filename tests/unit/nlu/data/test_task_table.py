@@ -1,11 +1,11 @@
 import json
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
 from fairseq_mtmoe.nlu.data import table
-from fairseq_mtmoe.nlu.data.table import Format, Kind, chosen_rows, load_tables
+from fairseq_mtmoe.nlu.data.table import Format, Kind, Source, chosen_rows, load_tables
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.refused import refused
 
@@ -29,17 +29,12 @@ def test_the_packages_rows_are_right():
             assert row.small == (row.splits["train"][0].count <= 10_000), name
 
 
-def test_the_pages_example_is_right(write):
+def test_a_users_table_adds_and_replaces_rows(write):
     page = (REPOSITORY / "docs" / "reference" / "task_table.md").read_text(encoding="utf-8")
-    assert load_tables([write("page.yaml", page.split("```yaml")[1].split("```")[0])])["reviews"].label == "stars"
-
-
-def test_a_users_table_adds_and_replaces_rows(load):
-    rows = load(mine=ROW, rte=ROW)
-    assert rows["mine"].title == rows["rte"].title == "Mine"
-    assert rows["mine"].kind is Kind.classification
-    assert rows["mine"].splits["train"][0].format is Format.tsv
-    assert rows["cola"].title == "CoLA"
+    example = page.split("```yaml")[1].split("```")[0]
+    rows = load_tables([write("table.yaml", f"{example}\nrte: {json.dumps(ROW)}")])
+    assert (rows["reviews"].label, rows["rte"].title, rows["cola"].title) == ("stars", "Mine", "CoLA")
+    assert rows["rte"].kind is Kind.classification and rows["rte"].splits["train"][0].format is Format.tsv
 
 
 def source(**options):
@@ -91,28 +86,14 @@ def test_wrong_rows(load, changes, where):
         load(mine={**ROW, **changes})
 
 
-def test_texts_mean_what_they_say(write, monkeypatch):
-    monkeypatch.setenv("MINE", "secret")
-    text = "mine: {like: rte, title: 2026-11-24, labels: ['${oc.env:MINE}', '???']}"
-    row = load_tables([write("table.yaml", text)])["mine"]
-    assert (row.title, row.labels) == ("2026-11-24", ["${oc.env:MINE}", "???"])
-
-
-def test_a_row_begins_as_another_one(load):
-    own = load_tables()
-    rows = load(
-        mnli={"like": "mnli", "max_positions": 512},
-        mine={"like": "mnli", "splits": {"test": [{"file": "mine.tsv"}]}},
-    )
-    assert rows["mnli"] == replace(own["mnli"], max_positions=512)
-    changed = {"splits", "submissions", "max_positions"}  # of the row above in the same file
-    names = [field.name for field in fields(own["mnli"])]
-    assert {name for name in names if getattr(rows["mine"], name) != getattr(own["mnli"], name)} == changed
-    assert rows["mine"].splits["train"] == own["mnli"].splits["train"]
-    assert list(rows["mine"].submissions) == ["test/mismatched"]
-
-
-def test_new_labels_come_without_what_follows_the_order_of_the_old_ones(load):
+def test_a_row_begins_as_another_one_and_new_labels_without_what_follows_their_order(load):
+    before = load_tables()["mnli"]
+    mine = {"like": "mnli", "splits": {"test": [{"file": "mine.tsv"}]}}
+    rows = load(mnli={"like": "mnli", "max_positions": 512}, mine=mine)
+    assert rows["mnli"] == replace(before, max_positions=512)
+    splits = before.splits | {"test": [Source("mine.tsv")]}
+    others = {"test/mismatched": before.submissions["test/mismatched"]}
+    assert rows["mine"] == replace(rows["mnli"], splits=splits, submissions=others)  # of the row above in the file
     for name in ("multirc", "copa", "sst2"):
         row = {"like": name, "labels": load_tables()[name].labels[::-1], "choices": ["b", "a"] * (name == "copa")}
         made = load(**{name: row})[name]

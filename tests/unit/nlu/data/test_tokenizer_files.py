@@ -45,12 +45,9 @@ def test_what_is_no_tokenizer_is_refused_also_if_the_library_would_crash(content
         serialized_tokenizer({"tokenizer.json": json.dumps(content)} if "model" in content else content)
 
 
-def test_a_panic_in_the_middle_of_data_is_said():
+def test_a_panic_in_the_middle_of_data_and_a_missing_library_are_named(monkeypatch):
     with refused("tokenizer.json"), guarded("`tokenizer.json` must give tokens for any text"):
         raise type("PanicException", (BaseException,), {})("it burns")
-
-
-def test_a_library_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with refused("tokenizers"):
         serialized_tokenizer(BERT)

@@ -29,7 +29,7 @@ NONE = math.nan
 LOWEST = torch.finfo(torch.float32).min  # the heads' number for a missing candidate
 
 
-def test_every_kind_has_a_class():
+def test_every_kind_has_a_class_and_each_row_its_metrics():
     assert {row.kind for row in ROWS.values()} == set(Kind)
     assert all({row.metric, *row.also} <= set(task_type_of(row).metrics) for row in ROWS.values())
 
@@ -84,16 +84,13 @@ def test_exact_match_of_multirc_is_of_whole_questions():
     assert sorted(right.tolist()) == [0, 0, 0, 1]
 
 
-def test_one_of_several_has_the_entropy_of_the_choices_that_exist():
+def test_one_of_several_has_the_entropy_of_the_choices_that_exist_in_full_precision():
     numbers = torch.tensor([[1.0, 2.0, 9.0], [0.0, 0.0, 0.0], [5.0, -9.0, 9.0]])
     labels = torch.tensor([[1.0, 0.0, NONE], [0.0, 1.0, 0.0], [1.0, NONE, NONE]])
     entropy, most = Ranking().uncertainty(numbers, labels)
     p = numbers[0, :2].softmax(0)
     torch.testing.assert_close(entropy, torch.stack([-(p * p.log()).sum(), torch.tensor(3.0).log(), torch.tensor(0.0)]))
     torch.testing.assert_close(most, torch.tensor([2.0, 3.0, 1.0]).log())
-
-
-def test_entropies_are_of_full_precision_and_finite():
     numbers = torch.tensor([[0.0, 0.001], [6e4, -6e4], [-1e4, 0.0]], dtype=torch.float16)
     entropy, most = Classification(2).uncertainty(numbers, torch.zeros(3))
     assert entropy.dtype == torch.float32 and entropy[1:].tolist() == [0, 0]
@@ -120,9 +117,7 @@ def test_a_regression_is_as_uncertain_as_the_choice_of_its_half_written_out():
     exact = torch.tensor([1.0, 3.0])
     assert regression(exact.unsqueeze(1).expand(2, 2), exact).tolist() == [0, 0]  # without dropout, and all right
     assert regression(torch.full((3, 2), 0.1), torch.full((3,), 0.1)).isfinite().all()
-
-
-def test_a_regression_of_one_candidate_is_asked_for_the_half_of_its_range():
+    # A single candidate is asked for the half of its range.
     scale, label = Regression(0.0, 5.0), torch.tensor([4.5])
     for said, share in ((4.0, NormalDist().cdf(1.5 / 0.5)), (3.0, NormalDist().cdf(0.5 / 1.5)), (4.5, 1.0)):
         entropy = scale.uncertainty(torch.full((1, 2, 1), said), label).entropy
@@ -191,9 +186,7 @@ def test_the_number_of_tokens_that_tell_labels_from_longer_texts():
     longest = max(len(PIECES.numbers(label)) for label in ("entailment", "not_entailment"))
     most = {"rte": longest + 1, "stsb": len(PIECES.numbers("3.2")) + 1, "squad": None, "wsc": None}
     assert {name: TextTaskType(ROWS[name], PIECES).most_tokens for name in most} == most
-
-
-def test_labels_that_are_one_text_to_the_pieces():
+    # Labels that are one text to the pieces cannot be told.
     row = dataclasses.replace(ROWS["rte"], text_form=dataclasses.replace(ROWS["rte"].text_form, writes=["é", "ü"]))
     with refused("spiece.model"):
         TextTaskType(row, PIECES)

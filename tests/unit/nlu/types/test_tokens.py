@@ -153,24 +153,17 @@ def test_the_loss_is_that_of_one_of_all_pairs():
     assert half.dtype == torch.float32 and half.item() == pytest.approx(expected.item(), rel=0.02)
 
 
-@pytest.mark.parametrize("longest", [1, 3])
-def test_the_best_span_of_the_passage(longest):
-    found = Span(longest).predictions(numbers()).tolist()
+def test_the_best_span_of_the_passage_and_the_entropy_of_all():
+    uncertainty = Span().uncertainty(numbers(torch.float64), torch.tensor(LABELS))
     for window in (0, 1, 3):
-        pairs = pairs_of(numbers()[window], PASSAGES[window]).items()
-        best = max((number.item(), a, b) for (a, b), number in pairs if 0 < a <= b < a + longest)
-        assert found[window] == pytest.approx(best, abs=1e-5)
-
-
-def test_the_entropy_is_that_of_pairs():
-    found = Span().uncertainty(numbers(torch.float64), torch.tensor(LABELS))
-    for window in (0, 1, 3):
-        pairs = torch.stack(list(pairs_of(numbers(torch.float64)[window], PASSAGES[window]).values()))
-        entropy = torch.distributions.Categorical(logits=pairs).entropy().item()
-        assert (found.entropy[window], found.most[window]) == pytest.approx((entropy, math.log(len(pairs))), rel=1e-5)
-
-
-def test_windows_of_a_model_that_diverged_are_the_worst():
+        pairs = pairs_of(numbers(torch.float64)[window], PASSAGES[window])
+        entropy = torch.distributions.Categorical(logits=torch.stack(list(pairs.values()))).entropy().item()
+        expected = (entropy, math.log(len(pairs)))
+        assert (uncertainty.entropy[window], uncertainty.most[window]) == pytest.approx(expected, rel=1e-5)
+        for longest in (1, 3):
+            best = max((number.item(), a, b) for (a, b), number in pairs.items() if 0 < a <= b < a + longest)
+            assert Span(longest).predictions(numbers())[window].tolist() == pytest.approx(best, abs=1e-5)
+    # Windows of a model that diverged are the worst.
     found = Span().predictions(numbers().index_fill(0, torch.tensor([1]), torch.nan))
     assert not found.isnan().any() and found[1, 0] == -math.inf
     torch.testing.assert_close(found[[0, 2, 3]], Span().predictions(numbers())[[0, 2, 3]])
