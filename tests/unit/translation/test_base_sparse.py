@@ -24,12 +24,6 @@ def test_alternate_blocks_of_both_stacks_hold_the_patterns_gates():
     }
 
 
-def gradients(model, net_inputs):
-    outputs = [model(**net_input)[0] for net_input in net_inputs]  # all forward before any backward
-    sum(output.square().mean() for output in outputs).backward()
-    return {name: p.grad for name, p in model.named_parameters()}
-
-
 CONDITIONAL = dict(expert_gates="task", conditional=",".join(PARTS), conditional_positions=4)
 
 
@@ -44,7 +38,9 @@ def test_activation_checkpointing_gives_the_same_gradients(options):
     results = []
     for checkpointing in (False, True):
         model = perturb(moe_model(checkpoint_activations=checkpointing, **options).train())
-        results.append(gradients(model, [batch(), other]))
+        outputs = [model(**net_input)[0] for net_input in (batch(), other)]  # all forward before any backward
+        sum(output.square().mean() for output in outputs).backward()
+        results.append({name: p.grad for name, p in model.named_parameters()})
     torch.testing.assert_close(results[1], results[0])
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from fairseq_mtmoe import register
-from tests.helpers.refused import refused
 from tests.helpers.training import train_here
 from tests.helpers.translated_text import make_text_data
 
@@ -35,9 +34,3 @@ def test_a_run_draws_the_same_after_a_stop_and_others_in_each_epoch(data, tmp_pa
     per_epoch = [{round(sum(each["losses"][at : at + 6]), 4) for at in range(0, UPDATES, 6)} for each in still]
     assert len(per_epoch[0]) == 3 and len(per_epoch[1]) == 1
     assert still[0]["validations"] == still[1]["validations"]
-
-
-def test_data_without_a_model_of_pieces_are_refused(data, tmp_path):
-    (data / "spm.model").rename(data / "other.model")
-    with refused("--sample-pieces"):
-        run(data, tmp_path)

@@ -19,7 +19,7 @@ from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.translation.decode.decode import Decoding
 from fairseq_mtmoe.translation.decode.translator import Translator
 from tests.helpers.digits import PAIRS, digit_dictionary, digit_fixture, digit_task
-from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig, perturb
+from tests.helpers.models import SIZES, BaseMoEConfig, DenseConfig, perturb
 from tests.helpers.processes import run_processes
 from tests.helpers.refused import refused
 from tests.helpers.training import train_here
@@ -42,9 +42,7 @@ def moe(task, from_checkpoint=False, **options):
 
 
 def dense(task):
-    model = task.build_model(options_of(DenseConfig, "base_dense"))
-    assert isinstance(model, BaseDenseModel)
-    return model
+    return task.build_model(options_of(DenseConfig, "base_dense"))
 
 
 def criterion(task):
@@ -128,9 +126,11 @@ def test_an_epoch_says_how_it_samples(digits, tmp_path):
     assert first["probabilities"]["en-cc"] == pytest.approx(20 / 270)
 
 
-def test_different_dictionaries_and_weights_that_lack_a_pair_are_refused(digits, tmp_path):
+def test_data_that_does_not_fit_the_options_is_refused(digits, tmp_path):
     with refused("--sampling-weights"):
         digit_task(digits, sampling_weights="{'main:en-aa': 1, 'main:en-bb': 1}").load_dataset("train")
+    with refused("--sample-pieces"):  # the directory has no model of pieces
+        digit_task(digits, sample_pieces=0.3).load_dataset("train")
     shutil.copytree(digits, tmp_path / "data")
     other = digit_dictionary()
     other.add_symbol("x")
@@ -291,12 +291,6 @@ def test_scores_change_nothing_of_the_training(data, tmp_path):
         for name, options in (("plain", ()), ("scored", SCORED[:1] + SCORED[2:4]))
     )
     assert first == second
-
-
-@pytest.mark.parametrize("given", ["{", '{"sampling": 1}', '{"beam": 1.5}'])
-def test_a_search_that_is_none_is_refused(given, data):
-    with refused("--eval-bleu-args"):
-        digit_task(data, eval_bleu=True, eval_bleu_args=given)
 
 
 @pytest.mark.parametrize(("metric", "named"), [("bleu", "--eval-bleu"), ("los", "--best-checkpoint-metric")])

@@ -124,9 +124,8 @@ def test_training_computes_no_attention_weights():
 
 
 def translator(**options):
-    model, net_input = dense_model(**options), batch(task_ids=False)
-    perturb(model)
-    return model.requires_grad_(False), {"net_input": net_input, "target": net_input["prev_output_tokens"]}
+    model = perturb(dense_model(**options)).requires_grad_(False)
+    return model, sample_of(model)
 
 
 @pytest.mark.parametrize("way", ["features", "logits"])

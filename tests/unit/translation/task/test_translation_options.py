@@ -20,6 +20,7 @@ from fairseq_mtmoe.translation.task.options import arguments
 from fairseq_mtmoe.translation.task.task import TranslationHeatedTask
 from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.digits import digit_task, make_digit_corpus
+from tests.helpers.models import SIZES, BaseMoEConfig, DenseConfig
 from tests.helpers.refused import refused
 
 NEW = {
@@ -120,6 +121,9 @@ def test_languages_are_those_of_the_pairs_or_in_generation_of_the_directory(digi
     ("--langtoks-specs", {"langtoks": "{'mined': ('src.mined', 'tgt.mined')}"}),
     ("--extra-lang-pairs", {"extra_data": "{'mined': '/nowhere'}"}),
     ("--extra-data", {"extra_lang_pairs": "{'mined': 'en-cc'}"}),
+    ("--eval-bleu-args", {"eval_bleu": True, "eval_bleu_args": "{"}),
+    ("--eval-bleu-args", {"eval_bleu": True, "eval_bleu_args": '{"sampling": 1}'}),
+    ("--eval-bleu-args", {"eval_bleu": True, "eval_bleu_args": '{"beam": 1.5}'}),
 ])  # fmt: skip
 def test_a_wrong_option_is_one_sentence(wrong, options, digits):
     with refused(wrong):
@@ -234,3 +238,33 @@ def test_data_of_another_vocabulary_of_the_same_size_is_refused(digits):
         for use in uses:
             with nullcontext() if symbols[0] == own[0] else pytest.raises(UserError, match="vocabulary of the data"):
                 use()
+
+
+def build(data, task, model):
+    kind, name = DenseConfig, "base_dense"
+    if "expert_gates" in model:
+        kind, name = partial(BaseMoEConfig, num_experts=4), "base_moe"
+    cfg = OmegaConf.structured(kind(**SIZES, **model))
+    cfg._name = name
+    return digit_task(data, **{"encoder_langtok": None, **task}).build_model(cfg)
+
+
+@pytest.mark.parametrize(("task", "model", "alike"), [
+    ({"encoder_langtok": "src"}, {"expert_gates": "base"}, "aa, bb, cc"),
+    ({"task_ids": "aa+cc"}, {"expert_gates": "task"}, "aa, cc"),
+    ({"task_ids": "source"}, {"expert_gates": "fixed"}, "aa, bb, cc"),
+    ({"lang_pairs": "aa-en,en-bb,bb-aa"}, {}, None),
+    ({"decoder_langtok": True}, {}, None),
+    ({}, {"expert_gates": "task,base"}, None),
+    ({}, {"conditional": "bottleneck"}, None),
+])  # fmt: skip
+def test_a_training_needs_a_token_or_a_gate_of_the_target(digits, task, model, alike, caplog):
+    """Or a user insists, and is warned."""
+    if alike is None:
+        build(digits, task, model)
+        return
+    with refused("--decoder-langtok", "--encoder-langtok tgt") as error:
+        build(digits, task, model)
+    assert f" {alike} apart, the targets of en," in str(error.value)
+    build(digits, {**task, "langtoks": "{'main': (None, None)}"}, model)
+    assert f" {alike} apart, the targets of en:" in caplog.text
