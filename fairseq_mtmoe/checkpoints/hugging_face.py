@@ -294,8 +294,6 @@ def read_imported(
     """Return the sizes in a file of `mtmoe import-hf`, and its content.
 
     The file is read unless `content` is given.
-
-
     Raises `UserError` if the file is damaged or of another kind.
 
     name: of the sizes. kind: their class.

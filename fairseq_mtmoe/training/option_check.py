@@ -153,7 +153,7 @@ def refuse_what_needs_cuda(cfg: Any) -> None:
 
 
 def refuse_full_sharding(cfg: Any) -> None:
-    """Refuse `--ddp-backend fully_sharded` with our models, and to find uncertain examples.
+    """Refuse `--ddp-backend fully_sharded` with our models and uncertainty sampling.
 
     fairscale keeps parameters and moments in shards of one vector without names, while experts,
     gates and frozen parameters are found by name.

@@ -309,7 +309,6 @@ def begin_no_epoch_if_ended(
 
     fairseq would make another update.
 
-
     goes_on: whether epochs and training time of the checkpoint count.
     """
     options = trainer.cfg.optimization

@@ -1,9 +1,6 @@
-"""Where the kill test kills: a table of the phases of a run, and moments in them drawn by a seed."""
+"""Where the kill test kills: a table of the phases of a run, and moments in them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 UPDATES = 60
 DENSE_UPDATES = 32  # the model becomes sparse at a save, in the middle of the second epoch
@@ -16,12 +13,7 @@ class Moment:
     function: str  # module and name, as in `os:replace`
     argument: str = ""  # only calls with this text among their arguments count
     when: str = "before"  # or `after` the call, or `inside`: in the middle of the file that it writes
-    call: int = 0  # which of these calls, from 1; 0 is any
-
-    @property
-    def place(self) -> str:
-        """The moment without the number of the call."""
-        return f"{self.function}|{self.argument}"
+    call: int = 2  # which of these calls, from 1
 
 
 @dataclass(frozen=True)
@@ -42,9 +34,9 @@ _STATE = "fairseq_mtmoe.checkpoints.optimizer_state:OptimizerState.restore"
 WRITE = Moment("torch:save", when="inside")
 RENAME = Moment("os:replace", "checkpoint_")
 COPY_LAST = Moment("shutil:copyfileobj", "checkpoint_last", "inside")
-UPDATE = Moment(f"{_TASK}train_step")
-BACKWARD = Moment("fairseq.optim.fairseq_optimizer:FairseqOptimizer.backward", when="after")
-ADAM = Moment("fairseq_mtmoe.training.fused_adam:FusedAdam.step", when="after")
+UPDATE = Moment(f"{_TASK}train_step", call=21)
+BACKWARD = Moment("fairseq.optim.fairseq_optimizer:FairseqOptimizer.backward", "", "after", 41)
+ADAM = Moment("fairseq_mtmoe.training.fused_adam:FusedAdam.step", "", "after", 27)
 VALIDATE = Moment(f"{_TASK}valid_step")
 SPARSIFY = Moment("fairseq_mtmoe.training.sparsify.in_training:sparsify_with_state", call=1)
 SPARSE_MODEL = Moment(_STATE, call=1)  # the model is sparse, its optimizer still the dense one's
@@ -52,15 +44,15 @@ SPARSE = Moment(_STATE, when="after", call=1)
 READ = Moment("torch:load", call=1)
 LOADED = Moment("fairseq.checkpoint_utils:load_checkpoint", when="after", call=1)
 FINISHED = Moment("fairseq_cli.train:validate_and_save", when="after", call=UPDATES)  # all is saved, nothing left to do
-LEAVE = Moment("os:replace", "wic.pt")  # a source's file, which comes before its checkpoint
+LEAVE = Moment("os:replace", "wic.pt", call=1)  # a source's file, which comes before its checkpoint
 
 ONE_PROCESS = (
     Case("a save", (WRITE,)),
-    Case("a save", (Moment("os:fsync"),)),
+    Case("a save", (Moment("os:fsync", call=7),)),
     Case("a save", (RENAME,)),
     Case("a save", (replace(RENAME, when="after"),)),
     Case("the copy to checkpoint_last", (COPY_LAST,)),
-    Case("the copy to checkpoint_best", (Moment("os:replace", "checkpoint_best"),)),
+    Case("the copy to checkpoint_best", (Moment("os:replace", "checkpoint_best", call=1),)),
     Case("an epoch", (UPDATE,)),
     Case("an epoch", (BACKWARD,)),
     Case("an epoch", (ADAM,)),
@@ -100,20 +92,3 @@ OF_BORROWING = (
     Case("a save, of a target", (RENAME,), data="target"),
 )
 ALL = (*ONE_PROCESS, *TWO_PROCESSES, *OF_TASKS, *OF_BORROWING)
-PLACES = sorted({moment.place for case in ALL for moment in case.moments})
-
-
-def drawn(cases: Iterable[Case], seed: int, calls: Callable[[Case], Mapping[str, int]]) -> list[Case]:
-    """The cases, with one of the `calls` of an uninterrupted run drawn for each moment that leaves it open."""
-    random = np.random.default_rng(seed)
-    orders: dict[tuple[Case, str], Iterator[int]] = {}
-
-    def closed(moment: Moment, case: Case) -> Moment:
-        if moment.call:
-            return moment
-        kind = replace(case, phase="", moments=()), moment.place
-        if kind not in orders:
-            orders[kind] = iter(random.permutation(calls(case)[moment.place]) + 1)  # none of them twice
-        return replace(moment, call=int(next(orders[kind])))
-
-    return [replace(case, moments=tuple(closed(moment, case) for moment in case.moments)) for case in cases]

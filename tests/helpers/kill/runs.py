@@ -1,10 +1,8 @@
 """Starting, killing and resuming a small real training run, and comparing what is left with an uninterrupted one."""
 
-import json
 import shutil
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +47,6 @@ class References:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._calls: dict[Path, list[dict[str, int]]] = {}
 
     def data(self, case: Case) -> Path:
         folder = self.folder / case.data
@@ -63,32 +60,20 @@ class References:
             shutil.copy(source, folder)
         return folder
 
-    def calls(self, case: Case) -> dict[str, int]:
-        """How often a case's victim would come to each point."""
-        run = self._run(case)
-        if run not in self._calls:
-            counts = [run.with_suffix(f".{rank}.json") for rank in range(case.processes)]
-            _start(self.data(case), run, case, case.processes, None, counts)
-            self._calls[run] = [json.loads(file.read_text(encoding="utf-8")) for file in counts]
-        return self._calls[run][case.victim]
-
     def kill(self, case: Case, save_dir: Path) -> None:
         """Train with the kills of a case, each time started again, and compare with a run that nobody kills."""
-        self.calls(case)
+        run = self.folder / f"{case.data}-uninterrupted{case.processes}{case.resumed_by}"
+        if not run.exists():
+            _start(self.data(case), run, case, case.processes, None)
         processes = case.processes
         for moment in (*case.moments, None):
             _start(self.data(case), save_dir, case, processes, moment)
             processes = case.resumed_by
         tolerance = TOLERANCE if case.processes > 1 else 0.0  # bit for bit in one process
-        assert_same_run(save_dir, self._run(case), tolerance)
-
-    def _run(self, case: Case) -> Path:
-        return self.folder / f"{case.data}-uninterrupted{case.processes}{case.resumed_by}"
+        assert_same_run(save_dir, run, tolerance)
 
 
-def _start(
-    data: Path, save_dir: Path, case: Case, processes: int, moment: Moment | None, counts: Sequence[Path] = ()
-) -> None:
+def _start(data: Path, save_dir: Path, case: Case, processes: int, moment: Moment | None) -> None:
     """One start of the command in some processes: all must end well or, with a moment, by the signal and after it."""
     address, workers, logs = free_address(), [], []
     for rank in range(processes):
@@ -100,8 +85,7 @@ def _start(
             arguments += map(str, joined)
         logs.append(save_dir.with_suffix(f".{rank}.log"))
         chosen = moment if rank == case.victim else None
-        options = (arguments, chosen, logs[-1], counts[rank] if counts else None)
-        workers.append(FORKED.Process(target=train, args=options))
+        workers.append(FORKED.Process(target=train, args=(arguments, chosen, logs[-1])))
     ends = _ends(workers)
     if moment is None:
         good = not any(ends)

@@ -3,20 +3,18 @@
 Nothing else is changed: the command is fairseq's own, with a user's arguments.
 """
 
-import json
+import itertools
 import os
 import pkgutil
-import re
 import signal
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from fairseq_cli.train import cli_main
 
 import fairseq_mtmoe  # noqa: F401  (what `--user-dir` imports; a process that is forked from here has it already)
-from tests.helpers.kill.moments import PLACES, Moment
+from tests.helpers.kill.moments import Moment
 
 
 class HalfWritten:
@@ -44,23 +42,15 @@ def kill() -> NoReturn:
     raise AssertionError("signal 9 has no handler")
 
 
-def arm(places: list[str], moment: Moment | None) -> Counter[str]:
-    """Count the calls at each place, and kill at the moment; returns the counter."""
-    calls: Counter[str] = Counter()
-    for place in places:
-        path, name, argument = re.fullmatch(r"(.*)[:.](\w+)\|(.*)", place).groups()
-        owner = pkgutil.resolve_name(path)
-        chosen = moment if moment and moment.place == place else None
-        setattr(owner, name, _counted(getattr(owner, name), place, argument, calls, chosen))
-    return calls
+def arm(moment: Moment) -> None:
+    """Kill this process at the moment."""
+    path, _, name = moment.function.replace(":", ".").rpartition(".")
+    owner = pkgutil.resolve_name(path)
+    original, calls = getattr(owner, name), itertools.count(1)
 
-
-def _counted(original: Any, place: str, argument: str, calls: Counter[str], moment: Moment | None) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
-        if argument and not any(argument in str(getattr(value, "name", value)) for value in args):
-            return original(*args, **kwargs)
-        calls[place] += 1
-        if moment is None or calls[place] != moment.call:
+        is_counted = not moment.argument or any(moment.argument in str(getattr(value, "name", value)) for value in args)
+        if not is_counted or next(calls) != moment.call:
             return original(*args, **kwargs)
         if moment.when == "before":
             kill()
@@ -69,20 +59,19 @@ def _counted(original: Any, place: str, argument: str, calls: Counter[str], mome
         original(*args, **kwargs)
         kill()
 
-    return function
+    setattr(owner, name, function)
 
 
-def train(arguments: list[str], moment: Moment | None, log: Path, counts: Path | None) -> None:
-    """Train, with the output in `log`, and perhaps die; else `counts` gets the numbers of calls at every place."""
+def train(arguments: list[str], moment: Moment | None, log: Path) -> None:
+    """Train, with the output in `log`, and perhaps die."""
     with open(log, "wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.argv[1:] = arguments
-    calls = arm(PLACES, moment)
+    if moment is not None:
+        arm(moment)
     try:
         cli_main()
     except Exception:
         sys.excepthook(*sys.exc_info())  # as at the end of a program: ours shows a sentence, and waits for nobody
         raise
-    if counts is not None:
-        counts.write_text(json.dumps(calls), encoding="utf-8")

@@ -3,7 +3,6 @@
 import collections
 import copy
 import os
-import shutil
 from unittest.mock import Mock
 
 import pytest
@@ -58,26 +57,19 @@ def test_what_no_shared_part_names_is_removed_and_nothing_else(parts, tmp_path):
     assert all(file.exists() for file in kept) and not suffixed.parents[1].exists()
 
 
-def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tmp_path):
+def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tmp_path, monkeypatch):
     target = tmp_path / "elsewhere" / "checkpoint_best.pt"
     write_in_parts(target, *trained(4, seed=2), processes=4)
     copy_with_experts(parts, target)
     assert [file.name for file in files_of(target)] == ["0-1.pt", "2-3.pt"]  # those of before are gone
     assert all(map(os.path.samefile, files_of(parts), files_of(target)))
-    copy_with_experts(parts, target)
-    shutil.rmtree(expert_folder(parts))
-    parts.unlink()
-    assert_same(read_whole(target), checkpoint[0])
-
-
-def test_a_copy_to_another_disk_is_a_copy(checkpoint, parts, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", Mock(side_effect=OSError(18, "Invalid cross-device link")))
     copy_with_experts(parts, tmp_path / "copy.pt")
     assert not any(map(os.path.samefile, files_of(parts), files_of(tmp_path / "copy.pt")))
-    assert_same(read_whole(tmp_path / "copy.pt"), checkpoint[0])
-    (whole,) = save_all(tmp_path, checkpoint[0])
-    copy_with_experts(whole, parts)  # experts and all
+    copy_with_experts(*save_all(tmp_path, checkpoint[0]), parts)  # experts and all
     assert not expert_folder(parts).exists()
+    for path in (target, tmp_path / "copy.pt"):
+        assert_same(read_whole(path), checkpoint[0])
 
 
 def test_a_copy_that_lacks_a_file_changes_nothing(parts, tmp_path):
@@ -178,14 +170,11 @@ def test_averages_are_fairseqs_scripts(tmp_path, dtype):
     assert_same(average(reversed(paths)), mean_of([two, one]))
 
 
-def test_bfloat16_is_summed_in_float32_and_whole_numbers_stay_whole(tmp_path):
+def test_an_average_has_the_types_and_shares_what_its_first_checkpoint_shares(tmp_path):
+    """bfloat16 is summed in float32. Values that differ in another checkpoint are not lost."""
     models = ({"w": torch.tensor([n], dtype=torch.bfloat16), "n": torch.tensor([int(n)])} for n in (256.0, 1.0, 2.0))
     mean = average(save_all(tmp_path, *({"model": model} for model in models)))["model"]
     assert (mean["w"].dtype, mean["w"].item(), mean["n"].item()) == (torch.bfloat16, 86.5, 86)
-
-
-def test_an_average_shares_what_its_first_checkpoint_shares(tmp_path):
-    """Values that differ in another one are not lost."""
     one, two = (torch.full((50, 40), value, dtype=torch.half) for value in (1.0, 2.0))
     states = [{"model": {"encoder": of, "decoder": of, "output": of}} for of in (one, two)]
     mean = average(save_all(tmp_path, *states))["model"]
@@ -195,18 +184,15 @@ def test_an_average_shares_what_its_first_checkpoint_shares(tmp_path):
     assert mean["encoder"].data_ptr() == mean["decoder"].data_ptr() and mean["output"][0, 0] == 1
 
 
-@pytest.mark.parametrize("other", [{"v": torch.ones(2)}, {"w": torch.ones(3)}, {"w": torch.ones(2).long()}, {}])
-def test_other_parameters_are_refused(tmp_path, other):
-    with refused("1.pt"):
-        average(save_all(tmp_path, {"model": {"w": torch.ones(2)}}, {"model": other}))
-
-
-def test_rows_of_other_pieces_languages_or_tasks_are_refused(tmp_path):
+def test_other_parameters_and_rows_of_other_pieces_languages_or_tasks_are_refused(tmp_path):
     model = {"w": torch.ones(2)}
 
     def averaged(*tables):
         return average(save_all(tmp_path, *({"model": model, **table} for table in tables)))["model"]
 
+    for other in ({"v": torch.ones(2)}, {"w": torch.ones(3)}, {"w": torch.ones(2).long()}, {}):
+        with refused("1.pt"):
+            averaged({}, {"model": other})
     of_pieces = [
         {"task_state": {"vocabulary": [{"symbols": list(pieces), "model": torch.zeros(1, dtype=torch.uint8)}]}}
         for pieces in ("ab", "ba")

@@ -11,8 +11,10 @@ import torch
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
+from tests.helpers.pemt import PemtT5Model, pemt_options, source_files, text_task
 from tests.helpers.processes import run_processes
 from tests.helpers.scheduled import rarely
+from tests.helpers.text_to_text import make_t5, pretrained_t5, text_arguments, tiny_config
 from tests.helpers.trainers import updated
 from tests.helpers.training import configured
 
@@ -46,6 +48,8 @@ RUNS = {
         ["bfloat16", "clipped in half precision", "conditional, checkpointed and in half precision", "all together"],
     ),
     "half frozen": ("pytorch_ddp", ["bfloat16", "float32", "float32 by legacy_ddp"]),
+    "source of PEMT": ("pytorch_ddp", ["float32"]),
+    "target of PEMT": ("pytorch_ddp", ["float32"]),
 }  # fmt: skip
 # The gradients of some biases are rounding errors alone, which a small epsilon would make large updates of.
 COMMON = ("--no-token-shuffle", "--adam-eps", 0.01, "--lr", 0.01)
@@ -61,11 +65,30 @@ def of_languages(data, save_dir, *more):
     )  # fmt: skip
 
 
+def of_pemt(run, folder):
+    """The arguments of a run of a stage of PEMT on a T5."""
+    make_t5(folder / "t5.pt")
+
+    def make(seed, name, **options):
+        task = text_task(name, pretrained_t5(), tiny_config())
+        return PemtT5Model.build_model(pemt_options(tiny_config(), **options), task)
+
+    stage = ("--source-task", "rte", "--pemt-stage", "source")
+    if run == "target of PEMT":
+        stage = ("--target-task", "rte", "--pemt-sources", ",".join(source_files(make=make)))
+    return text_arguments(
+        folder, folder / "checkpoints", *stage, "--init-model", folder / "t5.pt", "--arch", "pemt_t5", *COMMON[1:],
+        "--batch-size", 8, "--adapter-rank", 3, "--adapter-alpha", 6, "--criterion", "pemt", "--label-smoothing", 0,
+    )  # fmt: skip
+
+
 def arguments_of(run, folder):
-    """Of sentences, or of a mixture of classification, regression, ranking and words."""
+    """Of sentences, of a mixture of classification, regression, ranking and words, or of texts."""
     if run == "translation":
         return of_languages(make_digit_corpus(folder / "digits", train=300, valid=4, test=4), folder / "checkpoints")
     make_benchmark(folder, {"train": 40, "dev": 4})
+    if run.endswith("PEMT"):
+        return of_pemt(run, folder)
     make_encoder(folder / "encoder.pt")
     arch = ("--arch", "ca_mtl", *COMMON[1:]) if run == "half frozen" else COMMON
     return task_arguments(
@@ -74,8 +97,11 @@ def arguments_of(run, folder):
 
 
 def train_each(rank, run, arguments):
-    """All combinations, one after the other."""
+    """All combinations, one after the other. PEMT's prompts have no dropout, which each process draws for itself."""
+    from fairseq_mtmoe.pemt import base_model
+
     logging.disable(logging.INFO)
+    base_model.ATTENTION_DROPOUT = 0.0
     backend, names = RUNS[run]
     settings = {name: dict(distributed_training__ddp_backend=backend) | COMBINATIONS[name] for name in names}
     return {name: updated(arguments, UPDATES, **changes) for name, changes in settings.items()}
@@ -97,11 +123,9 @@ def test_two_processes_train_as_one(run, tmp_path):
             for kind in ("state", "averaged"):
                 own = {key: value[2 * rank : 2 * rank + 2] for key, value in expected[kind].items() if EXPERTS in key}
                 torch.testing.assert_close(found[kind], expected[kind] | own, rtol=tolerance, atol=tolerance)
-            assert len(found["frozen"]) == (5 + 16 if run == "half frozen" else 0)
+            assert (len(found["frozen"]) > 20) == (run not in ("translation", "benchmark"))
             assert not found["moved"] and not found["gradients"], name
-            if run == "half frozen":
-                trained = len(found["state"]) - len(found["frozen"])
-                assert found["remembered"] == expected["remembered"] == trained
+            assert 0 < found["remembered"] == expected["remembered"] <= len(found["state"]) - len(found["frozen"])
 
 
 def test_bfloat16_needs_no_tpu(tmp_path):

@@ -47,34 +47,25 @@ setattr(SparseTrainer, name, method)
     ids=["raises in a step", "is killed in a validation", "is silent before sparsification"],
 )
 def test_the_other_process_ends_soon_and_says_why(happening, method, options, corpus, tmp_path):
-    options = ("--num-experts", 4, "--distributed-timeout", TIMEOUT, *options)
-    message = message_of(TIMEOUT + PATIENCE, method, happening, corpus, tmp_path, *options)
-    last = message.strip().splitlines()[-1]
-    assert "error: Process 0 of 2 lost another process" in last and "continue from checkpoint_last.pt" in last
-    assert f"within {TIMEOUT} seconds" in last
-
-
-def message_of(seconds, method, happening, corpus, folder, *options):
-    """What the first of two processes of `fairseq-train` says when it ends with 1, in so many seconds.
-
-    Nothing says that gloo joins them, and what is logged may be another thing in each process.
-    """
+    """Nothing says that gloo joins them, and what is logged may be another thing in each process."""
     with ExitStack() as running:
         processes = []
         for rank in range(2):
             joined = (
                 "--distributed-world-size", 2, "--distributed-no-spawn", "--distributed-rank", rank, "--log-interval",
-                7 - rank, "--distributed-init-method", f"file://{folder}/meeting", "--max-tokens", 120,
+                7 - rank, "--distributed-init-method", f"file://{tmp_path}/meeting", "--max-tokens", 120,
+                "--num-experts", 4, "--distributed-timeout", TIMEOUT, *options,
             )  # fmt: skip
-            before = BEFORE.format(values=(rank, method, happening, str(folder)))
-            arguments = training_arguments(corpus, folder, *joined, *options)
+            before = BEFORE.format(values=(rank, method, happening, str(tmp_path)))
+            arguments = training_arguments(corpus, tmp_path, *joined)
             processes.append(running.enter_context(start_command("fairseq-train", *arguments, before=before)))
         code = processes[0].wait(90)
-        took = time.time() - float((folder / "happened").read_text())
+        took = time.time() - float((tmp_path / "happened").read_text())
         message = processes[0].err()
-    assert code == 1, message
-    assert took < seconds and "Traceback" not in message
-    return message
+    assert code == 1 and "Traceback" not in message and took < TIMEOUT + PATIENCE, message
+    last = message.strip().splitlines()[-1]
+    assert "error: Process 0 of 2 lost another process" in last and "continue from checkpoint_last.pt" in last
+    assert f"within {TIMEOUT} seconds" in last
 
 
 def test_ctrl_c_reaches_all_processes_of_a_terminal_and_the_run_saves(tmp_path):

@@ -35,13 +35,6 @@ def torchrun(corpus, folder, *options):
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=REPOSITORY)
 
 
-def test_under_torchrun_an_error_is_a_sentence(corpus, tmp_path):
-    result = torchrun(corpus, tmp_path, "--restore-file", tmp_path / "none.pt")
-    sentence = f"`{tmp_path}/none.pt` must be a checkpoint to continue from (`--restore-file`), but there is none."
-    assert result.returncode == 1
-    assert f"error: {sentence}" in result.stderr and "fairseq_mtmoe/training" not in result.stderr
-
-
 def test_torchrun_starts_processes_on_cpus(corpus, tmp_path):
     result = torchrun(corpus, tmp_path, "--num-experts", 4)
     assert result.returncode == 0, result.stderr[-3000:]

@@ -141,7 +141,8 @@ def test_a_run_goes_on_in_another_number_of_processes(kind, request, tmp_path):
         results = run_processes(train_until, world_size, arguments(parts), world_size, updates)
         assert all(len(result["losses"]) == updates - begin for result in results)
     assert_parameters_are_close(results, right)
-    expected, saved = (whole_checkpoint(path) for path in (whole, parts))
+    files = (whole / "checkpoint_last.pt", parts / "checkpoint_last.pt")
+    expected, saved = (assemble.whole(path, assemble.load_shared_part(path)) for path in files)
     for kept in (lambda whole: whole["last_optimizer_state"]["state"], lambda whole: whole["extra_state"]["ema"]):
         torch.testing.assert_close(kept(saved), kept(expected), rtol=1e-5, atol=1e-5)
     prices = {key: value for key, value in expected["model"].items() if ".prices." in key}
@@ -156,8 +157,3 @@ def test_a_run_goes_on_in_another_number_of_processes(kind, request, tmp_path):
 def assert_parameters_are_close(results, right):
     found = joined([result["parameters"] for result in results])
     torch.testing.assert_close(found, right["parameters"], atol=1e-5, rtol=1e-5)
-
-
-def whole_checkpoint(folder):
-    path = folder / "checkpoint_last.pt"
-    return assemble.whole(path, assemble.load_shared_part(path))

@@ -9,6 +9,7 @@ from fairseq import checkpoint_utils
 from tests.helpers.trainers import groups_of, take, trainer_here
 
 AVERAGE = ("--store-ema", "--ema-decay", 0.9)
+PEMT = ("--arch", "pemt_translation_tiny", "--criterion", "pemt")
 assert_equal = partial(torch.testing.assert_close, rtol=0, atol=0)
 POSITION = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 1, "shuffle": True}}
 
@@ -22,8 +23,8 @@ def test_an_average_of_a_model_with_sources_keeps_them_and_its_backbone_bit_for_
     """As a resumed run checks; the rest of it moves."""
 
     def borrowing(*more):
-        pemt = ("--arch", "pemt_translation_tiny", "--criterion", "pemt", "--adapter-rank", 2, "--max-tokens", 60)
-        trainer = trainer_here(corpus, tmp_path, *pemt, "--lang-pairs", "en-aa", "--langs", "en,aa,bb,cc", *more)
+        options = ("--adapter-rank", 2, "--max-tokens", 60, "--lang-pairs", "en-aa", "--langs", "en,aa,bb,cc")
+        trainer = trainer_here(corpus, tmp_path, *PEMT, *options, *more)
         trainer.get_model().load_state_dict(dense)
         return trainer
 
@@ -60,24 +61,20 @@ def test_a_run_that_goes_on_from_a_checkpoint_without_an_average_begins_its_own_
     torch.testing.assert_close(trainer.ema.get_model().state_dict()[name], mean)
 
 
-def test_an_average_of_another_model_is_left_out(corpus, tmp_path):
-    """A dense one, for a model of PEMT."""
-    options = ("--langs", "en,aa,bb,cc", "--max-tokens", 60, *AVERAGE)
-    dense = trainer_here(corpus, tmp_path, "--arch", "base_dense_tiny", *options)
-    take(dense, groups_of(dense, 2))
-    checkpoint = saved(dense, tmp_path / "dense.pt")
-    pemt = ("--arch", "pemt_translation_tiny", "--criterion", "pemt", "--pemt-stage", "source", "--description", "0 0")
-    model = (*pemt, "--lang-pairs", "en-aa", "--finetune-from-model", checkpoint)
-    trainer = trainer_here(corpus, tmp_path, *options, *model)
+# The model of the checkpoint and of the run, and a number in the checkpoint's average
+LEFT_OUT = {
+    "another model's": (("--arch", "base_dense_tiny"), (*PEMT, "--pemt-stage", "source", "--description", "0 0"), 1.0),
+    "not finite": (("--num-experts", 2), ("--num-experts", 2), float("nan")),
+}
+
+
+@pytest.mark.parametrize(("before", "now", "number"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_an_average_that_does_not_fit_begins_anew_with_the_weights(before, now, number, corpus, tmp_path, caplog):
+    options = ("--lang-pairs", "en-aa", "--langs", "en,aa,bb,cc", "--max-tokens", 60, *AVERAGE)
+    first = trainer_here(corpus, tmp_path, *options, *before)
+    take(first, groups_of(first, 2))
+    next(first.ema.get_model().parameters()).data.view(-1)[3] = number
+    trainer = trainer_here(corpus, tmp_path, *options, *now, "--finetune-from-model", saved(first, tmp_path / "a.pt"))
     checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)
     assert_equal(trainer.ema.get_model().state_dict(), trainer.get_model().state_dict())
-
-
-def test_an_average_that_is_not_finite_begins_anew_with_the_weights(corpus, tmp_path, caplog):
-    options = ("--num-experts", 2, "--max-tokens", 60, *AVERAGE)
-    trainer, resumed = (trainer_here(corpus, tmp_path, *options) for _ in range(2))
-    take(trainer, groups_of(trainer, 2))
-    next(trainer.ema.get_model().parameters()).data.view(-1)[3] = float("nan")
-    resumed.load_checkpoint(saved(trainer, tmp_path / "checkpoint_last.pt"))
-    assert_equal(resumed.ema.get_model().state_dict(), trainer.get_model().state_dict())
     assert "no finite moving average" in caplog.text

@@ -21,17 +21,13 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("words", LOST)
-def test_a_lost_process_is_named(words):
-    error = Exception("Cannot load model parameters")
-    error.__cause__ = RuntimeError(f"{words}\nat line 7")
-    sentence = str(failures.lost_process(error))
-    assert "lost another process" in sentence and sentence.endswith(f"last.pt. ({words})")
-
-
-@pytest.mark.parametrize("error", OTHERS, ids=str)
-def test_other_errors_are_no_loss(error):
-    assert failures.lost_process(error) is None
+def test_a_lost_process_is_named_and_other_errors_are_no_loss():
+    for words in LOST:
+        error = Exception("Cannot load model parameters")
+        error.__cause__ = RuntimeError(f"{words}\nat line 7")
+        sentence = str(failures.lost_process(error))
+        assert "lost another process" in sentence and sentence.endswith(f"last.pt. ({words})")
+    assert [failures.lost_process(error) for error in OTHERS] == [None] * len(OTHERS)
 
 
 def test_the_sentence_of_a_spawned_process_is_taken_from_its_traceback():

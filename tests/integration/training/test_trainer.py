@@ -96,9 +96,13 @@ def test_bad_updates_are_counted_and_too_many_in_a_row_end_the_run(trainer_on):
     assert metrics.get_active_aggregators() == [metrics.get_meters("default")]
     with pytest.raises(UserError, match=r"2 times in a row at update 4 .*start again; no checkpoint with"):
         take(trainer, groups[:1], {0})
+    for option, value in (("--dropout", "nan"), ("--max-nonfinite", -1)):
+        with refused(option):
+            trainer_on(option, value)
 
 
-def test_a_run_whose_batches_are_all_too_large_ends(trainer_on):
+def test_a_run_whose_batches_are_all_too_large_ends_and_several_processes_leave_none_out(trainer_on, monkeypatch):
+    """The others would add its gradients to theirs in another collective."""
     trainer = trainer_on()
     samples, *others = groups_of(trainer, 3)
     take(trainer, [samples] * 9, range(9), NO_MEMORY)
@@ -107,17 +111,11 @@ def test_a_run_whose_batches_are_all_too_large_ends(trainer_on):
     assert trainer.get_num_updates() == 2
     with refused("--max-tokens", "--batch-size"):
         take(trainer, [samples], {0}, NO_MEMORY)
-
-
-def test_one_of_several_processes_leaves_no_batch_out(trainer_on, monkeypatch):
-    """The others would add its gradients to theirs in another collective."""
-    trainer = trainer_on()
-    groups = groups_of(trainer, 1)
     monkeypatch.setattr(steps, "several_processes", lambda: True)
     monkeypatch.setattr(steps.dist, "get_rank", lambda: 1)
     with refused("--max-tokens", "--update-freq", first=False) as caught:
-        take(trainer, groups, {0}, NO_MEMORY)
-    assert str(caught.value).startswith("Process 1 ran out of memory at update 1")
+        take(trainer, [samples], {0}, NO_MEMORY)
+    assert str(caught.value).startswith("Process 1 ran out of memory at update 3")
 
 
 def test_with_a_limit_of_0_the_first_ends_the_run_and_the_log_names_layers(trainer_on, caplog):
@@ -144,12 +142,9 @@ def test_an_overflow_of_half_precision_lowers_the_scale_and_is_not_counted(memor
     assert trainer.optimizer.scaler.loss_scale == 4 and trainer.get_num_updates() == 0
     assert take(trainer, groups[1:])[0]["loss"] > 0 and trainer.get_num_updates() == 1
     assert "nonfinite_updates" not in metrics.get_smoothed_values("train")
-
-
-def test_a_scale_that_cannot_fall_further_ends_the_run(trainer_on):
     trainer = trainer_on(**HALF, common__fp16_init_scale=2, common__min_loss_scale=1.5)
     with pytest.raises(UserError, match="Minimum loss scale reached"):
-        take(trainer, groups_of(trainer, 1), {0}, "infinite gradients of a finite loss")
+        take(trainer, groups[:1], {0}, "infinite gradients of a finite loss")
 
 
 def test_any_task_is_told_of_sparsification_once_and_its_average_becomes_sparse_too(trainer_on):
@@ -189,12 +184,6 @@ def test_activations_that_are_computed_twice_count_once(trainer_on):
         runs.append({name.replace("_fsdp_wrapped_module.", ""): value for name, value in prices.items()})
     assert len(runs[0]) == 8
     torch.testing.assert_close(runs[1], runs[0], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("option", "value"), [("--dropout", "nan"), ("--max-nonfinite", -1)])
-def test_numbers_out_of_range_are_refused(option, value, trainer_on):
-    with refused(option):
-        trainer_on(option, value)
 
 
 WRONG = [

@@ -34,9 +34,12 @@ def grown(name, value, begins_as=torch.clone):
 @pytest.mark.parametrize("flat", [False, True])
 def test_a_row_begins_as_another_tasks_and_all_else_stays(flat):
     state, parameters = trained(flat=flat, **GATED)
+    state["extra_state"]["best"] = 1.0  # another model begins its best validation anew
     before = copy.deepcopy(state)
     result = extended(state)
     assert_same(state, before)
+    for larger in (result, with_rows(state, [[4]], [[4]])):
+        assert "best" not in larger["extra_state"]
     for part in ("model", "ema", "ema_fp32_params"):
         old, new = (found["model"] if part == "model" else found["extra_state"][part] for found in (state, result))
         assert_same(dict(new), {name: grown(name, value) for name, value in old.items()}, "model")
@@ -49,14 +52,6 @@ def test_a_row_begins_as_another_tasks_and_all_else_stays(flat):
             right = grown(name, right, torch.zeros_like) if right.dim() else right
             assert torch.equal(torch.as_tensor(value), right), (name, key)
     assert larger.get("loss_scale") == state["last_optimizer_state"].get("loss_scale")
-
-
-def test_another_model_begins_its_best_validation_anew():
-    state, _ = trained(**GATED)
-    state["extra_state"]["best"] = 1.0
-    for result in (extended(state), with_rows(state, [[4]], [[4]])):
-        assert "best" not in result["extra_state"]
-    assert "best" in state["extra_state"]
 
 
 def test_several_are_their_mean_and_what_does_not_fit_is_refused():
@@ -105,16 +100,13 @@ def test_a_head_gets_its_place_and_no_moments():
     assert saved["param_groups"] == [{"lr": 0.5, "params": [0, 1, 2]}] and set(saved["state"]) == {0, 1}
 
 
-def test_a_checkpoint_in_parts_becomes_what_the_whole_one_becomes(tmp_path):
+def test_a_checkpoint_in_parts_becomes_what_the_whole_one_becomes_and_other_moments_go(tmp_path):
     state, parameters = trained(**GATED)
     parts, out = tmp_path / "parts.pt", tmp_path / "out.pt"
     write_in_parts(parts, state, parameters, 2)
     save_with_experts(extended(load_shared_part(parts)), parts, out)
     assert_same(read_whole(out), extended(state))
-
-
-def test_moments_of_other_shapes_are_left_out():
-    state, _ = trained(**GATED)
+    # Moments of other shapes are left out.
     state["last_optimizer_state"]["state"][1]["exp_avg"] = torch.zeros(3)
     for entry in state["last_optimizer_state"]["state"].values():
         entry["exp_avg_sq_row"] = torch.zeros(2)  # as Adafactor's

@@ -56,12 +56,6 @@ def test_the_start_is(machine, right, monkeypatch):
     assert (*(getattr(options, f"distributed_{name}") for name in names), options.device_id) == right
 
 
-@pytest.mark.parametrize("gpus", [0, 2])
-def test_more_processes_than_gpus_need_a_launcher(gpus):
-    with refused("--distributed-world-size"):
-        launch.take_launcher(options_on(gpus, distributed_world_size=4), gpus)
-
-
 def start_under_slurm(monkeypatch, folder, gpus, **variables):
     """Start as one process of one node, which goes no further."""
     for name, value in {"JOB_NODELIST": "a", **variables}.items():
@@ -84,7 +78,10 @@ def test_of_processes_under_slurm_the_first_alone_tries_whether_it_can_save(rank
 
 
 def test_a_node_of_slurm_without_gpus_needs_more_than_one_task(monkeypatch, tmp_path):
-    """fairseq would start a process for each GPU, and end as if all were well."""
+    """fairseq would start a process for each GPU, and end as if all were well; more than GPUs need a launcher."""
+    for gpus in (0, 2):
+        with refused("--distributed-world-size"):
+            launch.take_launcher(options_on(gpus, distributed_world_size=4), gpus)
     with refused("srun", "--ntasks-per-node", "--distributed-world-size"):
         start_under_slurm(monkeypatch, tmp_path, 0, NNODES="2", NTASKS_PER_NODE="1", NODEID="0")
 

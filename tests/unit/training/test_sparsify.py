@@ -35,20 +35,15 @@ def train(model, optimizer, updates, **given):
         optimizer.step()
 
 
-def trained_dense(kind, monkeypatch, **options):
-    """A model at the end of its dense updates, its optimizer, and copies of its state, in full or half precision."""
-    model = moe_model(dense_updates=3, **options).train()
+@pytest.mark.parametrize("kind", ["plain", "masters", "flat"])
+def test_optimizer_state_travels(kind, monkeypatch):
+    model = moe_model(dense_updates=3).train()
     if kind != "plain":
         model.bfloat16()
         monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # as in `optimizer_of`
     optimizer = optimizer_of([p for _, p in trained_parameters(model)], kind)
     train(model, optimizer, 3)
-    return model, optimizer, copy.deepcopy(read(optimizer, model))
-
-
-@pytest.mark.parametrize("kind", ["plain", "masters", "flat"])
-def test_optimizer_state_travels(kind, monkeypatch):
-    model, optimizer, dense = trained_dense(kind, monkeypatch)
+    dense = copy.deepcopy(read(optimizer, model))
     assert not maybe_sparsify(model, optimizer, 0) and not maybe_sparsify(model, optimizer, 2) and model.is_dense
     assert maybe_sparsify(model, optimizer, 3) and not model.is_dense
     assert not maybe_sparsify(model, optimizer, 4) and not maybe_sparsify(dense_model(), None, 4)
@@ -174,8 +169,10 @@ def test_conditional_parts_begin_anew_and_those_that_are_there_stay():
         assert ("last_optimizer_state" in sparse) == bool(trained)
 
 
-def test_copies_have_the_moments_and_gates_follow_from_the_seed():
+def test_copies_have_moments_and_averages_and_gates_follow_from_the_seed():
     checkpoint, _ = dense_checkpoint()
+    average = {name: value + 1 for name, value in checkpoint["model"].items()}
+    checkpoint["extra_state"] |= {"ema": average, "ema_fp32_params": average, "best": 1.0}
     first, again, other = (upcycle(checkpoint, {"num_experts": 4}, seed=seed) for seed in (1, 1, 2))
     gate = "encoder.layers.1.moe.gate.weight"
     assert torch.equal(first["model"][gate], again["model"][gate])
@@ -187,22 +184,13 @@ def test_copies_have_the_moments_and_gates_follow_from_the_seed():
     names = [name for name, _ in trained_parameters(dense_model())]
     before = checkpoint["last_optimizer_state"]["state"][names.index(FC1)]["exp_avg"]
     assert torch.equal(moment, before.expand_as(moment)) and before.any()
-
-
-def test_an_average_is_upcycled_too():
-    """Its experts are copies of its own layers; its gates are the model's."""
-    checkpoint, _ = dense_checkpoint()
-    average = {name: value + 1 for name, value in checkpoint["model"].items()}
-    checkpoint["extra_state"] |= {"ema": average, "ema_fp32_params": average, "best": 1.0}
-    sparse = upcycle(checkpoint, {"num_experts": 4})
-    assert "best" not in sparse["extra_state"]  # another model's
-    model = moe_model(seed=9)
-    for name in ("ema", "ema_fp32_params"):
-        found = sparse["extra_state"][name]
-        model.load_state_dict(dict(found))
-        assert torch.equal(found[EXPERTS], average[FC1].expand_as(found[EXPERTS]))
-        gate, untouched = "encoder.layers.1.moe.gate.weight", "encoder.layers.0.fc1.weight"
-        assert torch.equal(found[gate], sparse["model"][gate]) and torch.equal(found[untouched], average[untouched])
+    assert "best" not in first["extra_state"]  # another model's
+    for name in ("ema", "ema_fp32_params"):  # experts are copies of the average's own layers, gates are the model's
+        sparse = first["extra_state"][name]
+        model.load_state_dict(dict(sparse))
+        assert torch.equal(sparse[EXPERTS], average[FC1].expand_as(sparse[EXPERTS]))
+        untouched = "encoder.layers.0.fc1.weight"
+        assert torch.equal(sparse[gate], first["model"][gate]) and torch.equal(sparse[untouched], average[untouched])
     assert checkpoint["extra_state"]["ema"] is average and FC1 in average
 
 
@@ -215,10 +203,7 @@ def test_upcycling_what_is_no_dense_transformer_is_refused():
         upcycle(checkpoint, {"num_expert": 4})
     with refused("--model"):
         upcycling.upcycle("base_dense", checkpoint, {})
-
-
-def test_factored_moments_are_left_out():
-    checkpoint, _ = dense_checkpoint()
+    # Factored moments are left out.
     states = checkpoint["last_optimizer_state"]["state"]
     factored = {index: {"exp_avg_sq_row": entry["exp_avg_sq"].sum(-1)} for index, entry in states.items()}
     checkpoint["last_optimizer_state"]["state"] = factored

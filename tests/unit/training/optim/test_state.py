@@ -26,15 +26,6 @@ def test_both_layouts_become_each_other_and_keep_all_else():
     assert torch.equal(back["state"][0]["exp_avg"], VECTOR["exp_avg"]) and back["state"][0]["step"] == 5
 
 
-def test_what_has_no_moments_gets_none_or_0():
-    state = named()
-    del state["b"]
-    assert set(state.to_saved(FLAT, PARAMETERS, flat=False)["state"]) == {0, 2}
-    assert state.to_saved(FLAT, PARAMETERS, flat=True)["state"][0]["exp_avg"][6] == 0
-    nothing = OptimizerState().to_saved(FLAT, PARAMETERS, flat=True)
-    assert nothing["state"] == {} == named(nothing)
-
-
 def test_moments_of_other_shapes_are_named_and_make_no_vector():
     state = OptimizerState({"a": {"exp_avg": torch.ones(2, 3)}, "c": {"exp_avg_sq_row": torch.ones(2)}})
     assert state.misfit(PARAMETERS) == "c" and state.misfit(PARAMETERS[:2]) is None
