@@ -132,9 +132,8 @@ setup(
             "hypothesis>=6",  # finds inputs that nobody thought of
             "lxml>=5",  # parses the report's page
             "networkx>=3",  # finds circles and floors of imports
-            "tensorboardX>=2.6",  # writes what `--tensorboard-logdir` asks for, and reads it again
             "scipy>=1.11",  # the exact assignment that ours is compared with
-            "fairscale>=0.4.13",  # fully sharded training
+            "fairscale>=0.4.13",  # sharded moments (`--zero-sharding os`)
             "peft>=0.17",  # its LoRA is what ours is compared with
             "transformers>=5",  # its BERT and RoBERTa are what ours are compared with, and it loads what we export
             "ruff>=0.6",  # style
