@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import click
 from rich.console import Console
 
-from fairseq_mtmoe.cli._shared import progress_bar, say
-from fairseq_mtmoe.core.digest import digest_of
+from fairseq_mtmoe import __version__
+from fairseq_mtmoe.checkpoints import checksum
+from fairseq_mtmoe.cli._shared import as_file, progress_bar, say
+from fairseq_mtmoe.core.digest import digest_of, digest_of_file
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import check_writable, read_bytes, read_json, write_text
 from fairseq_mtmoe.core.tiers import TIER_RULE, read_tiers
@@ -30,10 +34,10 @@ from fairseq_mtmoe.report.score_files import (
 )
 from fairseq_mtmoe.report.score_tables import remove_scores, score_table, write_scores
 from fairseq_mtmoe.report.scores import PairScore, PieceBleu, score_of
-
-if TYPE_CHECKING:
-    from fairseq_mtmoe.translation.decode.comet import Comet
-    from fairseq_mtmoe.translation.decode.translator import Translation, Translator
+from fairseq_mtmoe.translation.decode import test_sets
+from fairseq_mtmoe.translation.decode.comet import Comet, signature_of
+from fairseq_mtmoe.translation.decode.decode import Decoding
+from fairseq_mtmoe.translation.decode.translator import Translation, Translator
 
 UNFINISHED = "unfinished.json"  # the settings and scores of an interrupted evaluation
 
@@ -78,11 +82,11 @@ class ScoreFolder:
         elif (self.folder / UNFINISHED).exists():
             self._read_unfinished()
         else:  # texts without scores may be another program's
-            texts = sorted(path.name for kind in _KINDS for path in self.folder.glob(f"*-*.{kind}"))
+            texts = list(self._texts("*-*"))
             if texts and not self._overwrite:
                 raise UserError(
-                    f"`{self.folder}` holds {texts[0]} without scores, of unknown origin; give "
-                    "another folder as --out, or --overwrite to replace it."
+                    f"`{self.folder}` holds {texts[0].name} without scores, of unknown origin; "
+                    "give another folder as --out, or --overwrite to replace it."
                 )
         check_writable(self.folder)
         return None
@@ -122,10 +126,7 @@ class ScoreFolder:
         for number, lines in enumerate(references):
             write_text(self.folder / f"{score.pair}.ref{number or ''}", as_file(lines))
         for name, figures in by_sentence.items():
-            write_text(
-                self.folder / f"{score.pair}.{name.lower()}",
-                as_file([repr(figure) for figure in figures]),
-            )
+            write_text(self.folder / f"{score.pair}.{name.lower()}", as_file(map(repr, figures)))
         write_text(self.folder / f"{score.pair}.hyp", as_file(hypotheses))
         self.unfinished[score.pair] = score
         self._note()
@@ -138,14 +139,12 @@ class ScoreFolder:
 
     def has_texts(self, score: PairScore) -> bool:
         """Return whether a pair's texts exist and are those that were scored."""
-        references = [f"ref{number or ''}" for number in range(1 + score.more_references)]
-        files = [
-            self.folder / f"{score.pair}.{kind}"
-            for kind in ("hyp", *references, *map(str.lower, score.metrics))
-        ]
-        if not all(path.is_file() for path in files):
+        references = map("ref{}".format, range(1, 1 + score.more_references))
+        kinds = ("hyp", "ref", *references, *map(str.lower, score.metrics))
+        files = [self.folder / f"{score.pair}.{kind}" for kind in kinds]
+        if not all(map(Path.is_file, files)):
             return False
-        return score.hypotheses_sha256 == digest_of(read_bytes(files[0]))
+        return score.hypotheses_sha256 == digest_of_file(files[0])
 
     def write_scores(self, results: Sequence[PairScore]) -> Scores:
         """Write the scores of all pairs; remove the texts of pairs without scores."""
@@ -156,10 +155,12 @@ class ScoreFolder:
         (self.folder / UNFINISHED).unlink(missing_ok=True)
         return scores
 
+    def _texts(self, pair: str) -> Iterator[Path]:
+        return chain.from_iterable(self.folder.glob(f"{pair}.{kind}") for kind in _KINDS)
+
     def _remove_texts(self, pair: str) -> None:
-        for kind in _KINDS:
-            for path in self.folder.glob(f"{pair}.{kind}"):
-                path.unlink()
+        for path in self._texts(pair):
+            path.unlink()
 
     def _refuse(self, what: str, differing: Sequence[str]) -> None:
         if differing and not self._overwrite:
@@ -177,78 +178,102 @@ class ScoreFolder:
         return differing
 
 
-def as_file(lines: Sequence[str]) -> str:
-    """Return the lines as a file's content."""
-    return "".join(f"{line}\n" for line in lines)
-
-
 def digest_of_data(folder: Path, subset: str) -> str:
     """Return a SHA-256 of the data directory's files that affect a subset's scores."""
     patterns = (f"{subset}.*", f"raw/{subset}.*", "dict.*.txt", "tiers.json", "spm.model")
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
+    for path in sorted(chain.from_iterable(map(folder.glob, patterns))):
         if path.is_file():
             digest.update(f"{path.relative_to(folder)}\0".encode())
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(bytes.fromhex(digest_of_file(path)))
     return digest.hexdigest()
 
 
-@dataclass
-class Measures:
-    """Options for scoring besides BLEU and chrF++: tiers, spBLEU, COMET."""
+@dataclass(frozen=True)
+class Evaluation:
+    """A test set with what translates and scores it.
 
+    `settings` are the command's options of the search, the pairs and the texts.
+    """
+
+    data: str
+    subset: str
+    settings: Mapping[str, Any]
     tiers: NamedTiers | None
     piece_bleu: PieceBleu | None
-    comet_file: Path | None
-    cpu: bool
-    comet: Comet | None = None
+    comet: Comet | None
 
-    @property
-    def settings(self) -> dict[str, object]:
-        """Return the settings that affect scores, for a `ScoreFolder`."""
-        from fairseq_mtmoe.translation.decode.comet import signature_of
+    def scores(self, checkpoints: Sequence[str], folder: ScoreFolder) -> Scores:
+        """Translate, score and write all pairs, with a progress bar over the sentences.
 
-        return {
-            "tiers": self.tiers and self.tiers.identity,
-            "spm": self.piece_bleu and self.piece_bleu.name,
-            "comet": self.comet_file and signature_of(self.comet_file),
-        }
+        With COMET all pairs are translated before the first is scored: both models may not fit on
+        one GPU.
 
-    def load(self) -> None:
-        """Load COMET if requested: once for all models, before the first translation."""
-        from fairseq_mtmoe.translation.decode.comet import Comet
+        Args:
+            checkpoints: a model, or several as an ensemble.
+            folder: where to write.
+        """
+        settings = self.settings
+        translator = Translator(
+            self.data,
+            checkpoints,
+            Decoding.of(settings),
+            settings["post_process"],
+            settings["references"],
+        )
+        sizes = test_sets.sizes_of(self.data, self.subset)
+        pairs = test_sets.choose_pairs(sizes, translator.trained_pairs, settings["lang_pairs"])
+        tiers = test_sets.tiers_of(self.data, [*translator.trained_pairs, *pairs])
+        if self.tiers is not None:
+            tiers |= self.tiers.of(pairs)
+        folder.finished()  # another command may have written there since the first check
+        scores = {pair: score for pair, score in folder.unfinished.items() if pair in pairs}
+        left = [pair for pair in pairs if pair not in scores]
+        console = Console(stderr=True)
+        with progress_bar("sentences", console) as progress:
+            counts = [test_sets.size_of(pair, sizes) or 0 for pair in [*scores, *left]]
+            done = sum(counts[: len(scores)])
+            bar = progress.add_task("translating", total=sum(counts), completed=done)
+            texts = translator.translations(left, self.subset, partial(progress.advance, bar))
+            if self.comet is not None:
+                texts = iter(list(texts))
+                translator.release()
+            for text in texts:
+                score = self._score(text, tiers.get(text.pair, ""), translator, folder)
+                line = (
+                    f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, "
+                    f"{score.sentences} sentences"
+                )
+                say(["; ".join([line, *score.remarks])], console)
+                scores[text.pair] = score
+                if text.untranslated:
+                    progress.advance(bar, text.untranslated)
+        return folder.write_scores([scores[pair] for pair in pairs])
 
-        if self.comet_file is not None and self.comet is None:
-            self.comet = Comet(self.comet_file, gpus=0 if self.cpu else None)
-
-    def write(
-        self,
-        text: Translation,
-        tier: str,
-        sources: Callable[[], Sequence[str]],
-        folder: ScoreFolder,
+    def _score(
+        self, text: Translation, tier: str, translator: Translator, folder: ScoreFolder
     ) -> PairScore:
-        """Score a pair and write its texts; return the scores."""
+        """Return a pair's scores; write them with its texts."""
         score = scoring.score_pair(
             text.pair, text.hypotheses, text.references, tier, text.more_references, self.piece_bleu
         )
         by_sentence: dict[str, Sequence[float]] = {}
-        signatures: dict[str, str] = {}
         if self.comet is not None:
-            name = self.comet.name
-            all_sources = sources()
-            chosen = [all_sources[number] for number in text.numbers]
-            by_sentence[name] = self.comet(chosen, text.hypotheses, text.references)
-            signatures[name] = self.comet.signature
+            sources = translator.sources(text.pair, self.subset)
+            chosen = [sources[number] for number in text.numbers]
+            figures = self.comet(chosen, text.hypotheses, text.references)
+            by_sentence[self.comet.name] = figures
+            score = replace(
+                score,
+                metrics={self.comet.name: sum(figures) / len(figures)},
+                metric_signatures={self.comet.name: self.comet.signature},
+            )
         score = replace(
             score,
             references=text.reference_file,
             altered_references=text.altered,
             untranslated=text.untranslated,
             hypotheses_sha256=digest_of(as_file(text.hypotheses)),
-            metrics={name: sum(figures) / len(figures) for name, figures in by_sentence.items()},
-            metric_signatures=signatures,
         )
         folder.write_texts(
             score, text.hypotheses, [text.references, *text.more_references], by_sentence
@@ -256,50 +281,53 @@ class Measures:
         return score
 
 
-def translate_and_score(
-    translator: Translator,
-    pairs: Mapping[str, int],
+def evaluate(
+    data: str,
+    models: Mapping[Path, str],
     subset: str,
-    tiers: Mapping[str, str],
-    measures: Measures,
-    folder: ScoreFolder,
-) -> Scores:
-    """Translate, score and write the pairs, with a progress bar over all sentences.
-
-    With COMET all pairs are translated before the first is scored: both models may not fit on one
-    GPU.
-
-    Args:
-        translator: of the models and data.
-        pairs: with their numbers of sentences.
-        subset: the subset of data to translate.
-        tiers: by pair.
-        measures: how to score.
-        folder: where to write.
-    """
-    folder.finished()  # another command may have written there since the first check
-    scores = {pair: score for pair, score in folder.unfinished.items() if pair in pairs}
-    left = [pair for pair in pairs if pair not in scores]
-    console = Console(stderr=True)
-    with progress_bar("sentences", console) as progress:
-        done = sum(pairs[pair] for pair in scores)
-        bar = progress.add_task("translating", total=sum(pairs.values()), completed=done)
-        texts = translator.translations(left, subset, partial(progress.advance, bar))
-        if measures.comet is not None:
-            texts = iter(list(texts))
-            translator.release()
-        for text in texts:
-            sources = partial(translator.sources, text.pair, subset)
-            score = measures.write(text, tiers.get(text.pair, ""), sources, folder)
-            line = (
-                f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} "
-                "sentences"
+    overwrite: bool,
+    tiers: str | None,
+    spm: Path | None,
+    comet: Path | None,
+    settings: Mapping[str, Any],
+) -> None:
+    """Score models, by their output folders, or show their scores again."""
+    test_sets.sizes_of(data, subset)  # raises if DATA has no such subset
+    # Loaded first, so that errors come before any translation.
+    named = None if tiers is None else NamedTiers(tiers)
+    pieces = None if spm is None else PieceBleu(spm)
+    decided = {
+        "data": data,
+        "subset": subset,
+        **asdict(Decoding.of(settings)),
+        "references": settings["references"],
+        "lang_pairs": settings["lang_pairs"],
+        "post_process": settings["post_process"],
+        "tiers": named and named.identity,
+        "spm": pieces and pieces.name,
+        "comet": comet and signature_of(comet),
+        "version": __version__,
+        "data_sha256": digest_of_data(test_sets.folders(data)[0], subset),
+    }
+    folders = []
+    for path, model in models.items():
+        digests = list(map(checksum.identity, model.split(":")))
+        files = {"checkpoint": model, "checkpoint_sha256": digests}
+        folders.append(ScoreFolder(path, {**files, **decided}, overwrite))
+    finished = [folder.finished() for folder in folders]
+    scorer = None
+    if comet is not None and None in finished:
+        scorer = Comet(comet, gpus=0 if settings["cpu"] else None)
+    evaluation = Evaluation(data, subset, settings, named, pieces, scorer)
+    for model, folder, scores in zip(models.values(), folders, finished, strict=True):
+        if scores is None:
+            scores = evaluation.scores(model.split(":"), folder)
+        else:
+            click.echo(
+                f"{folder.folder} has the scores of this model, data and settings already.",
+                err=True,
             )
-            say(["; ".join([line, *score.remarks])], console)
-            scores[text.pair] = score
-            if text.untranslated:
-                progress.advance(bar, text.untranslated)
-    return folder.write_scores([scores[pair] for pair in pairs])
+        show(scores, folder.folder)
 
 
 def show(scores: Scores, folder: Path) -> None:
@@ -331,13 +359,9 @@ class NamedTiers:
                 f"`--tiers` must be a recipe or a file with tiers, but {name} has none."
             )
         self.identity = f"{name} {digest_of(read_bytes(path))[:8]}"
-        self._tiers = {
-            self._plain(member): tier for tier, members in tiers.items() for member in members
-        }
-
-    @staticmethod
-    def _plain(name: str) -> str:
-        return "-".join(map(plain_code, name.split("-")))
+        self._tiers: dict[str, str] = {}
+        for tier, members in tiers.items():
+            self._tiers |= dict.fromkeys(map(_plain, members), tier)
 
     def of(self, pairs: Sequence[str]) -> dict[str, str]:
         """Return the pairs' tiers: by the pair, else by its target, else by its source.
@@ -347,7 +371,11 @@ class NamedTiers:
         tiers = {}
         for pair in pairs:
             for name in (*pair.split("-", 1), pair):  # the last one counts
-                tier = self._tiers.get(self._plain(name))
+                tier = self._tiers.get(_plain(name))
                 if tier is not None:
                     tiers[pair] = tier
         return tiers
+
+
+def _plain(name: str) -> str:
+    return "-".join(map(plain_code, name.split("-")))

@@ -1,7 +1,7 @@
 """Input and output of `mtmoe translate` and `mtmoe score`, in groups of lines.
 
 Output goes to standard output or to files. A killed translation into files goes on after the last
-whole group of lines that it has written.
+whole line that it has written.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from fairseq_mtmoe.cli._shared import progress_bar
+from fairseq_mtmoe.cli._shared import as_file, progress_bar
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import (
     check_writable,
@@ -44,13 +44,19 @@ def read(path: Path | None) -> Iterator[Lines]:
     Raises:
         UserError: the file cannot be read, or a line is not UTF-8 or is longer than 1 MiB.
     """
-    name = "the standard input" if path is None else f"`{path}`"
-    size = 1 if path is None and sys.stdin.isatty() else GROUP  # answer each typed line at once
+    if path is None:
+        size = 1 if sys.stdin.isatty() else GROUP  # answer each typed line at once
+        yield from _groups(sys.stdin.buffer, size, "the standard input")
+        return
+    with open(regular_file(path), "rb") as file:
+        yield from _groups(file, GROUP, f"`{path}`")
+
+
+def _groups(file: BinaryIO, size: int, name: str) -> Iterator[Lines]:
     first = 1
-    with nullcontext(sys.stdin.buffer) if path is None else open(regular_file(path), "rb") as file:
-        while lines := _some(file, size, name, first):
-            yield Lines(lines, name, first)
-            first += len(lines)
+    while lines := _some(file, size, name, first):
+        yield Lines(lines, name, first)
+        first += len(lines)
 
 
 def _some(file: BinaryIO, count: int, name: str, first: int) -> list[str]:
@@ -62,18 +68,23 @@ def _some(file: BinaryIO, count: int, name: str, first: int) -> list[str]:
                 f"Line {number} of {name} must have at most {LONGEST >> 20} MiB, but is longer."
             )
         text = decoded_line(line, number, name).removesuffix("\n").removesuffix("\r")
-        lines.append(text.removeprefix("\ufeff") if number == 1 else text)
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        lines.append(text)
     return lines
 
 
-def survey(path: Path) -> tuple[int, str]:
-    """Return a file's number of lines and their digest (UserError: see `read`)."""
+def survey(*paths: Path) -> tuple[int, list[str]]:
+    """Return the number of lines of files, and each file's digest (UserError: see `read`)."""
     count = 0
-    digest = hashlib.sha256()
-    for group in read(path):
-        digest.update("".join(f"{line}\n" for line in group.lines).encode())
-        count += len(group.lines)
-    return count, digest.hexdigest()
+    digests = []
+    for path in paths:
+        digest = hashlib.sha256()
+        for group in read(path):
+            digest.update(as_file(group.lines).encode())
+            count += len(group.lines)
+        digests.append(digest.hexdigest())
+    return count, digests
 
 
 def expect_output(out: Path | None) -> None:
@@ -91,14 +102,13 @@ class Screen:
         self._stream = stream
         self.is_terminal = stream.isatty()
 
-    def begin(self, ends: Sequence[int]) -> None:
+    def begin(self) -> None:
         """Do nothing: standard output is open."""
 
-    def write(self, texts: Mapping[str, str]) -> None:
-        """Write and flush a group's lines (UserError: the output cannot be written)."""
+    def write(self, lang: str, text: str) -> None:
+        """Write and flush lines (UserError: the output cannot be written)."""
         try:
-            for text in texts.values():
-                self._stream.write(text.encode())
+            self._stream.write(text.encode())
             self._stream.flush()
         except BrokenPipeError:  # the reader has closed the pipe, as `head` does
             raise
@@ -117,7 +127,7 @@ class Screen:
 class Files:
     """One file per language, moved into place when complete.
 
-    lines: that a killed translation has written into each, in whole groups.
+    lines: that a killed translation has written into each.
     """
 
     is_terminal = False
@@ -127,7 +137,7 @@ class Files:
         paths: Mapping[str, Path],
         settings: Mapping[str, object] | None,
         overwrite: bool,
-        inputs: Sequence[tuple[str, Path]],
+        inputs: Sequence[Path],
     ) -> None:
         """Check the paths.
 
@@ -136,11 +146,11 @@ class Files:
             settings: determine the translations, input included; None if they cannot go on, as
                 those of a pipe.
             overwrite: whether to replace the files, and what another translation has left.
-            inputs: files that may not be overwritten, with the names of their options.
+            inputs: files that may not be overwritten.
         """
         self.lines = 0
         self._paths = paths
-        self._inputs = inputs
+        self._inputs = {str(path): path for path in inputs}
         self._overwrite = overwrite
         self._partial = {
             lang: path.with_name(f".{path.name}.unfinished") for lang, path in paths.items()
@@ -167,16 +177,12 @@ class Files:
                 "give another `--out`, or `--overwrite` to start again."
             )
         for path in self._paths.values():
-            for name, file in self._inputs:
-                output_file("--out", path, True, **{name: file})
-            output_file("--out", path, self._overwrite or goes_on)
+            output_file("--out", path, self._overwrite or goes_on, **self._inputs)
             check_writable(path.parent)
         return goes_on
 
-    def begin(self, ends: Sequence[int]) -> None:
+    def begin(self) -> None:
         """Go on with an unfinished translation or start one.
-
-        ends: numbers of lines at the ends of groups.
 
         Raises:
             UserError: another command writes there, or has finished there since the first check.
@@ -188,8 +194,8 @@ class Files:
             if goes_on and not partial.exists() and self._paths[lang].exists():
                 os.replace(self._paths[lang], partial)
             self._files[lang] = _locked(partial)
-        whole = min(map(_whole_lines, self._files.values())) if goes_on else 0
-        self.lines = max((end for end in ends if end <= whole), default=0)
+        if goes_on:
+            self.lines = min(map(_whole_lines, self._files.values()))
         for file in self._files.values():
             file.seek(0)
             file.truncate(sum(map(len, islice(file, self.lines))))
@@ -197,13 +203,12 @@ class Files:
         if self._settings is not None:
             write_text(self._note, json.dumps(self._settings))
 
-    def write(self, texts: Mapping[str, str]) -> None:
-        """Write a group's lines in each language."""
-        for lang, text in texts.items():
-            file = self._files[lang]
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+    def write(self, lang: str, text: str) -> None:
+        """Write lines of a language, and wait until they are on the disk."""
+        file = self._files[lang]
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
 
     def finish(self) -> None:
         """Move the complete files into place."""
@@ -227,13 +232,10 @@ class Files:
 
 @contextmanager
 def writing(
-    sink: Screen | Files, ends: Sequence[int], what: str, total: int | None
+    sink: Screen | Files, what: str, total: int | None
 ) -> Iterator[tuple[Progress, TaskID]]:
-    """Yield a progress bar over lines that are written to `sink`; then finish `sink`.
-
-    ends: see `Files.begin`.
-    """
-    sink.begin(ends)
+    """Yield a progress bar over lines that are written to `sink`; then finish `sink`."""
+    sink.begin()
     console = Console(stderr=True, quiet=sink.is_terminal)
     with closing(sink), progress_bar("lines", console, transient=True) as progress:
         yield progress, progress.add_task(what, total=total)
@@ -263,22 +265,11 @@ def _whole_lines(file: BinaryIO) -> int:
     return sum(line.endswith(b"\n") for line in file)
 
 
-def group_ends(counts: Sequence[int]) -> list[int]:
-    """Return the ends of groups, as numbers of lines, of files with these lengths."""
-    ends = []
-    before = 0
-    for count in counts:
-        ends += [before + min(end, count) for end in range(GROUP, count + GROUP, GROUP)]
-        before += count
-    return ends
-
-
 def output_paths(out: Path, targets: Sequence[str], inputs: Sequence[Path]) -> dict[str, Path]:
     """Return each language's file; `out` is a file, a name with {lang}, or a folder."""
-    name = inputs[0].name if inputs else ""
     if "{lang}" in str(out):
         return {lang: Path(str(out).replace("{lang}", lang)) for lang in targets}
     if out.is_dir() or len(targets) > 1:
-        prefix = f"{name}." if name else ""
+        prefix = "".join(f"{path.name}." for path in inputs[:1])
         return {lang: out / f"{prefix}{lang}" for lang in targets}
     return {targets[0]: out}

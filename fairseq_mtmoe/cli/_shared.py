@@ -116,6 +116,11 @@ def say(lines: Iterable[object], console: Console | None = None) -> None:
         (console or Console()).print(visible(line), soft_wrap=True, highlight=False, markup=False)
 
 
+def as_file(lines: Iterable[str]) -> str:
+    """Return the lines as a file's content."""
+    return "".join(f"{line}\n" for line in lines)
+
+
 class ProgressLines(Progress):
     """Progress of a command without a terminal: a line each minute, in place of a bar."""
 

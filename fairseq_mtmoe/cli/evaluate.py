@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli._shared import (
     PATH,
     batch_options,
@@ -23,10 +21,6 @@ from fairseq_mtmoe.cli._shared import (
     quiet_fairseq,
 )
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
-
-if TYPE_CHECKING:
-    from fairseq_mtmoe.cli._evaluating import Measures, ScoreFolder
-    from fairseq_mtmoe.report.score_files import Scores
 
 BENCHMARK_BATCH = 32
 # Options that apply to benchmark tasks; the others are for translation.
@@ -142,81 +136,10 @@ def command(
     if benchmark is not None:
         _evaluate_benchmark(benchmark, ctx)
         return
-    from fairseq_mtmoe.cli import _evaluating as evaluating
-    from fairseq_mtmoe.report.scores import PieceBleu
+    from fairseq_mtmoe.cli._evaluating import evaluate
 
-    # Loaded first, so that errors come before any translation.
-    named = None if tiers is None else evaluating.NamedTiers(tiers)
-    pieces = None if spm is None else PieceBleu(spm)
-    measures = evaluating.Measures(named, pieces, comet, settings["cpu"])
-    folders = _folders(data, models, subset, outs, {**settings, **measures.settings}, overwrite)
-    finished = [folder.finished() for folder in folders]
-    for model, folder, scores in zip(models, folders, finished, strict=True):
-        if scores is None:
-            scores = _evaluate(data, model.split(":"), subset, settings, measures, folder)
-        else:
-            click.echo(
-                f"{folder.folder} has the scores of this model, data and settings already.",
-                err=True,
-            )
-        evaluating.show(scores, folder.folder)
-
-
-def _folders(
-    data: str,
-    models: Sequence[str],
-    subset: str,
-    outs: Sequence[Path],
-    settings: Mapping[str, Any],
-    overwrite: bool,
-) -> list[ScoreFolder]:
-    """Return the output folder of each model or ensemble."""
-    from fairseq_mtmoe import __version__
-    from fairseq_mtmoe.cli import _evaluating as evaluating
-    from fairseq_mtmoe.translation.decode import test_sets
-    from fairseq_mtmoe.translation.decode.decode import Decoding
-
-    test_sets.sizes_of(data, subset)  # raises if DATA has no such subset
-    named = ("references", "lang_pairs", "post_process", "tiers", "spm", "comet")
-    decided = {
-        "data": data,
-        "subset": subset,
-        **asdict(Decoding.of(settings)),
-        **{name: settings[name] for name in named},
-        "version": __version__,
-        "data_sha256": evaluating.digest_of_data(test_sets.folders(data)[0], subset),
-    }
-    folders = []
-    for model, folder in zip(models, _result_folders(models, subset, outs), strict=True):
-        digests = [checksum.identity(path) for path in model.split(":")]
-        files = {"checkpoint": model, "checkpoint_sha256": digests}
-        folders.append(evaluating.ScoreFolder(folder, {**files, **decided}, overwrite))
-    return folders
-
-
-def _evaluate(
-    data: str,
-    checkpoints: Sequence[str],
-    subset: str,
-    settings: Mapping[str, Any],
-    measures: Measures,
-    folder: ScoreFolder,
-) -> Scores:
-    """Translate and score all pairs with one model or ensemble."""
-    from fairseq_mtmoe.cli import _evaluating as evaluating
-    from fairseq_mtmoe.translation.decode import test_sets
-    from fairseq_mtmoe.translation.decode.decode import Decoding
-    from fairseq_mtmoe.translation.decode.translator import Translator
-
-    sizes = test_sets.sizes_of(data, subset)
-    options = {name: settings[name] for name in ("post_process", "references")}
-    translator = Translator(data, checkpoints, Decoding.of(settings), **options)
-    chosen = test_sets.choose_pairs(sizes, translator.trained_pairs, settings["lang_pairs"])
-    pairs = {pair: test_sets.size_of(pair, sizes) or 0 for pair in chosen}
-    named = measures.tiers.of(chosen) if measures.tiers else {}
-    tiers = test_sets.tiers_of(data, [*translator.trained_pairs, *chosen]) | named
-    measures.load()
-    return evaluating.translate_and_score(translator, pairs, subset, tiers, measures, folder)
+    folders = _result_folders(models, subset, outs)
+    evaluate(data, folders, subset, overwrite, tiers, spm, comet, settings)
 
 
 def _benchmark_of(models: Sequence[str]) -> str | None:
@@ -225,18 +148,18 @@ def _benchmark_of(models: Sequence[str]) -> str | None:
     None for translation.
     """
     from fairseq_mtmoe.checkpoints.file_io import peek
+    from fairseq_mtmoe.checkpoints.rebuild import plain
     from fairseq_mtmoe.translation.decode.stored import OF_BENCHMARKS
 
     names = set()
     for model in models:
-        cfg = (peek(model.split(":")[0]) or {}).get("cfg")
-        task = cfg.get("task") if isinstance(cfg, Mapping) else None
-        names.add(str(task.get("_name", "")) if isinstance(task, Mapping) else "")
+        cfg = plain((peek(model.split(":")[0]) or {}).get("cfg"))
+        names.add(plain(cfg.get("task")).get("_name", ""))
     if not names & set(OF_BENCHMARKS):
         return None
     if len(names) > 1:
         raise_invalid("--path", "checkpoints of one task in one evaluation", ", ".join(models))
-    return names.pop()
+    return str(names.pop())
 
 
 def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
@@ -252,24 +175,28 @@ def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
     for model in options["models"]:
         if ":" in model:
             raise_invalid("--path", f"one checkpoint with `--task {task}`, and no ensemble", model)
-    is_default = ctx.get_parameter_source("subset") is ParameterSource.DEFAULT
-    subset = "valid" if is_default else options["subset"]  # which has labels
-    outs = _result_folders(options["models"], subset, options["outs"])
-    for model, out in zip(options["models"], outs, strict=True):
+    subset = options["subset"]
+    if ctx.get_parameter_source("subset") is ParameterSource.DEFAULT:
+        subset = "valid"  # which has labels
+    folders = _result_folders(options["models"], subset, options["outs"])
+    for out, model in folders.items():
         _validate(task, model, out, subset, options)
 
 
-def _result_folders(models: Sequence[str], subset: str, outs: Sequence[Path]) -> Sequence[Path]:
-    """Return each model's output folder, given or beside its first checkpoint.
+def _result_folders(models: Sequence[str], subset: str, outs: Sequence[Path]) -> dict[Path, str]:
+    """Return each model by its output folder, given or beside its first checkpoint.
 
     Raises:
         UserError: two are the same.
     """
-    first = [Path(model.split(":")[0]) for model in models]
-    folders = outs or [path.parent / "scores" / f"{path.stem}-{subset}" for path in first]
-    if len({os.path.realpath(folder) for folder in folders}) < len(folders):
+    folders = list(outs)
+    if not outs:
+        for model in models:
+            path = Path(model.split(":")[0])
+            folders.append(path.parent / "scores" / f"{path.stem}-{subset}")
+    if len(set(map(os.path.realpath, folders))) < len(folders):
         raise_invalid("--out", "another folder for each --path", ", ".join(map(str, folders)))
-    return folders
+    return dict(zip(folders, models, strict=True))
 
 
 def _validate(task: str, model: str, out: Path, subset: str, options: Mapping[str, Any]) -> None:
@@ -278,12 +205,12 @@ def _validate(task: str, model: str, out: Path, subset: str, options: Mapping[st
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq_cli import validate
 
-    batches = {"--max-tokens": options["max_tokens"], "--batch-size": options["batch_size"]}
-    if not any(batches.values()):
-        batches["--batch-size"] = BENCHMARK_BATCH
     arguments = [options["data"], "--task", task, "--path", model, "--valid-subset", subset]
     arguments += ["--results-path", str(out), "--distributed-world-size", "1"]
-    arguments += [text for name, value in batches.items() if value for text in (name, str(value))]
+    if options["max_tokens"]:
+        arguments += ["--max-tokens", str(options["max_tokens"])]
+    if options["batch_size"] or not options["max_tokens"]:
+        arguments += ["--batch-size", str(options["batch_size"] or BENCHMARK_BATCH)]
     arguments += [f"--{name}" for name in ("fp16", "cpu") if options[name]]
     parser = fairseq_options.get_validation_parser()
     parsed = fairseq_options.parse_args_and_arch(parser, arguments)

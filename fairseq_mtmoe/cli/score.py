@@ -14,6 +14,7 @@ import click
 from fairseq_mtmoe.cli._lines import Files, Screen, expect_output, read, survey, writing
 from fairseq_mtmoe.cli._shared import (
     PATH,
+    as_file,
     batch_options,
     expect_checkpoints,
     overwrite_option,
@@ -82,10 +83,8 @@ def command(
     if out is None:
         sink = Screen(sys.stdout.buffer)
     else:
-        models = [("MODEL", Path(path)) for path in model.split(":")]
-        sink = Files(
-            {target: out}, None, overwrite, [("SOURCES", sources), ("TARGETS", targets), *models]
-        )
+        inputs = [sources, targets, *map(Path, model.split(":"))]
+        sink = Files({target: out}, None, overwrite, inputs)
     expect_checkpoints(model)
     from fairseq_mtmoe.translation.decode.decode import Decoding
 
@@ -97,11 +96,11 @@ def command(
             for side, path in enumerate((sources, targets)):
                 for group in read(path):
                     forced.expect_short(side, group)
-            with writing(sink, [], "scoring", total) as (progress, bar):
+            with writing(sink, "scoring", total) as (progress, bar):
                 advance = partial(progress.advance, bar)
                 for groups in zip(read(sources), read(targets), strict=True):
                     scores = forced.scores(*groups, decoding, score_all, advance)
-                    sink.write({target: _text(scores, *groups, tsv)})
+                    sink.write(target, _text(scores, *groups, tsv))
                     progress.update(bar, completed=groups[0].first - 1 + len(scores))
 
 
@@ -112,6 +111,8 @@ def _text(
     lines = []
     for tokens, source, target in zip(scores, sources.lines, targets.lines, strict=True):
         score = f"{sum((value for _, value in tokens), start=0.0):.4f}"
-        texts = (text.replace("\t", " ") for text in (source, target))
-        lines.append("\t".join([score, str(len(tokens)), *texts]) if tsv else score)
-    return "".join(f"{line}\n" for line in lines)
+        if tsv:
+            columns = score, str(len(tokens)), source.replace("\t", " "), target.replace("\t", " ")
+            score = "\t".join(columns)
+        lines.append(score)
+    return as_file(lines)

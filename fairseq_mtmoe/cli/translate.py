@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from fairseq_mtmoe.cli._lines import (
     Files,
     Screen,
     expect_output,
-    group_ends,
     output_paths,
     read,
     survey,
@@ -27,6 +26,7 @@ from fairseq_mtmoe.cli._lines import (
 )
 from fairseq_mtmoe.cli._shared import (
     PATH,
+    as_file,
     batch_options,
     expect_checkpoints,
     length_options,
@@ -40,8 +40,7 @@ from fairseq_mtmoe.cli._workers import done_by, load
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.translation.decode.decode import Decoding
-    from fairseq_mtmoe.translation.decode.text_batches import Translated
+    from fairseq_mtmoe.translation.decode.decode import Decoder
     from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 
 
@@ -148,27 +147,24 @@ def command(
     targets = tuple(dict.fromkeys(targets))
     if not inputs and sys.stdin is None:
         raise UserError("`--input` must be given if the standard input is closed, but is not.")
-    surveys = [survey(path) for path in inputs]
+    total, digests = survey(*inputs)
     sink: Screen | Files
     if out is None:
         sink = Screen(sys.stdout.buffer)
     else:
         checkpoints = models[0].split(":")
-        digests = [digest for _, digest in surveys]
-        identities = [checksum.identity(path) for path in checkpoints]
-        settings: dict[str, Any] = {"MODEL": identities, "--input": digests}
-        settings |= {"--from": source, "--to": targets, **asdict(decoding)}
-        settings |= {"--n-best": n_best, "--scores": scores}
-        settings["version"] = __version__
-        kept = [("--input", path) for path in inputs]
-        kept += [("MODEL", Path(path)) for path in checkpoints]
+        settings: dict[str, Any] = {"MODEL": list(map(checksum.identity, checkpoints))}
+        settings |= {"--input": digests, "--from": source, "--to": targets, **asdict(decoding)}
+        settings |= {"--n-best": n_best, "--scores": scores, "version": __version__}
         paths = output_paths(out, targets, inputs)
+        kept = [*inputs, *map(Path, checkpoints)]
         sink = Files(paths, settings if inputs else None, overwrite, kept)
     # Libraries' output stays apart from the translations.
     with contextlib.redirect_stdout(sys.stderr):
         translator = load(models[0], decoding, workers)
-        job = _Job(translator, decoding, source, targets, inputs, n_best, scores)
-        job.run(sink, workers, [count for count, _ in surveys])
+        decoder = translator.decoder(decoding, n_best)
+        total *= len(targets)
+        _translate(translator, decoder, source, targets, inputs, total, sink, workers, scores)
 
 
 def _check(
@@ -193,64 +189,45 @@ def _check(
         )
 
 
-@dataclass(frozen=True)
-class _Job:
-    """Translation of inputs from one language into others."""
+def _translate(
+    translator: TextTranslator,
+    decoder: Decoder,
+    source: str,
+    targets: Sequence[str],
+    inputs: Sequence[Path],
+    total: int,
+    sink: Screen | Files,
+    workers: int,
+    scores: bool,
+) -> None:
+    """Check all lines, then translate them in groups and write each.
 
-    translator: TextTranslator
-    decoding: Decoding
-    source: str
-    targets: Sequence[str]
-    inputs: Sequence[Path]
-    n_best: int
-    scores: bool
-
-    def run(self, sink: Screen | Files, workers: int, counts: Sequence[int]) -> None:
-        """Check all lines, then translate them in groups and write each.
-
-        `counts` are the inputs' lines.
-        """
-        decoder = self.translator.decoder(self.decoding, self.n_best)
-        with done_by(workers, decoder.decode) as decode_all:
-            self._check_lines()
-            lines = 0
-            cut = 0
-            ends = [end * self.n_best for end in group_ends(counts)]
-            total = sum(counts) * len(self.targets) if self.inputs else None
-            with writing(sink, ends, "translating", total) as (progress, bar):
-                for group in chain.from_iterable(map(read, self.inputs or (None,))):
-                    lines += len(group.lines)
-                    if lines * self.n_best > sink.lines:
-                        translated = self.translator.translated(
-                            group,
-                            self.source,
-                            self.targets,
-                            decoder,
-                            decode_all,
-                            partial(progress.advance, bar),
-                        )
-                        sink.write(
-                            {target: self._written(translated[target]) for target in self.targets}
-                        )
-                        for target in self.targets:
-                            cut += sum(best.is_cut for best, *_ in translated[target])
-                    progress.update(bar, completed=lines * len(self.targets))
-        if cut:
-            click.echo(
-                f"translations that may lack their end: {cut:,}; they reached the length limit of "
-                "--max-len-a, --max-len-b or the model",
-                err=True,
-            )
-
-    def _check_lines(self) -> None:
-        forms = self.translator.forms
-        forms.check(self.source, self.targets)
-        for path in self.inputs:
-            for group in read(path):
-                forms.expect_short(group, self.source)
-
-    def _written(self, lines: Sequence[Sequence[Translated]]) -> str:
-        start = "{:.4f}\t" if self.scores else ""
-        return "".join(
-            f"{start.format(each.score)}{each.text}\n" for best in lines for each in best
+    `total` is the number of lines in all languages, 0 if unknown.
+    """
+    form = "{0.score:.4f}\t{0.text}" if scores else "{0.text}"
+    lines = 0
+    cut = 0
+    with done_by(workers, decoder.decode) as decode_all:
+        translator.forms.check(source, targets)
+        for group in chain.from_iterable(map(read, inputs)):
+            translator.forms.expect_short(group, source)
+        with writing(sink, "translating", total or None) as (progress, bar):
+            advance = partial(progress.advance, bar)
+            for group in chain.from_iterable(map(read, inputs or (None,))):
+                written = max(0, sink.lines - lines * decoder.n_best)
+                lines += len(group.lines)
+                if lines * decoder.n_best > sink.lines:
+                    translated = translator.translated(
+                        group, source, targets, decoder, decode_all, advance
+                    )
+                    for target, hypotheses in translated.items():
+                        texts = map(form.format, chain.from_iterable(hypotheses))
+                        sink.write(target, as_file(islice(texts, written, None)))
+                        cut += sum(best.is_cut for best, *_ in hypotheses)
+                progress.update(bar, completed=lines * len(targets))
+    if cut:
+        click.echo(
+            f"translations that may lack their end: {cut:,}; they reached the length limit of "
+            "--max-len-a, --max-len-b or the model",
+            err=True,
         )

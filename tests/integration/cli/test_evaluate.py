@@ -14,7 +14,7 @@ import sacrebleu
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.cli import _shared
+from fairseq_mtmoe.cli import _evaluating, _shared
 from fairseq_mtmoe.cli._evaluating import NamedTiers
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.tiers import TIER_RULE
@@ -96,7 +96,7 @@ def test_as_fairseq_does_it(model, tmp_path):
 
 def test_scores_that_are_there_are_shown_again(model, result, monkeypatch):
     before = content(model / SCORES)
-    monkeypatch.setattr(translator, "Translator", None)
+    monkeypatch.setattr(_evaluating, "Translator", None)
     monkeypatch.chdir(model)
     for arguments in (settings(model), ["data", "--path", "checkpoint.pt", *settings(model)[3:]]):
         shown = evaluate(*arguments)
