@@ -72,7 +72,7 @@ def evaluated(translator: Translator, pairs: Sequence[str]) -> Hypotheses:
     """Translate and score all directions as `mtmoe evaluate` does."""
     hypotheses = {}
     for translation in translator.translations(pairs, "test"):
-        score_pair(translation.pair, translation.hypotheses, translation.references)
+        score_pair(translation.pair, translation.hypotheses, translation.references.lines)
         hypotheses[translation.pair] = translation.hypotheses
     return hypotheses
 

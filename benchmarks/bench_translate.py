@@ -92,7 +92,7 @@ def searches(data: Path, model: Path, lines: Lines, decoding: Decoding) -> Works
     evaluation.pair_data(PAIR, "test")  # Loads the model.
     translator = TextTranslator([str(model)], decoding)
     return {
-        EVALUATE: lambda: evaluation.translate(PAIR, "test").hypotheses,
+        EVALUATE: lambda: next(evaluation.translations([PAIR], "test")).hypotheses,
         SEARCH: lambda: translator.translate(lines, source=SOURCE, target=TARGET),
     }
 

@@ -254,14 +254,15 @@ class Evaluation:
         self, text: Translation, tier: str, translator: Translator, folder: ScoreFolder
     ) -> PairScore:
         """Return a pair's scores; write them with its texts."""
+        references = text.references
         score = scoring.score_pair(
-            text.pair, text.hypotheses, text.references, tier, text.more_references, self.piece_bleu
+            text.pair, text.hypotheses, references.lines, tier, references.more, self.piece_bleu
         )
         by_sentence: dict[str, Sequence[float]] = {}
         if self.comet is not None:
             sources = translator.sources(text.pair, self.subset)
             chosen = [sources[number] for number in text.numbers]
-            figures = self.comet(chosen, text.hypotheses, text.references)
+            figures = self.comet(chosen, text.hypotheses, references.lines)
             by_sentence[self.comet.name] = figures
             score = replace(
                 score,
@@ -270,13 +271,13 @@ class Evaluation:
             )
         score = replace(
             score,
-            references=text.reference_file,
-            altered_references=text.altered,
+            references=references.file,
+            altered_references=references.altered,
             untranslated=text.untranslated,
             hypotheses_sha256=digest_of(as_file(text.hypotheses)),
         )
         folder.write_texts(
-            score, text.hypotheses, [text.references, *text.more_references], by_sentence
+            score, text.hypotheses, [references.lines, *references.more], by_sentence
         )
         return score
 
@@ -317,7 +318,7 @@ def evaluate(
     finished = [folder.finished() for folder in folders]
     scorer = None
     if comet is not None and None in finished:
-        scorer = Comet(comet, gpus=0 if settings["cpu"] else None)
+        scorer = Comet(comet, settings["cpu"])
     evaluation = Evaluation(data, subset, settings, named, pieces, scorer)
     for model, folder, scores in zip(models.values(), folders, finished, strict=True):
         if scores is None:

@@ -84,7 +84,7 @@ def imitate(data: Path, checkpoint: Path, pair: str) -> list[str]:
     sources = sentences(13, 1)
     write_split(data, "test", pair, sources, sources)
     translator = Translator(str(data), [str(checkpoint)], Decoding(max_len_b=20), post_process="none")
-    translated = enumerate(translator.translate(pair, "test").hypotheses)
+    translated = enumerate(next(translator.translations([pair], "test")).hypotheses)
     targets = [target.rsplit(" ", 1 + index)[0] for index, target in translated]
     targets[3] = targets[3].replace(" ", " strange ", 1)
     targets.append("▁ba")

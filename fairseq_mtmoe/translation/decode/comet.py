@@ -16,7 +16,7 @@ class Comet:
 
     name = "COMET"
 
-    def __init__(self, path: Path, gpus: int | None = None) -> None:
+    def __init__(self, path: Path, cpu: bool) -> None:
         try:
             from comet import load_from_checkpoint
         except ModuleNotFoundError as error:
@@ -31,19 +31,17 @@ class Comet:
             raise UserError(
                 f"`{path}` must be a checkpoint of COMET, but cannot be loaded: {error}."
             ) from error
-        self._gpus = int(torch.cuda.is_available()) if gpus is None else gpus
+        self._gpus = int(torch.cuda.is_available() and not cpu)
 
     def __call__(
         self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
     ) -> list[float]:
         """Return each sentence's score, about 0 to 1, by the first reference."""
-        texts = zip(sources, hypotheses, references, strict=True)
-        rows = [
-            {"src": source, "mt": hypothesis, "ref": reference}
-            for source, hypothesis, reference in texts
-        ]
+        rows = []
+        for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):
+            rows.append({"src": source, "mt": hypothesis, "ref": reference})
         prediction = self._model.predict(rows, batch_size=16, gpus=self._gpus, progress_bar=False)
-        return [float(score) for score in prediction.scores]
+        return list(map(float, prediction.scores))
 
 
 def signature_of(path: Path) -> str:

@@ -60,8 +60,8 @@ class Decoding(Inference):
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """Return the decoding of a command's options; others have their defaults."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: options[name] for name in names if name in options})
+        names = {field.name for field in fields(cls)} & options.keys()
+        return cls(**{name: options[name] for name in names})
 
     @property
     def generation(self) -> GenerationConfig:
@@ -102,15 +102,20 @@ class Direction:
         """Return a pair's direction by one of fairseq's tasks or ours."""
         source, _, target = pair.partition("-")
         _, end = ends_of(task.state.state_dict, target)
-        task_id = task.task_id(pair) if hasattr(task, "task_id") else None
+        task_id = None
+        if hasattr(task, "task_id"):
+            task_id = task.task_id(pair)
         if not isinstance(task, TranslationMultiSimpleEpochTask):
             return cls(pair, task_id=task_id, end=end)
         manager = task.data_manager
         options = task.args
         token = manager.get_decoder_langtok(target, options.langtoks["main"][1])
-        language_id = manager.lang_dict.index(source) if options.enable_lang_ids else None
-        word, first_input = (None, token) if options.lang_tok_replacing_bos_eos else (token, None)
-        return cls(pair, word, first_input, task_id, language_id, end)
+        language_id = None
+        if options.enable_lang_ids:
+            language_id = manager.lang_dict.index(source)
+        if options.lang_tok_replacing_bos_eos:
+            return cls(pair, None, token, task_id, language_id, end)
+        return cls(pair, token, None, task_id, language_id, end)
 
 
 class Row(NamedTuple):
@@ -152,8 +157,10 @@ class Decoder:
         """Return the best hypotheses of each row of a batch, at least one."""
         direction = rows[0].direction
         sample = batch_of(rows, self._task, self._models, self.decoding)
-        words = [row.direction.first_word for row in rows]
-        prefixes = None if None in words else sample["id"].new_tensor(words).unsqueeze(1)
+        prefixes = None
+        if direction.first_word is not None:
+            words = [row.direction.first_word for row in rows]
+            prefixes = sample["id"].new_tensor(words).unsqueeze(1)
         # Draws depend on the seed and the batch, but not on the batches before.
         content = repr([row.tokens for row in rows]).encode()
         with utils.set_torch_seed(self.decoding.seed + zlib.crc32(content)):
@@ -212,25 +219,24 @@ def batch_of(
     The longest row is first.
     """
     dictionary = task.source_dictionary
-    options = task.args if hasattr(task, "args") else task.cfg
+    options = getattr(task, "args", None) or task.cfg
     tokens = [torch.tensor(row.tokens) for row in rows]
-    padding = dictionary.pad()
-    is_left = options.left_pad_source
     net_input = {
         "src_tokens": data_utils.collate_tokens(
-            tokens, padding, dictionary.eos(), left_pad=is_left
+            tokens, dictionary.pad(), dictionary.eos(), left_pad=options.left_pad_source
         ),
-        "src_lengths": torch.tensor([len(row.tokens) for row in rows]),
+        "src_lengths": torch.tensor(list(map(len, tokens))),
     }
     sample: dict[str, Any] = {"id": torch.arange(len(rows)), "net_input": net_input}
-    directions = [row.direction for row in rows]
-    if directions[0].language_id is not None:
-        language_ids = [direction.language_id for direction in directions]
-        net_input["src_lang_id"] = torch.tensor(language_ids).unsqueeze(1)
-    if directions[0].task_id is not None:
-        sample["task_ids"] = torch.tensor([direction.task_id for direction in directions])
+    if rows[0].direction.language_id is not None:
+        language_ids = [[row.direction.language_id] for row in rows]
+        net_input["src_lang_id"] = torch.tensor(language_ids)
+    if rows[0].direction.task_id is not None:
+        sample["task_ids"] = torch.tensor([row.direction.task_id for row in rows])
     sample = decoding.moved(sample)
-    return task.for_models(sample, models) if hasattr(task, "for_models") else sample
+    if hasattr(task, "for_models"):
+        sample = task.for_models(sample, models)
+    return sample
 
 
 def searched(

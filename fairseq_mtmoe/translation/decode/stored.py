@@ -55,7 +55,9 @@ class Inference:
 
     def moved(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return a batch on the model's device."""
-        moved: dict[str, Any] = utils.move_to_cuda(sample) if self.use_cuda else sample
+        if not self.use_cuda:
+            return sample
+        moved: dict[str, Any] = utils.move_to_cuda(sample)
         return moved
 
 
@@ -81,19 +83,21 @@ def task_settings(
     cfg = state.get("cfg")
     if state.get("args") is not None:
         cfg = convert_namespace_to_omegaconf(state["args"])
-    task = cfg.get("task") if cfg is not None else None
-    name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
+    task: Any = (cfg or {}).get("task")
+    name = rebuild.plain(task).get("_name")
     if name not in tasks:
         raise_invalid(path, f"a checkpoint of {what} ({', '.join(tasks)})", name)
     rebuild.check_name(path, state, "task")  # fairseq may find another name in them
-    settings = _completed(task) if isinstance(task, DictConfig) else copy.deepcopy(task)
+    if isinstance(task, DictConfig):
+        settings = _completed(task)
+    else:
+        settings = copy.deepcopy(task)
+        # fairseq's multilingual task evaluates a string, and would read the result as False the
+        # next time.
+        for side in {"left_pad_source", "left_pad_target"} & vars(settings).keys():
+            setattr(settings, side, str(getattr(settings, side)))
     if setting(settings, "eval_bleu"):
         change(settings, eval_bleu=False)
-    for side in ("left_pad_source", "left_pad_target"):
-        if isinstance(settings, Namespace) and hasattr(settings, side):
-            # fairseq's multilingual task evaluates a string, and would read the result as False the
-            # next time.
-            setattr(settings, side, str(getattr(settings, side)))
     return settings
 
 
@@ -119,7 +123,9 @@ def placed(model: Any, fp16: bool, bf16: bool, use_cuda: bool) -> Any:
         model.half()
     if bf16:
         model.bfloat16()
-    return model.cuda() if use_cuda else model
+    if use_cuda:
+        model.cuda()
+    return model
 
 
 def setting(settings: Any, name: str) -> Any:

@@ -5,10 +5,10 @@ References are the test set's text if the data directory has it: `raw/test.en-de
 lost the words outside the dictionary; fairseq-generate compares with `<<unk>>` instead.
 """
 
-import itertools
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,18 +64,17 @@ def sizes_of(data: str, subset: str) -> dict[str, int]:
 
 def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
     """Return pairs' tiers by tiers.json, or by training sentences over all shards."""
-    training: dict[str, int] = {}
+    training = Counter[str]()
     for folder in folders(data):
-        numbered = (f"train{number}" for number in itertools.count(1))
-        splits = itertools.chain(["train"], numbered)  # as training reads
-        for sizes in itertools.takewhile(bool, (_sizes(folder, split) for split in splits)):
-            for pair, size in sizes.items():
-                training[pair] = training.get(pair, 0) + size
+        number = 0
+        while sizes := _sizes(folder, f"train{number or ''}"):  # as training reads
+            training.update(sizes)
+            number += 1
     trained: dict[str, int] = {}
     for pair in pairs:
-        number = size_of(pair, training)
-        if number is not None:
-            trained[pair] = number
+        sentences = size_of(pair, training)
+        if sentences is not None:
+            trained[pair] = sentences
     first = folders(data)[0]
     if not trained and os.path.lexists(first / FILE_NAME):
         trained = dict.fromkeys(pairs, 0)
@@ -101,15 +100,12 @@ def size_of(pair: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def _sizes(folder: Path, subset: str) -> dict[str, int]:
-    pairs = [
-        side.pair
-        for side in indexed_sides(folder)
-        if (side.split, side.lang) == (subset, side.target)
-    ]
-    return {
-        pair: sentences_of(str(folder / side_name(subset, pair, pair.split("-")[1])))
-        for pair in pairs
-    }
+    sizes = {}
+    for side in indexed_sides(folder):
+        if (side.split, side.lang) == (subset, side.target):
+            path = folder / side_name(subset, side.pair, side.lang)
+            sizes[side.pair] = sentences_of(str(path))
+    return sizes
 
 
 class Speller:
@@ -144,20 +140,20 @@ def load_references(data: str, subset: str, pair: str, spell: Speller, way: str)
     side = _Side(data, subset, pair, pair.partition("-")[2], spell)
     if way == TEXT and side.raw.exists():
         lines = side.text()
-        return References(
-            lines, f"{TEXT_FOLDER}/{side.raw.name}", altered=0, more=_further(side.raw, len(lines))
-        )
+        more = _further(side.raw, len(lines))
+        return References(lines, f"{TEXT_FOLDER}/{side.raw.name}", altered=0, more=more)
     dictionary = spell.dictionary
-    altered = sum(bool((tokens == dictionary.unk()).any()) for tokens in side.sentences)
-    return References(
-        side.spelled(dictionary.unk_string(escape=True)), f"{side.prefix.name}.bin", altered
-    )
+    altered = sum(dictionary.unk() in tokens for tokens in side.sentences)
+    lines = side.spelled(dictionary.unk_string(escape=True))
+    return References(lines, f"{side.prefix.name}.bin", altered)
 
 
 def load_sources(data: str, subset: str, pair: str, spell: Speller) -> list[str]:
     """Return a pair's source text: in `raw/`, else the binarized words."""
     side = _Side(data, subset, pair, pair.partition("-")[0], spell)
-    return side.text() if side.raw.exists() else side.spelled(spell.dictionary.unk_string())
+    if side.raw.exists():
+        return side.text()
+    return side.spelled(spell.dictionary.unk_string())
 
 
 class _Side:
@@ -222,9 +218,7 @@ def _further(raw: Path, count: int) -> tuple[list[str], ...]:
 def _letters(text: str) -> str:
     """Return a line's letters and digits, which tokenizing and normalisation keep."""
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    return "".join(
-        character for character in folded if character.isalnum() or character == _ANYTHING
-    )
+    return re.sub(f"[^\\w{_ANYTHING}]|_", "", folded)
 
 
 def _fits(text: str, parts: Sequence[str]) -> bool:

@@ -8,22 +8,18 @@ import functools
 import logging
 import math
 import unicodedata
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import regex
-from fairseq import tasks, utils
+from fairseq import tasks
 from fairseq.data import Dictionary
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
+from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened, visible
-from fairseq_mtmoe.core.files import text_lines
-from fairseq_mtmoe.translation.data.file_names import SENTENCEPIECE, joined_dictionary
 from fairseq_mtmoe.translation.data.new_language import codes_of
-from fairseq_mtmoe.translation.data.recorded_sizes import with_shards
 from fairseq_mtmoe.translation.data.vocabulary import End, Side, Vocabulary, ends_of
 from fairseq_mtmoe.translation.decode import stored
 from fairseq_mtmoe.translation.decode.decode import Direction, Row
@@ -31,8 +27,7 @@ from fairseq_mtmoe.translation.decode.lines import Lines
 from fairseq_mtmoe.translation.decode.test_sets import Speller
 from fairseq_mtmoe.translation.decode.translator import UNKNOWN
 
-TASKS = ("translation_heated", "translation_multi_simple_epoch")
-HEATED = TASKS[0]
+TASKS = ("translation_heated",)
 BY_PIECES = "a task that translates by SentencePiece's pieces"
 
 logger = logging.getLogger(__name__)
@@ -125,42 +120,36 @@ class Forms:
     """Languages, vocabulary and forms of sentences of an ensemble's first file."""
 
     def __init__(self, states: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> None:
-        models = list(zip(paths, states, strict=True))
-        all_settings = [
-            stored.task_settings(dict(state), path, TASKS, BY_PIECES) for path, state in models
+        models = list(zip(states, paths, strict=True))
+        settings = [
+            stored.task_settings(dict(state), path, TASKS, BY_PIECES) for state, path in models
         ]
-        self._trained = {
-            path: _trained_on(state, settings)
-            for (path, state), settings in zip(models, all_settings, strict=True)
-        }
-        path, state = models[0]
-        settings = all_settings[0]
-        pairs = self._trained[path][0]
-        saved = state.get("task_state") or {}
-        langs = stored.names_in(saved.get("langs")) or _languages(settings, pairs)
-        if len(langs) < 2:
-            raise UserError(f"`{path}` must name the languages that it translates, but names none.")
-        self.vocabulary = Vocabulary.of_state(saved) or _of_data(
-            path, stored.setting(settings, "data")
-        )
+        self._trained = dict(zip(paths, map(_trained_on, states, settings), strict=True))
+        self.path = paths[0]
+        saved = states[0].get("task_state") or {}
+        langs = stored.names_in(saved.get("langs"))
+        vocabulary = Vocabulary.of_state(saved)
+        if len(langs) < 2 or vocabulary is None:
+            raise UserError(
+                f"`{self.path}` must have languages and a vocabulary, from `mtmoe import-hf` or a "
+                "run on data of `mtmoe prepare`, but lacks them."
+            )
+        self.vocabulary = vocabulary
         stored.change(
-            settings,
+            settings[0],
             langs=",".join(langs),
             lang_dict=None,
             data="",
             source_lang=langs[0],
             target_lang=langs[1],
-            lang_pairs=",".join(pairs),
-            **{"task" if isinstance(settings, Namespace) else "_name": HEATED},
+            lang_pairs=",".join(self._trained[self.path][0]),
         )
-        self.path = path
-        self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
-        if saved:
-            self.task.load_state_dict(dict(saved))
-        for its_path, member in models[1:]:
-            self.task.check_vocabulary(member.get("task_state"), its_path)
+        self.task: Any = tasks.setup_task(settings[0], vocabulary=vocabulary)
+        self.task.load_state_dict(dict(saved))
+        for state, path in models[1:]:
+            self.task.check_vocabulary(state.get("task_state"), path)
         self.langs: list[str] = list(self.task.langs)
-        limit = (model_options(state) or plain(state.get("args"))).get("max_source_positions")
+        limit = (model_options(states[0]) or {}).get("max_source_positions")
         self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))
         self._pieces = functools.cache(self._pieces_until)
         for pieces_of in (self.source, self.target):
@@ -298,35 +287,6 @@ def _warn_of_untrained(path: str, direction: str, trained: tuple[str, ...]) -> N
         logger.warning(
             f"{path} was last trained on {shown}, not on {direction}: its output may be poor"
         )
-
-
-def _languages(settings: Any, pairs: Sequence[str]) -> list[str]:
-    """Return a checkpoint's languages as fairseq does: from a file, option or pairs."""
-    file = stored.setting(settings, "lang_dict")
-    if file:
-        lines = [line.strip() for line in text_lines(file, "the run's `--lang-dict`")]
-        return list(filter(None, lines))
-    named = stored.names_in(stored.setting(settings, "langs"))
-    return named or sorted({lang for pair in pairs for lang in pair.split("-")})
-
-
-def _of_data(path: str, data: str | None) -> Vocabulary:
-    """Return the vocabulary of a run's data directory (UserError: it has none).
-
-    Its checkpoint, `path`, has no vocabulary.
-    """
-    if data:
-        folder = utils.split_paths(with_shards(data))[0]
-        path_of_all = joined_dictionary(folder)
-        if path_of_all is not None:
-            symbols = Dictionary.load(path_of_all).symbols
-            vocabulary = Vocabulary.of_data(folder, symbols, symbols)
-            if vocabulary is not None:
-                return vocabulary
-    raise UserError(
-        f"`{path}` must have a vocabulary, but has none, nor has its run's data directory "
-        f"`{data}` a {SENTENCEPIECE} and one dictionary of all languages."
-    )
 
 
 def bits(score: float) -> float:

@@ -4,7 +4,8 @@ Search and spelling are those of `mtmoe evaluate`. Sentences into several langua
 each with its own language tokens and ids.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -63,15 +64,7 @@ class TextTranslator:
         *,
         source: str,
         target: str,
-        beam: int | None = None,
-        lenpen: float | None = None,
-        max_len_a: float | None = None,
-        max_len_b: int | None = None,
-        max_tokens: int | None = None,
-        batch_size: int | None = None,
-        sampling: bool = False,
-        sampling_topk: int | None = None,
-        seed: int | None = None,
+        **options: Any,
     ) -> list[str]:
         """Return the translation of each line, in order; empty lines stay empty.
 
@@ -80,39 +73,29 @@ class TextTranslator:
                 ends of sentences.
             source: Language of the lines, as in `langs`.
             target: Language to translate into.
-            beam: Width of the beam, 5 by default; 1 is greedy.
-            lenpen: Length penalty, 1 by default: higher values favour longer translations.
-            max_len_a: With `max_len_b`, a translation has at most a · source tokens + b tokens; 0
-                by default.
-            max_len_b: See `max_len_a`; 200 by default.
-            max_tokens: Tokens in a batch, 12000 by default.
-            batch_size: Sentences in a batch.
-            sampling: Sample from the model's distribution instead of beam search; `beam` samples, 1
-                by default, of which the most probable is returned.
-            sampling_topk: Sample each token from this many most probable ones.
-            seed: Seed of the samples, 1 by default; the batches determine them, too.
+            options: Values of the search.
+
+                beam: Width of the beam, 5 by default; 1 is greedy.
+                lenpen: Length penalty, 1 by default: higher values favour longer translations.
+                max_len_a: With `max_len_b`, a translation has at most a · source tokens + b tokens;
+                    0 by default.
+                max_len_b: See `max_len_a`; 200 by default.
+                max_tokens: Tokens in a batch, 12000 by default.
+                batch_size: Sentences in a batch.
+                sampling: Sample from the model's distribution instead of beam search; `beam`
+                    samples, 1 by default, of which the most probable is returned.
+                sampling_topk: Sample each token from this many most probable ones.
+                seed: Seed of the samples, 1 by default; the batches determine them, too.
 
         Raises:
             UserError: a language is unknown, an option is out of range, or a line has a sentence
                 that is too long.
         """
-        options: dict[str, Any] = {
-            "beam": 1 if sampling and beam is None else beam,
-            "lenpen": lenpen,
-            "max_len_a": max_len_a,
-            "max_len_b": max_len_b,
-            "max_tokens": max_tokens,
-            "batch_size": batch_size,
-            "sampling": sampling or None,
-            "sampling_topk": sampling_topk,
-            "seed": seed,
-        }
-        changes = {name: value for name, value in options.items() if value is not None}
-        decoding = replace(self.decoding, **changes)
+        if options.get("sampling"):
+            options.setdefault("beam", 1)
+        decoder = self.decoder(replace(self.decoding, **options))
         self.forms.check(source, [target], _ARGUMENTS)
-        translated = self.translated(
-            Lines(_texts("lines", lines)), source, [target], self.decoder(decoding)
-        )
+        translated = self.translated(Lines(_texts("lines", lines)), source, [target], decoder)
         return [best.text for best, *_ in translated[target]]
 
     def translated(
@@ -136,17 +119,18 @@ class TextTranslator:
         """
         batches = decoder.batches(self.forms.rows(lines, source, targets))
         outputs = (decode_all or partial(map, decoder.decode))(batches)
-        parts: dict[tuple[str, int], dict[int, list[Translated]]] = {}
+        texts: dict[tuple[str, int, int], list[Translated]] = {}
         for batch, hypotheses in zip(batches, outputs, strict=True):
             for row, best in zip(batch, hypotheses, strict=True):
-                target, line, part = row.key
-                parts.setdefault((target, line), {})[part] = self._texts(target, best)
+                texts[row.key] = self._texts(row.key[0], best)
             advance(sum(row.key[2] == 0 for row in batch))
+        parts = defaultdict(list)
+        for (target, line, _), several in sorted(texts.items()):
+            parts[target, line].append(several)
+        numbers = range(len(lines.lines))
         translated = {}
         for target in targets:
-            numbers = range(len(lines.lines))
-            parts_of_lines = [parts.get((target, line), {}) for line in numbers]
-            translated[target] = [_best_of_line(each, decoder) for each in parts_of_lines]
+            translated[target] = [_best_of_line(parts[target, line], decoder) for line in numbers]
         return translated
 
     def score(
@@ -163,9 +147,8 @@ class TextTranslator:
             UserError: a language is unknown, there are not as many targets as sources, or a line is
                 too long.
         """
-        lines = self.score_tokens(sources, targets, source=source, target=target)
         totals = []
-        for tokens in lines:
+        for tokens in self.score_tokens(sources, targets, source=source, target=target):
             totals.append(sum((value for _, value in tokens), start=0.0))
         return totals
 
@@ -205,7 +188,7 @@ class TextTranslator:
         direction = batch[0].row.direction
         dictionary = self._task.target_dictionary
         sample = batch_of([pair.row for pair in batch], self._task, self._models, self.decoding)
-        begins = dictionary.eos() if direction.first_input is None else direction.first_input
+        begins = direction.first_input or dictionary.eos()
         written = [pair.written for pair in batch]
         with first_words(self._models, direction.end):
             return log_probs(self._models, sample["net_input"], written, begins, dictionary.pad())
@@ -224,25 +207,21 @@ class TextTranslator:
         return self.forms.target(target).speller(ignored)
 
 
-def _best_of_line(parts: Mapping[int, Sequence[Translated]], decoder: Decoder) -> list[Translated]:
+def _best_of_line(parts: Sequence[Sequence[Translated]], decoder: Decoder) -> list[Translated]:
     """Join the translations of a line's parts.
 
     The best of each, the second best of each, and so on.
     """
-    in_order = [parts[number] for number in sorted(parts)]
     lines = []
     for rank in range(decoder.n_best):
-        chosen = [texts[min(rank, len(texts) - 1)] for texts in in_order]
+        chosen = [texts[min(rank, len(texts) - 1)] for texts in parts]
         lines.append(joined(chosen, decoder.decoding.lenpen))
     return lines
 
 
 def _texts(name: str, lines: Iterable[str]) -> list[str]:
     """Return the lines (UserError: one string, or a line that is no string)."""
-    if isinstance(lines, str):
-        raise_invalid(name, "a list of strings", lines)
     texts = list(lines)
-    for line in texts:
-        if not isinstance(line, str):
-            raise_invalid(name, "a list of strings", line)
+    if isinstance(lines, str) or not all(isinstance(line, str) for line in texts):
+        raise_invalid(name, "a list of strings", lines)
     return texts

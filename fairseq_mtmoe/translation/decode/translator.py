@@ -6,8 +6,10 @@ fairseq-generate counts the longest of a batch.
 
 import copy
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -44,13 +46,10 @@ class Translation:
 
     pair: str
     hypotheses: list[str]
-    references: list[str]
-    reference_file: str  # the references' file in the data directory
-    altered: int  # references that lost words outside the dictionary
+    references: References
     # Sentences longer than the model's positions: hypotheses are empty or, for fairseq, absent
     untranslated: int
-    more_references: tuple[list[str], ...] = ()  # further references of every sentence, or ""
-    numbers: Sequence[int] = ()  # numbers of the sentences in the test set
+    numbers: Sequence[int]  # numbers of the sentences in the test set
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class PairData:
             batch = self.dataset.collater(items)
             sources = zip(batch["id"].tolist(), batch["net_input"]["src_tokens"], strict=True)
             for number, tokens in sources:
-                rows.append(Row((self.pair, number), direction, tokens[tokens != padding].tolist()))
+                rows.append(Row((self, number), direction, tokens[tokens != padding].tolist()))
         return rows
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -98,22 +97,14 @@ class PairData:
     def translation(self, hypotheses: dict[int, str]) -> Translation:
         """Return the translation to compare, from hypotheses of all sentences that fit."""
         references = self.references
-        numbers = sorted(hypotheses) if self.compares == FAIRSEQ else range(len(references.lines))
+        numbers: Sequence[int] = range(len(references.lines))
+        if self.compares == FAIRSEQ:
+            numbers = sorted(hypotheses)
+            lines = [references.lines[number] for number in numbers]
+            references = replace(references, lines=lines)
         texts = [hypotheses.get(number, "") for number in numbers]
-        chosen = [references.lines[number] for number in numbers]
-        more = []
-        for lines in references.more:
-            more.append([lines[number] for number in numbers])
-        return Translation(
-            self.pair,
-            texts,
-            chosen,
-            references.file,
-            references.altered,
-            untranslated=len(self.dataset) - len(hypotheses),
-            more_references=tuple(more),
-            numbers=list(numbers),
-        )
+        untranslated = len(self.dataset) - len(hypotheses)
+        return Translation(self.pair, texts, references, untranslated, numbers)
 
 
 class Translator:
@@ -157,11 +148,6 @@ class Translator:
         sides = [stored.setting(self._task_cfg, f"{side}_lang") for side in ("source", "target")]
         return ["-".join(sides)] if all(sides) else []
 
-    def translate(self, pair: str, subset: str) -> Translation:
-        """Translate one pair's test set."""
-        (translation,) = self.translations([pair], subset)
-        return translation
-
     def translations(
         self,
         pairs: Sequence[str],
@@ -185,12 +171,11 @@ class Translator:
     ) -> Iterator[Translation]:
         # All tasks share a target dictionary.
         decoder = Decoder(together[0].task, self.models, self.decoding)
-        spellers = {data.pair: data.text for data in together}
-        hypotheses: dict[str, dict[int, str]] = {data.pair: {} for data in together}
-        for batch in decoder.batches(row for data in together for row in data.rows()):
+        hypotheses: dict[str, dict[int, str]] = defaultdict(dict)
+        for batch in decoder.batches(chain.from_iterable(map(PairData.rows, together))):
             for row, (best, *_) in zip(batch, decoder.decode(batch), strict=True):
-                pair, number = row.key
-                hypotheses[pair][number] = spellers[pair](best.tokens)
+                data, number = row.key
+                hypotheses[data.pair][number] = data.text(best.tokens)
             advance(len(batch))
         for data in together:
             yield data.translation(hypotheses[data.pair])
@@ -241,10 +226,10 @@ class Translator:
         return load_sources(self.data, subset, pair, spell)
 
     def _speller(self, dictionary: Dictionary, ignored: Sequence[int] = ()) -> Speller:
-        joining = self.post_process
-        if joining is None:
-            joining = joining_of(self.data, dictionary)
-        return Speller(dictionary, None if joining == "none" else joining, ignored)
+        joining = self.post_process or joining_of(self.data, dictionary)
+        if joining == "none":
+            joining = None
+        return Speller(dictionary, joining, ignored)
 
     def _task(self, pair: str) -> Any:
         settings = copy.deepcopy(self._task_cfg)
@@ -280,14 +265,14 @@ class Translator:
 
 
 def joining_of(data: str, dictionary: Dictionary) -> str | None:
-    """Return how a data directory's symbols form words; see `subword_marks`."""
+    """Return how a data directory's symbols form words.
+
+    It is `sentencepiece` with its model or marks (▁), `subword_nmt` with its marks (@@), or None.
+    """
+    few = 0.01 * len(dictionary)
     has_model = os.path.exists(os.path.join(utils.split_paths(data)[0], SENTENCEPIECE))
-    return "sentencepiece" if has_model else subword_marks(dictionary.symbols)
-
-
-def subword_marks(symbols: Sequence[str]) -> str | None:
-    """Return the subword format: `sentencepiece` (▁), `subword_nmt` (@@), or None."""
-    few = 0.01 * len(symbols)
-    if sum(symbol.startswith("▁") for symbol in symbols) > few:
+    if has_model or sum(symbol.startswith("▁") for symbol in dictionary.symbols) > few:
         return "sentencepiece"
-    return "subword_nmt" if sum(symbol.endswith("@@") for symbol in symbols) > few else None
+    if sum(symbol.endswith("@@") for symbol in dictionary.symbols) > few:
+        return "subword_nmt"
+    return None

@@ -216,7 +216,7 @@ def test_a_command_with_a_task_of_its_own_builds_the_model_alone_from_the_file(s
 def test_mtmoe_evaluate_and_upcycle_refuse_the_same(stock):
     path = stock.write(in_model(encoder_layers=10**7))
     with pytest.raises(UserError, match="`encoder_layers`"):
-        Translator(str(stock.data), [path], Decoding()).translate("en-bb", "test")
+        next(Translator(str(stock.data), [path], Decoding()).translations(["en-bb"], "test"))
     result = CliRunner().invoke(upcycle, [path, str(stock.folder / "sparse.pt"), "--num-experts", "2"])
     assert isinstance(result.exception, UserError) and "`encoder_layers`" in str(result.exception)
     assert not (stock.folder / "sparse.pt").exists()

@@ -22,7 +22,7 @@ from fairseq_mtmoe.translation.decode import beam_search, decode
 from fairseq_mtmoe.translation.decode import translator as translator_module
 from fairseq_mtmoe.translation.decode.beam_search import length_limits
 from fairseq_mtmoe.translation.decode.decode import Decoder, Decoding
-from fairseq_mtmoe.translation.decode.translator import Translator, joining_of, subword_marks
+from fairseq_mtmoe.translation.decode.translator import Translator, joining_of
 from tests.helpers import untrained
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import by_fairseq
@@ -78,17 +78,17 @@ def translator_of(model, decoding=SHORT, data=None, path=None, **settings):
 
 
 def translate(model, pair="en-aa", *more, **settings):
-    return translator_of(model, *more, **settings).translate(pair, "test")
+    return next(translator_of(model, *more, **settings).translations([pair], "test"))
 
 
 def test_texts_and_bleu_are_those_of_fairseq_generate_where_asked(stock, tmp_path):
     hypotheses, references, line = fairseq_generate(stock, "aa", tmp_path)
     text = translate(stock, references="fairseq")
     assert text.hypotheses == list(hypotheses.values()) and len(hypotheses) == 13
-    assert text.references == list(references.values())
-    assert (text.reference_file, text.altered, text.untranslated) == ("test.en-aa.aa.bin", 2, 1)
+    assert text.references.lines == list(references.values())
+    assert (text.references.file, text.references.altered, text.untranslated) == ("test.en-aa.aa.bin", 2, 1)
     assert "<<unk>>" in references[3]
-    score = score_pair("en-aa", text.hypotheses, text.references)
+    score = score_pair("en-aa", text.hypotheses, text.references.lines)
     assert 5 < score.bleu < 95
     assert line.startswith(f"BLEU = {score.bleu:.2f} ")
 
@@ -111,7 +111,7 @@ def test_a_test_set_that_is_too_long_altogether_is_all_empty(stock, tmp_path, re
     data = shutil.copytree(stock.data, tmp_path / "data")
     untrained.write_split(data, "test", "en-bb", ["▁ba " * 20] * 2, ["▁ba", "▁bo"])
     text = translate(stock, "en-bb", data=data, references=references)
-    assert (text.hypotheses, text.references, text.untranslated) == (*lines, 2)
+    assert (text.hypotheses, text.references.lines, text.untranslated) == (*lines, 2)
 
 
 def test_an_unknown_word_of_a_hypothesis_earns_nothing(stock, tmp_path):
@@ -122,7 +122,7 @@ def test_an_unknown_word_of_a_hypothesis_earns_nothing(stock, tmp_path):
     unknowns = Namespace(data=stock.data, checkpoint=tmp_path / "unknowns.pt")
     untrained.babble_unknowns(stock.checkpoint, piece, unknowns.checkpoint)
     ours, theirs = translate(unknowns), translate(unknowns, references="fairseq")
-    assert "<unk>" in theirs.hypotheses[3] and "<<unk>>" in theirs.references[3]
+    assert "<unk>" in theirs.hypotheses[3] and "<<unk>>" in theirs.references.lines[3]
     assert ours.hypotheses[:13] == [line.replace("<unk>", "⁇") for line in theirs.hypotheses]
     earned, not_earned = (score_pair("en-aa", [f"bo {unknown}"], ["bo <<unk>>"]).chrf for unknown in ("<unk>", "⁇"))
     assert earned > 2 * not_earned
@@ -136,7 +136,7 @@ def test_pairs_of_a_model_of_one_and_of_one_that_read_them_from_a_file_that_is_g
     file.unlink()
     one, other = translator_of(stock, path=tmp_path / "one.pt"), translator_of(two, path=tmp_path / "file.pt")
     assert one.trained_pairs == other.trained_pairs == ["en-bb"]
-    assert len(one.translate("en-bb", "test").hypotheses) == 11
+    assert len(next(one.translations(["en-bb"], "test")).hypotheses) == 11
 
 
 def test_fairseq_generate_translates_in_bfloat16_as_we_do(two, tmp_path):
@@ -166,9 +166,12 @@ def test_subwords_are_joined_as_asked_or_as_found_out(stock, tmp_path):
     assert 0 < sum(piece.startswith("▁") for piece in pieces) < len(pieces)
     assert first() == first("sentencepiece") == "".join(pieces).replace("▁", " ").strip()
     assert first("subword_nmt") == " ".join(pieces)
-    assert [subword_marks(of) for of in (["▁a", "b"], ["a@@", "b"], ["1"])] == ["sentencepiece", "subword_nmt", None]
+    for piece, joining in ("▁a", "sentencepiece"), ("a@@", "subword_nmt"), ("1", None):
+        dictionary = Dictionary()
+        dictionary.add_symbol(piece)
+        assert joining_of(str(tmp_path), dictionary) == joining
     (tmp_path / "spm.model").touch()  # which decides
-    assert joining_of(str(tmp_path), Dictionary()) == "sentencepiece"
+    assert joining_of(str(tmp_path), dictionary) == "sentencepiece"
 
 
 def test_bad_checkpoints_are_said_in_one_sentence(stock, tmp_path):
@@ -199,7 +202,7 @@ def test_half_precision_translates_too_and_is_of_one_type(stock):
         with refused(f"--{name.replace('_', '-')}"):
             Decoding(**{name: value})
     translator = translator_of(stock, replace(SHORT, fp16=True))
-    assert len(translator.translate("en-bb", "test").hypotheses) == 11
+    assert len(next(translator.translations(["en-bb"], "test")).hypotheses) == 11
     assert {parameter.dtype for model in translator.models for parameter in model.parameters()} == {torch.float16}
 
 
@@ -333,5 +336,5 @@ def test_a_run_that_validates_in_balance_translates_by_prices(priced):
     state["cfg"]["model"]["base_evaluation"] = "balanced"
     file_io.save(state, str(priced.checkpoint))
     translator = translator_of(priced)
-    translator.translate("en-aa", "test")
+    next(translator.translations(["en-aa"], "test"))
     assert {gate.evaluation for gate in base_gates(translator.models[0])} == {"prices"}

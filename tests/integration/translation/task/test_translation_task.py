@@ -241,8 +241,8 @@ def translated(data, folder, **options):
     """Both scores of each pair by an evaluation of a run's last checkpoint, and the run's last event `valid`."""
     decoding = Decoding(beam=3, max_len_b=20, cpu=True, **options)
     translator = Translator(str(data), [str(folder / "checkpoint_last.pt")], decoding)
-    found = {pair: translator.translate(pair, "valid") for pair in PAIRS}
-    scores = {pair: score_pair(pair, of.hypotheses, of.references) for pair, of in found.items()}
+    found = {pair: next(translator.translations([pair], "valid")) for pair in PAIRS}
+    scores = {pair: score_pair(pair, of.hypotheses, of.references.lines) for pair, of in found.items()}
     return scores, [event for event in read(folder) if event["event"] == "valid"][-1]
 
 
