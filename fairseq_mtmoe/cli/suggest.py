@@ -43,7 +43,7 @@ ENVIRONMENT = {  # of the trial and the script, where a user sets nothing else
     "OMP_WAIT_POLICY": "PASSIVE",
     "PYTHONWARNINGS": "ignore::FutureWarning:fairscale.experimental.nn.offload",
 }
-Part = tuple[str, list[str]]  # a comment, and the options that it explains
+Part = tuple[str, str]  # a comment, and the options that it explains, as a shell reads them
 
 
 @click.command("suggest")
@@ -86,19 +86,19 @@ def command(
     if hours is None:
         candidates = candidates[:1]
     for size in candidates:
-        options = [
-            *model_options(data, size, train),
-            *data_options(data, size, train, lang_pairs, cpu),
-        ]
+        options = model_options(data, size, train)
+        options += data_options(data, size, train, lang_pairs, cpu)
         minutes = MINUTES / len(candidates)
         click.echo(
             f"Trying {UPDATES} updates of width {size.width}, for {minutes:.1f} minutes at most …",
             err=True,
         )
-        trial = run_trial(data, [word for _, words in options for word in words], minutes)
-        chosen = None if trial is None else plan(size, trial, pairs, held, hours)
-        if chosen is not None and chosen.passes >= LEAST_PASSES:
-            break
+        chosen = None
+        trial = run_trial(data, options, minutes)
+        if trial is not None:
+            chosen = plan(size, trial, pairs, held, hours)
+            if chosen.passes >= LEAST_PASSES:
+                break
     if trial is None or chosen is None:
         raise UserError(
             f"Two updates on `DATA` must take less than {minutes:.1f} minutes, but take longer; "
@@ -106,8 +106,7 @@ def command(
         )
     options += length_options(size, chosen, str(save_dir))
     remarks = remarks_on(trial, chosen, hours, least_hours(trial, pairs, held))
-    for line in remarks:
-        click.echo(line, err=True)
+    click.echo("\n".join(remarks), err=True)
     click.echo(script(data, options, train, remarks), nl=False)
 
 
@@ -167,35 +166,32 @@ def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]
     """Return the model's options: experts where the decoder writes several languages."""
     targets = {pair.split("-")[1] for pair in sizes}
     langs = languages(data, sizes)
-    shape = {
-        "layers": size.layers,
-        "embed-dim": size.width,
-        "ffn-embed-dim": size.inner,
-        "attention-heads": size.heads,
-    }
-    experts: Part = ("One target language: no experts.", ["--arch", "base_dense"])
+    experts: Part = ("One target language: no experts.", "--arch base_dense")
     if len(targets) > 1:
-        gates = "task"
-        count = NUM_EXPERTS
         what = "experts, and a gate of each language chooses among them"
+        chosen = f"{NUM_EXPERTS} --expert-gates task"
         if len(langs) <= NUM_EXPERTS:
-            gates = "fixed"
-            count = len(langs)
             what = "every second feed-forward layer is a language's own"
-        chosen = ["--arch", "base_moe", "--num-experts", str(count), "--expert-gates", gates]
-        experts = (f"{len(targets)} target languages: {what}.", chosen)
-    normalized = [f"--{side}-normalize-before" for side in ("encoder", "decoder")]
+            chosen = f"{len(langs)} --expert-gates fixed"
+        experts = (
+            f"{len(targets)} target languages: {what}.",
+            f"--arch base_moe --num-experts {chosen}",
+        )
+    normalized = "--encoder-normalize-before --decoder-normalize-before"
     first, *_ = with_shards(data).split(os.pathsep)
-    shared = ["--share-all-embeddings"] * (joined_dictionary(first) is not None)
-    words = []
+    if joined_dictionary(first) is not None:
+        normalized += " --share-all-embeddings"
+    sides = []
     for side in ("encoder", "decoder"):
-        for name, value in shape.items():
-            words += [f"--{side}-{name}", str(value)]
+        sides.append(
+            f"--{side}-layers {size.layers} --{side}-embed-dim {size.width} "
+            f"--{side}-ffn-embed-dim {size.inner} --{side}-attention-heads {size.heads}"
+        )
     return [
         experts,
-        (f"A model for {sum(sizes.values()):,} sentence pairs.", words),
-        ("Normalization before each layer allows high learning rates.", normalized + shared),
-        ("Less data needs more dropout.", ["--dropout", str(size.dropout)]),
+        (f"A model for {sum(sizes.values()):,} sentence pairs.", " ".join(sides)),
+        ("Normalization before each layer allows high learning rates.", normalized),
+        ("Less data needs more dropout.", f"--dropout {size.dropout}"),
     ]
 
 
@@ -204,56 +200,60 @@ def data_options(
 ) -> list[Part]:
     """Return the options of the task, loss and batches."""
     file = list_of_pairs(data)
-    named = str(file) if lang_pairs is None and file.is_file() else ",".join(sizes)
-    task = ["--task", "translation_heated", "--lang-pairs", named]
-    task += ["--encoder-langtok", "tgt", "--decoder-langtok"]
+    named = ",".join(sizes)
+    if lang_pairs is None and file.is_file():
+        named = shlex.quote(str(file))
+    task = f"--task translation_heated --lang-pairs {named} --encoder-langtok tgt --decoder-langtok"
     if not file.with_name("langs.txt").is_file():
-        task += ["--langs", ",".join(languages(data, sizes))]
-    temperature = ["--sampling-method", "temperature", "--sampling-temperature", "1.5"]
-    loss = ["--criterion", "moe_label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
-    loss += ["--optimizer", "fused_adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "1"]
-    batch = ["--max-tokens", str(size.max_tokens)]
+        task += f" --langs {','.join(languages(data, sizes))}"
+    temperature = "--sampling-method temperature --sampling-temperature 1.5"
+    loss = (
+        "--criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1 "
+        "--optimizer fused_adam --adam-betas '(0.9, 0.98)' --clip-norm 1"
+    )
+    batch = f"--max-tokens {size.max_tokens}"
     parts: list[Part] = [("Both sides name the target language.", task)]
     if len(sizes) > 1:
         parts.append(("Small language pairs are drawn more often: by size^(1/1.5).", temperature))
     parts.append(("The fast loss and Adam.", loss))
     parts.append(("Tokens of a batch, padding included. Lower it if memory runs out.", batch))
     if cpu:
-        parts.append(("No GPU.", ["--cpu"]))
+        parts.append(("No GPU.", "--cpu"))
     return parts
 
 
 def length_options(size: Size, schedule: Plan, save_dir: str) -> list[Part]:
     """Return the options of the rate, the length, the validations and the checkpoints."""
-    rate = ["--lr", size.lr, "--lr-scheduler", "inverse_sqrt"]
-    rate += ["--warmup-updates", str(schedule.warmup)]
-    saved = ["--virtual-epoch-size", str(schedule.epoch)]
-    saved += ["--validate-interval", str(schedule.every)]
-    saved += ["--save-interval", str(schedule.every), "--keep-last-epochs", "5"]
+    rate = f"--lr {size.lr} --lr-scheduler inverse_sqrt --warmup-updates {schedule.warmup}"
+    saved = (
+        f"--virtual-epoch-size {schedule.epoch} --validate-interval {schedule.every} "
+        f"--save-interval {schedule.every} --keep-last-epochs 5"
+    )
     mean = "`mtmoe average --num-epoch-checkpoints 5` takes the mean of the last 5 checkpoints"
-    best = ["--eval-chrf", "--eval-bleu-args", SEARCH, "--best-checkpoint-metric", "chrf"]
-    best += ["--maximize-best-checkpoint-metric", "--eval-bleu-print-samples"]
+    best = (
+        f"--eval-chrf --eval-bleu-args '{SEARCH}' --best-checkpoint-metric chrf "
+        "--maximize-best-checkpoint-metric --eval-bleu-print-samples"
+    )
     scored = (
         "Validations translate: the best checkpoint has the highest chrF++; a sentence of each "
         "pair is shown."
     )
     early = f"The run ends after {PATIENCE} validations without a better one."
-    updates = ["--max-update", str(schedule.updates)]
-    resumed = ["--save-dir", save_dir, "--log-format", "rich", "--log-interval", "25"]
+    resumed = f"--save-dir {shlex.quote(save_dir)} --log-format rich --log-interval 25"
     parts: list[Part] = [
         (f"The rate is {size.reason}.", rate),
-        (f"{schedule.passes:.2g} passes over the data.", updates),
+        (f"{schedule.passes:.2g} passes over the data.", f"--max-update {schedule.updates}"),
         (f"About {VALIDATIONS} validations, at ends of epochs. {mean}.", saved),
     ]
     if schedule.is_scored:
         parts.append((scored, best))
     if schedule.passes >= LEAST_PASSES:
-        parts.append((early, ["--patience", str(PATIENCE)]))
+        parts.append((early, f"--patience {PATIENCE}"))
     parts.append(("A second start resumes here.", resumed))
     return parts
 
 
-def run_trial(data: str, words: Sequence[str], minutes: float) -> Trial | None:
+def run_trial(data: str, options: Sequence[Part], minutes: float) -> Trial | None:
     """Train for some updates in a process of its own, and return what they took.
 
     None: there was no time for two updates.
@@ -262,37 +262,18 @@ def run_trial(data: str, words: Sequence[str], minutes: float) -> Trial | None:
         UserError: the training failed, with its last line.
     """
     with tempfile.TemporaryDirectory() as folder:
-        program = [
-            sys.executable,
-            "-m",
-            "fairseq_cli.train",
-            data,
-            "--user-dir",
-            str(Path(__file__).parents[1]),
-        ]
-        length = [
-            "--max-update",
-            str(UPDATES),
-            "--stop-time-hours",
-            str(minutes / 60),
-            "--log-interval",
-            "1",
-        ]
-        rest = [
-            "--lr",
-            "1e-4",
-            "--disable-validation",
-            "--no-save",
-            "--save-dir",
-            folder,
-            "--log-format",
-            "json",
-        ]
+        program = [sys.executable, "-m", "fairseq_cli.train", data]
+        program += ["--user-dir", str(Path(__file__).parents[1]), "--save-dir", folder]
+        trial = (
+            f"--max-update {UPDATES} --stop-time-hours {minutes / 60} --lr 1e-4 --no-save "
+            "--disable-validation --log-format json --log-interval 1"
+        )
+        for _, words in [*options, ("", trial)]:
+            program += shlex.split(words)
         with open(Path(folder, "train.out"), "w+b") as output:
             environment = ENVIRONMENT | os.environ
-            command_line = [*program, *words, *length, *rest]
             process = subprocess.Popen(
-                command_line, stdout=output, stderr=subprocess.STDOUT, env=environment
+                program, stdout=output, stderr=subprocess.STDOUT, env=environment
             )
             try:
                 _, status, used = os.wait4(process.pid, 0)
@@ -306,12 +287,11 @@ def run_trial(data: str, words: Sequence[str], minutes: float) -> Trial | None:
                 "A trial on `DATA` must train, but ends so: "
                 f"{(told or 'no output').splitlines()[-1]}"
             )
-        events = [
-            event
-            for event in run_log.read(Path(folder, run_log.FILE_NAME))
-            if event["event"] == "train"
-        ]
-    return measured(events, used.ru_maxrss / 2**20) if len(events) > 1 else None
+        log = run_log.read(Path(folder, run_log.FILE_NAME))
+        events = [event for event in log if event["event"] == "train"]
+        if len(events) < 2:
+            return None
+        return measured(events, used.ru_maxrss / 2**20)
 
 
 def measured(events: Sequence[run_log.Event], memory: float) -> Trial:
@@ -355,7 +335,7 @@ def script(
         f"{len(sizes)}."
     )
     head = "".join(f"# {line}\n" for line in (first, *remarks))
-    groups = "".join(f"    # {comment}\n    {shlex.join(words)}\n" for comment, words in options)
+    groups = "".join(f"    # {comment}\n    {words}\n" for comment, words in options)
     run = f'fairseq-train {shlex.quote(data)} --user-dir "$(mtmoe user-dir)" "${{options[@]}}" "$@"'
     waiting = (
         "# Waiting threads leave their cores to other programs; fairscale's warnings are not about "

@@ -3,6 +3,7 @@
 They have language ids if the datasets have them.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from fairseq.data import FairseqDataset, LanguagePairDataset
 from torch import Tensor
 
 from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Item
+
+KEPT = ("id", "nsentences", "ntokens", "net_input", "target")
 
 
 class PairCollate:
@@ -34,28 +37,22 @@ class PairCollate:
 
 def _collate_apart(datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
     """Merge the pairs' own batches, padded to the same lengths, longest source first."""
-    lengths = {}
-    for side in ("source", "target"):
-        lengths[side] = max(len(sample[side]) for _, sample in items)
-    by_pair: dict[int, list[dict[str, Any]]] = {}
+    lengths = {"source": 0, "target": 0}
+    by_pair = defaultdict(list)
     for pair, sample in items:
-        by_pair.setdefault(pair, []).append(sample)
-    batches = [
-        datasets[pair].collater(samples, pad_to_length=lengths) for pair, samples in by_pair.items()
-    ]
+        by_pair[pair].append(sample)
+        for side, longest in lengths.items():
+            lengths[side] = max(longest, len(sample[side]))
+    batches = []
+    for pair, samples in by_pair.items():
+        batch = datasets[pair].collater(samples, pad_to_length=lengths)
+        batches.append({name: batch[name] for name in KEPT})
     source_lengths = torch.cat([batch["net_input"]["src_lengths"] for batch in batches])
-    counts = {}
-    for name in ("nsentences", "ntokens"):
-        counts[name] = sum(batch[name] for batch in batches)
-    kept = []
-    for batch in batches:
-        kept.append({name: batch[name] for name in ("id", "net_input", "target")})
-    order = source_lengths.sort(descending=True, stable=True)[1]
-    return {**merged(kept, order), **counts}
+    return merged(batches, source_lengths.sort(descending=True, stable=True)[1])
 
 
 def merged(batches: Sequence[Mapping[str, Any]], order: Tensor) -> Batch:
-    """Merge batches' tensors in the given order of rows.
+    """Merge batches' tensors in the given order of rows, and add their counts.
 
     A tensor has a row per sentence.
     """
@@ -66,6 +63,8 @@ def merged(batches: Sequence[Mapping[str, Any]], order: Tensor) -> Batch:
             batch[name] = merged(values, order)
         elif isinstance(value, Tensor):
             batch[name] = torch.cat(values)[order]
+        elif value is not None:
+            batch[name] = sum(values)
     return batch
 
 
@@ -73,9 +72,11 @@ def _add_language_ids(
     batch: Batch, datasets: Sequence[FairseqDataset], pairs_B: Sequence[int]
 ) -> None:
     ids = {pair: language_ids(datasets[pair]) for pair in set(pairs_B)}
-    if ids[pairs_B[0]][0] is not None:
-        batch["net_input"]["src_lang_id"] = torch.tensor([[ids[pair][0]] for pair in pairs_B])
-        batch["tgt_lang_id"] = torch.tensor([[ids[pair][1]] for pair in pairs_B])
+    ids_B2 = [ids[pair] for pair in pairs_B]
+    if ids_B2[0][0] is not None:
+        sources_B1, targets_B1 = torch.tensor(ids_B2).split(1, dim=1)
+        batch["net_input"]["src_lang_id"] = sources_B1
+        batch["tgt_lang_id"] = targets_B1
 
 
 def language_ids(dataset: FairseqDataset) -> tuple[int | None, int | None]:

@@ -18,8 +18,11 @@ def described_languages() -> dict[str, str]:
 
     One is `Czech, a West Slavic language close to Slovak, …`.
     """
-    table = languages()
-    return {code: f"{row['name']}, {row['about']}" for code, row in table.items() if "about" in row}
+    descriptions = {}
+    for code, row in languages().items():
+        if "about" in row:
+            descriptions[code] = f"{row['name']}, {row['about']}"
+    return descriptions
 
 
 def description_of_pair(pair: str) -> str:
@@ -27,8 +30,8 @@ def description_of_pair(pair: str) -> str:
     descriptions = described_languages()
     names = []
     for lang in pair.split("-"):
-        name = descriptions.get(lang) or descriptions.get(lang.split("_")[0])
-        name = name or descriptions.get(_short_code(lang))
+        code = lang.split("_")[0]
+        name = descriptions.get(lang) or descriptions.get(code) or descriptions.get(_short(code))
         if name is None:
             raise UserError(
                 f"`--description` must describe {pair} in a sentence, as the language {lang} is "
@@ -38,14 +41,14 @@ def description_of_pair(pair: str) -> str:
     return "Given a sentence in {}, translate it into {}.".format(*names)
 
 
-def _short_code(lang: str) -> str:
-    """Return the code that BCP 47 prefers: `sw` for a model's `swh_Latn`."""
+def _short(code: str) -> str:
+    """Return the code that BCP 47 prefers: `sw` for `swh`."""
     import langcodes  # large tables that are rarely needed
 
     try:
-        return str(langcodes.standardize_tag(lang.split("_")[0], macro=True))
+        return str(langcodes.standardize_tag(code, macro=True))
     except ValueError:  # raised by `langcodes` for an invalid code
-        return lang
+        return code
 
 
 def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:
@@ -64,7 +67,7 @@ def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:
             raise UserError(
                 f"`{path}` must be a SentencePiece model, but cannot be read as one."
             ) from error
-    tokens = [dictionary.index(piece) for piece in pieces]
-    if all(token == dictionary.unk() for token in tokens):
+    tokens = list(map(dictionary.index, pieces))
+    if set(tokens) <= {dictionary.unk()}:
         raise_invalid("--description", f"a sentence with words of the dictionary in {folder}", text)
     return tokens

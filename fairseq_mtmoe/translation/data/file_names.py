@@ -58,19 +58,21 @@ def joined_dictionary(folder: str | Path) -> str | None:
 def read_side_name(name: str) -> Side | None:
     """Return the parts of a file's name without suffix; None for other names."""
     match = _SIDE.fullmatch(name)
-    return Side(*match.groups()) if match else None
+    return match and Side(*match.groups())
 
 
 def indexed_sides(folder: str | Path) -> list[Side]:
     """Return the sides with an index file in a folder, sorted by name."""
-    names = sorted(name.removesuffix(INDEX) for name in os.listdir(folder) if name.endswith(INDEX))
-    return [side for side in map(read_side_name, names) if side]
+    paths = sorted(Path(folder).glob(f"*{INDEX}"))
+    return list(filter(None, (read_side_name(path.stem) for path in paths)))
 
 
 def model_of_sources(folder: str | Path) -> Path:
     """Return the path of a data directory's SentencePiece model for sources."""
     path = Path(folder) / OF_SOURCES
-    return path if path.is_file() else Path(folder) / SENTENCEPIECE
+    if path.is_file():
+        return path
+    return path.with_name(SENTENCEPIECE)
 
 
 def find_side(folder: str | Path, split: str, source: str, target: str, lang: str) -> str | None:

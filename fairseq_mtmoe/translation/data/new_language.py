@@ -49,20 +49,15 @@ def codes_of(lang: str, settings: Mapping[str, Any]) -> list[str]:
 def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabulary:
     """Return the vocabulary with language tokens, which fairseq appends to symbols."""
 
-    def side(old: Side) -> Side:
-        codes = zip(*(codes_of(lang, settings) for lang in settings["langs"]), strict=True)
-        mask = ["<mask>"] if settings["lang_tok_style"] == "mbart" else []
-        listed = set(old.symbols)
-        symbols = [
-            symbol
-            for symbol in dict.fromkeys(itertools.chain(*codes, mask))
-            if symbol not in listed
-        ]
-        return Side((*old.symbols, *symbols), old.model)
-
-    source = side(vocabulary.source)
-    target = source if vocabulary.target == vocabulary.source else side(vocabulary.target)
-    return Vocabulary(source, target)
+    codes = [codes_of(lang, settings) for lang in settings["langs"]]
+    symbols = list(itertools.chain(*zip(*codes, strict=True)))
+    if settings["lang_tok_style"] == "mbart":
+        symbols.append("<mask>")
+    sides = []
+    for side in (vocabulary.source, vocabulary.target):
+        # A symbol stays where it was first.
+        sides.append(Side(tuple(dict.fromkeys((*side.symbols, *symbols))), side.model))
+    return Vocabulary(*sides)
 
 
 def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence[str]) -> None:
@@ -71,7 +66,7 @@ def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence
     An error is a known language, an unknown relative, or a model without language tokens.
     """
     langs = settings["langs"]
-    if not any(spec for specs in (settings["langtoks"] or {}).values() for spec in specs):
+    if not any(itertools.chain.from_iterable((settings["langtoks"] or {}).values())):
         alone = " and ".join(langs)
         raise UserError(
             "`MODEL` must have language tokens, so that one can be added, but only translates "
@@ -104,24 +99,21 @@ def extend(
     Pretrained Language Models", Hewitt 2021).
     """
     langs = settings["langs"]
-    codes = dict.fromkeys(codes_of(lang, settings))
+    codes = codes_of(lang, settings)
     relatives = [codes_of(relative, settings) for relative in like or langs]
-    code_rows = {}
-    for spec, code in enumerate(codes):
-        code_rows[code] = tuple(relative[spec] for relative in relatives)
+    code_rows = dict(zip(codes, zip(*relatives, strict=True), strict=True))
     sides = list(dict.fromkeys((vocabulary.source, vocabulary.target)))
     grown = [
         new_pieces.grow(side.model, side.processor, side.symbols, text, most) for side in sides
     ]
-    if len({side.symbols for side in sides}) == 1:  # one matrix, with the pieces of both models
-        joined = {symbol: parts for each in reversed(grown) for symbol, parts in each.parts.items()}
-        rows = [_new(joined, code_rows, sides[0])] * len(sides)
-    else:
-        rows = [_new(each.parts, code_rows, side) for side, each in zip(sides, grown, strict=True)]
-    new = [
-        Side((*side.symbols, *side_rows), each.model)
-        for side, each, side_rows in zip(sides, grown, rows, strict=True)
-    ]
+    parts = [each.parts for each in grown]
+    if sides[0].symbols == sides[-1].symbols:  # one matrix, with the pieces of both models
+        parts = [parts[-1] | parts[0]] * len(sides)
+    new = []
+    rows = []
+    for side, each, side_parts in zip(sides, grown, parts, strict=True):
+        rows.append(_new(side_parts, code_rows, side))
+        new.append(Side((*side.symbols, *rows[-1]), each.model))
     return Extended(Vocabulary(new[0], new[-1]), rows[0], rows[-1])
 
 

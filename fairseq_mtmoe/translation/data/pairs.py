@@ -7,6 +7,7 @@ whichever shard is loaded.
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,9 +108,9 @@ def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
         loader = PairLoader(manager, manager.args.train_subset, combine=True)
     except UserError:  # a directory with test data only
         return {}
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for pair, shards in zip(loader.pairs, loader.shard_sizes, strict=True):
-        sizes[pair.name] = sizes.get(pair.name, 0) + sum(shards)
+        sizes[pair.name] += sum(shards)
     return sizes
 
 
@@ -128,19 +129,15 @@ class PairLoader:
         # Only this split has shards and extra data.
         self.is_training = split == manager.args.train_subset
         folders, names = manager.get_data_paths_and_lang_pairs(split)
-        self.pairs = [
-            self._find_pair(category, name, utils.split_paths(paths))
-            for category, paths in folders.items()
-            for name in names.get(category, ())
-        ]
-        self.keys = [pair.key for pair in self.pairs]
+        self.pairs: list[PairSource] = []
         self.shard_sizes: list[list[int]] = []
-        for pair in self.pairs:
-            sizes = [
-                pair.recorded.get(folder) or self._read_size(pair, folder)
-                for folder in pair.folders
-            ]
-            self.shard_sizes.append(sizes)
+        for category, paths in folders.items():
+            for name in names.get(category, ()):
+                pair = self._find_pair(category, name, utils.split_paths(paths))
+                self.pairs.append(pair)
+                sizes = [pair.recorded.get(f) or self._read_size(pair, f) for f in pair.folders]
+                self.shard_sizes.append(sizes)
+        self.keys = [pair.key for pair in self.pairs]
         self._loaded: dict[tuple[int, int], FairseqDataset] = {}
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
@@ -155,21 +152,26 @@ class PairLoader:
     def _find_pair(self, category: str, pair: str, folders: list[str]) -> PairSource:
         source, target = pair.split("-")
         recorded = self._recorded_sizes(source, target, folders)
-        langs = (source, target)
         holding = list(recorded)
         if not holding:
             for folder in folders:
-                if all(find_side(folder, self.split, *langs, lang) for lang in langs):
+                if None not in self._sides(folder, source, target):
                     holding.append(folder)
         if not holding:
-            missing = (
-                f"there is no {side_name(self.split, pair, source)}{INDEX}, nor the reversed pair's"
-            )
             raise UserError(
-                f"The pair {pair} has no {self.split} data in {', '.join(folders)}: {missing}."
+                f"The pair {pair} has no {self.split} data in {', '.join(folders)}: there is no "
+                f"{side_name(self.split, pair, source)}{INDEX}, nor the reversed pair's."
             )
-        used = tuple(holding) if self.is_training else tuple(holding[:1])
-        return PairSource(category, source, target, used, recorded)
+        if not self.is_training:
+            del holding[1:]
+        return PairSource(category, source, target, tuple(holding), recorded)
+
+    def _sides(
+        self, folder: str, source: str, target: str, number: int = 0
+    ) -> tuple[str | None, str | None]:
+        """Return the files of a pair's source and target in a continuation of the split."""
+        names = folder, f"{self.split}{number or ''}", source, target
+        return find_side(*names, source), find_side(*names, target)
 
     def _recorded_sizes(self, source: str, target: str, folders: list[str]) -> dict[str, int]:
         """Return a pair's recorded sentences in each folder that has it.
@@ -193,13 +195,13 @@ class PairLoader:
 
         With `combine`, those of its continuations follow.
         """
-        langs = (pair.source, pair.target)
-        for number in itertools.count() if self.combine else (0,):
-            split = self.split + (str(number) if number else "")
-            source, target = (find_side(folder, split, *langs, lang) for lang in langs)
+        for number in itertools.count():
+            source, target = self._sides(folder, pair.source, pair.target, number)
             if source is None or target is None:
                 break
             yield source, target
+            if not self.combine:
+                break
 
     def _read_size(self, pair: PairSource, folder: str) -> int:
         total = 0
@@ -211,8 +213,9 @@ class PairLoader:
                 rule = f"must hold the same number of sentences, but hold {sentences} and {others}"
                 raise UserError(f"`{source}` and `{target}` {rule}.")
             # fairseq upsamples the primary data only if the split has continuations.
-            is_repeated = not number and self._has_more(pair.source, pair.target, folder)
-            total += sentences * (int(self.manager.args.upsample_primary) if is_repeated else 1)
+            if not number and self._has_more(pair.source, pair.target, folder):
+                sentences *= int(self.manager.args.upsample_primary)
+            total += sentences
         return total
 
     @property
@@ -222,9 +225,7 @@ class PairLoader:
 
     def _has_more(self, source: str, target: str, folder: str) -> bool:
         """Return whether the split has continuations that are combined with it."""
-        if not self.combine:
-            return False
-        return find_side(folder, f"{self.split}1", source, target, source) is not None
+        return self.combine and self._sides(folder, source, target, 1)[0] is not None
 
     def _check(self, pair: PairSource, folder: str) -> None:
         """Check a pair's files before fairseq maps them (UserError).

@@ -58,8 +58,9 @@ class SampledSide:
         scores = {name: model.get_score(model.piece_to_id(name)) for name in listed}
         self._names = {number: name for name, number in listed.items()}
         self._are_of_words = not any(SPACE in name[1:] for name in listed)
-        kind = _Bpe if model_type(side.model) == BPE else _Unigram
-        self._draw: _Draw = kind(listed, scores, amount)
+        self._draw: _Draw = _Unigram(listed, scores, amount)
+        if model_type(side.model) == BPE:
+            self._draw = _Bpe(listed, scores, amount)
 
     def drawn(self, tokens_T: Tensor, seed: int) -> Tensor:
         """Return a new segmentation of the sentence.
@@ -131,7 +132,9 @@ class _Unigram:
                     values.append(forward[start] + piece[1])
             highest = max(values, default=NEVER)
             sums = list(accumulate(math.exp(value - highest) for value in values))
-            forward.append(highest + math.log(sums[-1]) if sums else NEVER)
+            if sums:
+                highest += math.log(sums[-1])
+            forward.append(highest)
             table.append((starts, ids, sums))
         return table
 
@@ -162,8 +165,9 @@ class _Bpe:
                 ranks[at - 1] = self._ranks.get(parts[at - 1] + parts[at], left_out)
             if at < len(ranks):
                 ranks[at] = self._ranks.get(parts[at] + parts[at + 1], left_out)
-        ids = [self._ids.get(part, -1) for part in parts]
-        return [] if -1 in ids else ids
+        if not self._ids.keys() >= set(parts):
+            return []
+        return [self._ids[part] for part in parts]
 
 
 class PieceSampling:
@@ -173,11 +177,10 @@ class PieceSampling:
         self._sides = sides
 
     def __call__(self, example: dict[str, Any], seed: int) -> dict[str, Any]:
-        drawn = {
-            name: side.drawn(example[name], seed + SIDES.index(name))
-            for name, side in self._sides.items()
-        }
-        return {**example, **drawn}
+        drawn = dict(example)
+        for name, side in self._sides.items():
+            drawn[name] = side.drawn(example[name], seed + SIDES.index(name))
+        return drawn
 
 
 def sampling_of(
@@ -186,8 +189,9 @@ def sampling_of(
     """Return the sampling of `--sample-pieces` on the sides of `--sample-pieces-of`."""
     dictionaries = dict(zip(SIDES, (source, target), strict=True))
     sides = {}
-    for name in SIDES if args.sample_pieces_of == "both" else (args.sample_pieces_of,):
-        side = getattr(vocabulary, name)
-        longest = getattr(args, f"max_{name}_positions")
-        sides[name] = SampledSide(side, dictionaries[name], args.sample_pieces, longest, folder)
+    for name, dictionary in dictionaries.items():
+        if args.sample_pieces_of in ("both", name):
+            side = getattr(vocabulary, name)
+            longest = getattr(args, f"max_{name}_positions")
+            sides[name] = SampledSide(side, dictionary, args.sample_pieces, longest, folder)
     return PieceSampling(sides)

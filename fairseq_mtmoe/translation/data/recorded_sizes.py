@@ -38,14 +38,14 @@ def _record(folder: str) -> dict[str, Any]:
     if not os.path.lexists(path):
         return {"shards": [], "train": {}}
     record: dict[str, Any] = read_json(path, "a record of sizes")
-    if fault(record, _RECORD) is not None or not all(
-        0 < len(sizes) <= len(record["shards"]) for sizes in record["train"].values()
-    ):
-        raise UserError(
-            f"`{path}` must have the names of `shards`, and for each pair in `train` the "
-            "sentences of each shard; remove it to read sizes from the shards."
-        )
-    return record
+    if fault(record, _RECORD) is None:
+        lengths = set(map(len, record["train"].values()))
+        if 0 not in lengths and max(lengths, default=0) <= len(record["shards"]):
+            return record
+    raise UserError(
+        f"`{path}` must have the names of `shards`, and for each pair in `train` the "
+        "sentences of each shard; remove it to read sizes from the shards."
+    )
 
 
 def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -55,33 +55,31 @@ def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
     """
     record = _record(folders[0])
     shards = record["shards"]
-    sizes = record["train"]
-    paths = [os.path.split(os.path.abspath(folder)) for folder in folders]
+    paths = list(map(Path, map(os.path.abspath, folders)))
+    names = [path.name for path in paths]
     if shards == [""] and len(folders) == 1:
-        numbers = [0]
-    else:
-        parents = {parent for parent, _ in paths}
-        if len(parents) != 1 or not all(name in shards for _, name in paths):
-            return {}
-        numbers = [shards.index(name) for _, name in paths]
-    sizes_of_folders = {}
-    for folder, number in zip(folders, numbers, strict=True):
-        sizes_of_folders[folder] = {
-            pair: counts[number] for pair, counts in sizes.items() if number < len(counts)
-        }
+        names = shards
+    elif len({path.parent for path in paths}) != 1 or not set(names) <= set(shards):
+        return {}
+    sizes_of_folders: dict[str, dict[str, int]] = {folder: {} for folder in folders}
+    for pair, counts in record["train"].items():
+        sizes = dict(zip(shards, counts, strict=False))
+        for folder, name in zip(folders, names, strict=True):
+            if name in sizes:
+                sizes_of_folders[folder][pair] = sizes[name]
     return sizes_of_folders
 
 
 def synthetic_shares(folder: str) -> dict[str, float]:
     """Return the share of back-translated pairs, for each direction that has some."""
     record = _record(folder)
-    sizes = {pair: sum(counts) for pair, counts in record["train"].items()}
-    turned = {"-".join(reversed(pair.split("-"))): size for pair, size in sizes.items()}
+    sizes = record["train"]
     shares = {}
-    for way, count in record.get(SYNTHETIC, {}).items():
-        size = (turned | sizes).get(way)
-        if size:
-            shares[way] = count / size
+    for direction, count in record.get(SYNTHETIC, {}).items():
+        source, _, target = direction.partition("-")
+        counts = sizes.get(direction) or sizes.get(f"{target}-{source}")
+        if counts:
+            shares[direction] = count / sum(counts)
     return shares
 
 
@@ -93,7 +91,7 @@ def folders_in(data: str) -> str:
     if not os.path.isfile(data):
         return data
     content = read_text(data).strip()
-    if not all(os.path.isdir(folder) for folder in content.split(os.pathsep)):
+    if not all(map(os.path.isdir, content.split(os.pathsep))):
         raise_invalid("data", "a directory, or a file with the paths of directories", data)
     return content
 
@@ -112,7 +110,7 @@ def _shards(folder: str) -> list[str]:
     first = os.path.join(folder, "shard0")
     if not os.path.isdir(first) or indexed_sides(folder):
         return [folder]
-    if named := [name for name in _record(first)["shards"] if name]:
+    if named := list(filter(None, _record(first)["shards"])):
         return [os.path.join(folder, name) for name in named]
     numbered = (os.path.join(folder, f"shard{number}") for number in itertools.count())
     return list(itertools.takewhile(os.path.isdir, numbered))

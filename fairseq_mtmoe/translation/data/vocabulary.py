@@ -24,13 +24,12 @@ from fairseq_mtmoe.translation.data.file_names import SENTENCEPIECE, model_of_so
 
 # Keys in a checkpoint's `task_state`
 VOCABULARY = "vocabulary"
-NEW_SYMBOLS = (
-    "new_symbols"  # numbers of a new language's symbols at the end of sources and of targets
-)
-ENDS = (
-    "vocabulary_ends"  # for each older language, the end of the vocabulary before another was added
-)
-GENERATION = "generation"  # default settings of `generate` in `transformers` for an imported model
+# Numbers of a new language's symbols at the end of sources and of targets
+NEW_SYMBOLS = "new_symbols"
+# For each older language, the end of the vocabulary before another was added
+ENDS = "vocabulary_ends"
+# Default settings of `generate` in `transformers` for an imported model
+GENERATION = "generation"
 KEPT = (NEW_SYMBOLS, ENDS, GENERATION)  # what a run keeps of the model that it begins with
 NUM_SPECIAL = 4  # fairseq's <s>, <pad>, </s> and <unk>
 
@@ -46,9 +45,8 @@ class End(NamedTuple):
 class Side:
     """The vocabulary of sources or of targets."""
 
-    symbols: tuple[
-        str, ...
-    ]  # fairseq's dictionary without its special symbols: pieces, language tokens, others
+    # fairseq's dictionary without its special symbols: pieces, language tokens, others
+    symbols: tuple[str, ...]
     model: bytes  # serialized SentencePiece model
 
     @property
@@ -95,7 +93,9 @@ class Side:
 
         Without a table, lines are normalised as by `mtmoe prepare`.
         """
-        texts = list(lines) if self.normalises else list(map(normalise, lines))
+        texts = list(lines)
+        if not self.normalises:
+            texts = list(map(normalise, lines))
         pieces: list[list[Any]] = self.processor.encode(texts, out_type=out_type)
         return pieces
 
@@ -126,7 +126,7 @@ class Vocabulary:
             return None
         first = Side(tuple(source[NUM_SPECIAL:]), read_bytes(model_of_sources(folder)))
         second = Side(tuple(target[NUM_SPECIAL:]), read_bytes(path))
-        return cls(first, first if first == second else second)
+        return cls(first, second)
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any] | None) -> Self | None:
@@ -167,9 +167,12 @@ def check_symbols(
     path: of the checkpoint, for the error.
     """
     saved = (state or {}).get(VOCABULARY)
-    for dictionary, side in zip(dictionaries, (saved[0], saved[-1]) if saved else (), strict=False):
+    if not saved:
+        return
+    for dictionary, side in zip(dictionaries, (saved[0], saved[-1]), strict=False):
         symbols = dictionary.symbols[NUM_SPECIAL : sizes[id(dictionary)]]
-        if any(mine != its for mine, its in zip(symbols, side["symbols"], strict=False)):
+        count = min(len(symbols), len(side["symbols"]))
+        if symbols[:count] != list(side["symbols"][:count]):
             raise UserError(
                 f"`{path}` must have the vocabulary of the data, and of all models of an "
                 f"ensemble, but has another; `mtmoe prepare … --vocabulary-of {path}` makes data "

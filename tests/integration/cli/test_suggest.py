@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 
@@ -16,6 +17,10 @@ from tests.helpers.invoked import invoked
 from tests.helpers.refused import refused
 
 TRIAL = Trial(seconds=2.0, sentences=100.0, memory=1.0)
+
+
+def words_of(options):
+    return shlex.split(" ".join(words for _, words in options))
 
 
 def test_without_hours_the_passes_decide_and_with_few_the_hours():
@@ -37,7 +42,8 @@ def tried(monkeypatch):
     """The widths and minutes of pretended trials."""
     trials = []
 
-    def run_trial(data, words, minutes):
+    def run_trial(data, options, minutes):
+        words = words_of(options)
         trials.append((int(words[words.index("--encoder-embed-dim") + 1]), minutes))
         return TRIAL
 
@@ -67,8 +73,8 @@ def test_the_screen_says_which_hours_are_enough(digits, tried):
 
 
 def test_a_model_too_slow_for_two_updates_gives_way_to_a_smaller_one(digits, tried, monkeypatch):
-    def run_trial(data, words, minutes):
-        return None if words[words.index("--encoder-embed-dim") + 1] == "256" else TRIAL
+    def run_trial(data, options, minutes):
+        return None if "--encoder-embed-dim 256" in str(options) else TRIAL
 
     monkeypatch.setattr(suggest, "run_trial", run_trial)
     with refused("DATA"):
@@ -89,7 +95,7 @@ def test_the_first_updates_of_a_trial_do_not_count():
 
 def test_several_target_languages_get_experts(digits, tmp_path):
     def experts(data, pairs):
-        words = [word for _, words in model_options(str(data), SIZES[0], dict.fromkeys(pairs, 1)) for word in words]
+        words = words_of(model_options(str(data), SIZES[0], dict.fromkeys(pairs, 1)))
         return words[: words.index("--encoder-layers")]
 
     sizes = sizes_of(str(digits), "train", None)
@@ -109,7 +115,7 @@ def test_shards_count_together_and_pairs_are_asked_for_in_either_direction(digit
     both = listed_pairs(str(data))
     assert sizes_of(str(data), "train", both) == {pair: 2 * alone["train"], "aa-en": 2 * alone["train"]}
     assert sizes_of(str(data), "valid", both) == {pair: alone["valid"], "aa-en": alone["valid"]}
-    words = [word for _, words in data_options(str(data), SIZES[0], {"aa-en": 1}, "aa-en", True) for word in words]
+    words = words_of(data_options(str(data), SIZES[0], {"aa-en": 1}, "aa-en", True))
     assert words[words.index("--lang-pairs") + 1] == "aa-en"
 
 
