@@ -102,10 +102,15 @@ def test_frozen_sources_keep_no_more_than_their_narrow_activations(kind):
 
 
 @both
-def test_new_adapters_add_nothing_and_are_drawn_one_by_one(kind):
+def test_new_adapters_add_nothing_are_like_nothing_and_are_drawn_one_by_one(kind):
     torch.manual_seed(0)
-    bank, x = KINDS[kind](4, 64), torch.randn(L, B, D)
+    bank, x = KINDS[kind](4, 64), torch.randn(L, B, D, requires_grad=True)
+    output = torch.randn(L, B, H, requires_grad=True)
     assert torch.equal(output_of(bank, x, torch.full((4,), 0.25)), torch.zeros(L, B, H))
+    cosines = bank.cosines(bank.narrow(x), output)
+    assert torch.equal(cosines, torch.zeros(L, B, 4))
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(cosines.sum(), (x, output)))
+    assert layer_similarity(cosines, torch.ones(4), torch.ones(B, L, dtype=torch.bool)) == 0  # nothing but padding
     assert not torch.allclose(bank.down[0], bank.down[1]) and torch.equal(bank.member(1)["down"], bank.down[1])
     assert bank.down.abs().max() <= D**-0.5 and bank.down.std().item() == pytest.approx((3 * D) ** -0.5, rel=0.05)
     adapter = TargetAdapter(64, 32)
@@ -138,14 +143,3 @@ def test_lengths_in_half_precision_are_right_where_most_cancels_out(kind):
     seen = ((output.bfloat16() @ bank.up[0].t()).float() * narrow.float()).sum(-1)  # a product rounds, too
     found = bank.cosines(narrow, output.bfloat16()).squeeze(-1)
     torch.testing.assert_close(found, seen / expert_H.norm(dim=-1) / output.norm(dim=-1), rtol=0.02, atol=0.02)
-
-
-@both
-def test_adapters_that_give_nothing_are_like_nothing(kind):
-    bank, x = KINDS[kind](), torch.randn(L, B, D, requires_grad=True)
-    output = torch.randn(L, B, H, requires_grad=True)
-    cosines = bank.cosines(bank.narrow(x), output)
-    assert torch.equal(cosines, torch.zeros(L, B, K))
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(cosines.sum(), (x, output)))
-    assert layer_similarity(cosines, torch.ones(K), torch.ones(B, L, dtype=torch.bool)) == 0  # nothing but padding
-

@@ -33,23 +33,20 @@ def start(kind, num_experts, **options):
     return *(next(bank.parameters()).detach().clone() for bank in banks), torch.rand(3)
 
 
-@pytest.mark.parametrize("kind", [ExpertBank, partial(LoraBank, rank=2)])
-def test_an_expert_starts_the_same_however_many_there_are(kind):
-    few, many = start(kind, 2), start(kind, 5)
-    assert torch.equal(few[0], many[0][:2]) and torch.equal(few[1], many[1][:2])
-    assert torch.equal(few[2], many[2])
-    everyone = [tuple(expert.flatten().tolist()) for bank in many[:2] for expert in bank]
-    assert len(set(everyone)) == 10  # two banks of five
+PARTS = [(2, {}, 0, 2), *((5, {"placement": ExpertPlacement(5, *part)}, *part) for part in ((0, 2), (2, 1), (3, 2)))]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_expert_starts_the_same_in_whichever_process_it_is(dtype, set_default_dtype):
+@pytest.mark.parametrize(("kind", "parts"), [(ExpertBank, PARTS), (partial(LoraBank, rank=2), PARTS[:1])])
+def test_an_expert_starts_the_same_however_many_there_are_and_wherever_it_is(kind, parts, dtype, set_default_dtype):
     set_default_dtype(dtype)
-    whole = start(ExpertBank, 5)
-    for first, count in ((0, 2), (2, 1), (3, 2)):
-        part = start(ExpertBank, 5, placement=ExpertPlacement(5, first, count))
+    whole = start(kind, 5)
+    for num_experts, options, first, count in parts:
+        part = start(kind, num_experts, **options)
         assert all(torch.equal(part[i], whole[i][first : first + count]) for i in range(2))
         assert torch.equal(part[2], whole[2])
+    everyone = [tuple(expert.flatten().tolist()) for bank in whole[:2] for expert in bank]
+    assert len(set(everyone)) == 10  # two banks of five
 
 
 def test_what_is_drawn_after_a_bank_is_the_same_where_it_copies_or_has_no_memory():
