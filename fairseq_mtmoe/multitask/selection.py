@@ -147,7 +147,7 @@ class SelectionRecord:
         means: list[float | None] = []  # of the relative entropies
         for total, count in zip(self._sums[2].tolist(), drawn, strict=True):
             means.append(total / count if count else None)
-        seen = list(map(np.count_nonzero, self._seen))
+        seen = [int(flags.sum()) for flags in self._seen]
         share = sum(seen) / sum(map(len, self._seen))
         metrics.log_scalar("share_of_data", share, weight=0, priority=901, round=4)
         columns = {DRAWN: drawn, TRAINED: trained, ENTROPY: means, "distinct": seen}

@@ -253,7 +253,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
             self.stopwatch.start()
         self._announce_parts(update_num)
         self.movement.begin(model, update_num)
-        sample = self._dummy_batch(sample, model) if ignore_grad else sample
+        if ignore_grad:
+            sample = self._dummy_batch(sample, model)
         chosen = None
         if CANDIDATES in sample:
             device_type = next(model.parameters()).device.type
@@ -303,8 +304,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         return self._selection
 
     def _report_selection(self) -> None:
-        event = None if self._selection is None else self._selection.take()
-        if event is not None:
+        if self._selection is not None and (event := self._selection.take()):
             self.run_log.write("selection", update=self._update, **event)
 
     def begin_step(self) -> None:
@@ -318,10 +318,16 @@ class Multitask(TrainingTask, FairseqTask, ABC):
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
         """Return the task's state for a checkpoint."""
-        selection = self._saved_selection if self._selection is None else self._selection.state()
-        chosen = {} if selection is None else {"selection": selection}
-        spent = {"training_seconds": self.stopwatch.seconds, "training_tokens": self.record.tokens}
-        return {type(self).__name__: {**spent, **chosen, "gates": self.movement.state()}}
+        state = {
+            "training_seconds": self.stopwatch.seconds,
+            "training_tokens": self.record.tokens,
+            "gates": self.movement.state(),
+        }
+        if self._selection is not None:
+            self._saved_selection = self._selection.state()
+        if self._saved_selection is not None:
+            state["selection"] = self._saved_selection
+        return {type(self).__name__: state}
 
     def set_checkpoint_dict(self, state: dict[str, Any]) -> None:
         """Restore a checkpoint's state of the task."""
