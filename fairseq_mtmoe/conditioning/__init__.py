@@ -31,14 +31,9 @@ class FiLM(nn.Module):
         super().__init__()
         self.linear = initialized(nn.Linear(dim, 2 * features))
 
-    def parameters_of(self, z_KD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each task's γ and β, (K, F) both; at first 0 for embeddings of zeros."""
+    def forward(self, z_KD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each task's 1 + γ and β, (K, F) both; at first 1 and 0 for zeros."""
         gamma_KF, beta_KF = self.linear(z_KD).chunk(2, -1)
-        return gamma_KF, beta_KF
-
-    def scale_and_shift_of(self, z_KD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each task's 1 + γ and β, (K, F) both."""
-        gamma_KF, beta_KF = self.parameters_of(z_KD)
         return 1 + gamma_KF, beta_KF
 
 
@@ -69,13 +64,13 @@ class Tasks:
         return replace(self, kept={})
 
     def once(
-        self, module: nn.Module, make: Callable[[Self], tuple[Tensor, Tensor]]
+        self, module: nn.Module, make: Callable[[], tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """Return `make(self)`, from the cache if this object keeps one."""
+        """Return `make()`, from the cache if this object keeps one."""
         if self.kept is None:
-            return make(self)
+            return make()
         if module not in self.kept:
-            self.kept[module] = make(self)
+            self.kept[module] = make()
         return self.kept[module]
 
 
@@ -119,12 +114,12 @@ class ConditionalLayerNorm(nn.LayerNorm):
     ) -> Tensor:
         """Return `x` (…, B, H) normalized for the tasks (B,) of its sentences or tokens."""
         normed = F.layer_norm(x, self.normalized_shape, eps=self.eps)
-        return modulated(normed, *tasks.once(self, self._of_tasks), task_ids)
+        return modulated(normed, *tasks.once(self, lambda: self._of(tasks)), task_ids)
 
-    def _of_tasks(self, tasks: Tasks) -> tuple[Tensor, Tensor]:
+    def _of(self, tasks: Tasks) -> tuple[Tensor, Tensor]:
         """Return the scale and shift of each task, (K, H) both."""
-        gamma_KH, beta_KH = self.film.parameters_of(tasks.shared_KD)
-        return self.weight * (1 + gamma_KH), self.bias + beta_KH
+        scale_KH, shift_KH = self.film(tasks.shared_KD)
+        return self.weight * scale_KH, self.bias + shift_KH
 
 
 def apply_norm(
@@ -149,9 +144,7 @@ class ConditionalAlignment(nn.Module):
 
     def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
         """Return `x` (…, B, H) aligned for the tasks (B,) of its sentences or tokens."""
-        scale_KH, beta_KH = tasks.once(
-            self, lambda tasks: self.film.scale_and_shift_of(tasks.raw_KD)
-        )
+        scale_KH, beta_KH = tasks.once(self, lambda: self.film(tasks.raw_KD))
         aligned = F.linear(x, self.weight.t()) * scale_KH.index_select(0, task_ids)
         return aligned + x.sum(-1, keepdim=True) * beta_KH.index_select(0, task_ids)
 
@@ -178,9 +171,7 @@ class ConditionalBottleneck(nn.Module):
         """Return the bottleneck's output, shaped as `x` (…, B, H)."""
         if self.layer_norm is not None:
             x = apply_norm(self.layer_norm, x, tasks, task_ids)
-        scale_and_shift = tasks.once(
-            self, lambda tasks: self.film.scale_and_shift_of(tasks.shared_KD)
-        )
+        scale_and_shift = tasks.once(self, lambda: self.film(tasks.shared_KD))
         output: Tensor = self.up(self.down(modulated(x, *scale_and_shift, task_ids)))
         return output
 
@@ -214,11 +205,10 @@ class ConditionalAttentionBias(nn.Module):
 
         Its shape is (K, L, L): task, query, key.
         """
-        gamma_KW, beta_KW = self.film.parameters_of(tasks.shared_KD)
-        gamma_K1W = gamma_KW.unsqueeze(1)
-        beta_K1W = beta_KW.unsqueeze(1)
+        scale_KW, shift_KW = self.film(tasks.shared_KD)
         row_L, column_L, in_block_LL = self._pattern(length)
-        values_KLW = (1 + gamma_K1W) * self.weight.index_select(0, row_L) + beta_K1W
+        rows_LW = self.weight.index_select(0, row_L)
+        values_KLW: Tensor = scale_KW.unsqueeze(1) * rows_LW + shift_KW.unsqueeze(1)
         return values_KLW.index_select(2, column_L) * in_block_LL
 
     def row_of_tasks(self, tasks: Tasks, position: int) -> Tensor:
@@ -229,10 +219,8 @@ class ConditionalAttentionBias(nn.Module):
         row = position % len(self.weight)
         num_before = position - row % self.width
         num_in_block = row % self.width + 1
-        gamma_KW, beta_KW = tasks.once(self, lambda tasks: self.film.parameters_of(tasks.shared_KD))
-        scale_KW = 1 + gamma_KW[:, :num_in_block]
-        shift_KW = beta_KW[:, :num_in_block]
-        bias_KW = scale_KW * self.weight[row, :num_in_block] + shift_KW
+        scale_KW, shift_KW = tasks.once(self, lambda: self.film(tasks.shared_KD))
+        bias_KW = (scale_KW * self.weight[row] + shift_KW)[:, :num_in_block]
         return F.pad(bias_KW, (num_before, 0))
 
     def forward(
@@ -281,13 +269,8 @@ def with_new_conditions(model: nn.Module, state: Mapping[str, Tensor]) -> dict[s
 
     A state that has some itself gets none.
     """
-    tables = {
-        f"{path}.weight"
-        for path, module in model.named_modules()
-        if isinstance(module, TaskEmbeddings)
-    }
-    if tables & state.keys():
+    names = set(conditional_names(model))
+    if names & state.keys():
         return dict(state)
     state_of_model = model.state_dict()
-    names = set(conditional_names(model))
     return {**{name: state_of_model[name] for name in names}, **state}

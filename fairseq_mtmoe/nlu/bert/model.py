@@ -132,7 +132,7 @@ def build_encoder(cfg: Any, task: Any, slot_plans: SlotPlans | None = None) -> B
     """
     config = encoder_config(cfg)
     conditions = None
-    parts = conditional_parts(cfg) if hasattr(cfg, "conditional") else None
+    parts = conditional_parts(cfg)
     if parts:
         sizes = len(names_of_tasks(cfg)), config.hidden_size, cfg.conditional_positions
         conditions = Conditions(parts, *sizes, has_large_form(cfg))
