@@ -38,10 +38,8 @@ class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
 class _SparsityLoss(FairseqCriterion):
     """Mixin that adds the sparsity loss, which the next class takes from the output."""
 
-    def __init__(self, *args: Any, sparsity_weight: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.sparsity_weight = sparsity_weight
-        self._sparsity: Optional[Tensor] = None  # of the current pass
+    sparsity_weight: float
+    _sparsity: Optional[Tensor] = None  # of the current pass
 
     def forward(
         self, model: Any, sample: Dict[str, Any], reduce: bool = True
@@ -72,19 +70,16 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
 
         A `UserError` refuses options that are for text output alone.
         """
-        if not hasattr(task, "task_types"):
-            return cls(
-                task,
-                cfg.sentence_avg,
-                cfg.label_smoothing,
-                cfg.ignore_prefix_size,
-                cfg.report_accuracy,
-                sparsity_weight=cfg.sparsity_weight,
-            )
-        for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
-            if value := getattr(cfg, name):
-                raise_invalid(flag(name), "left out with a task that generates no text", value)
-        return PemtMultitaskCriterion(task, sparsity_weight=cfg.sparsity_weight)
+        criterion: Any
+        if hasattr(task, "task_types"):
+            for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
+                if value := getattr(cfg, name):
+                    raise_invalid(flag(name), "left out with a task that generates no text", value)
+            criterion = PemtMultitaskCriterion(task)
+        else:
+            criterion = super().build_criterion(cfg, task)
+        criterion.sparsity_weight = cfg.sparsity_weight
+        return criterion
 
     def compute_loss(
         self, model: Any, net_output: Any, sample: Dict[str, Any], reduce: bool = True

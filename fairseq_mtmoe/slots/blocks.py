@@ -1,7 +1,10 @@
 """Stacks of blocks of any backbone: their slots and conditional parts."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import LongTensor, Tensor, nn
 
@@ -18,7 +21,9 @@ from fairseq_mtmoe.conditioning import (
     Tasks,
     block_width,
 )
+from fairseq_mtmoe.conditioning.options import conditional_parts, has_large_form
 from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.options import names_of_tasks
 from fairseq_mtmoe.slots import AdapterPlan, BatchContext, Block, ExpertPlan
 
 SlotPlans = Mapping[int, AdapterPlan | ExpertPlan]  # by the block's index in its stack
@@ -66,6 +71,18 @@ class Conditions:
     dim: int  # D, the size of a task's embedding
     positions: int  # number of positions for which conditional attention learns a bias
     is_large: bool = False  # whether an encoder has the large form
+
+    @classmethod
+    def of(cls, cfg: Any, dim: int) -> Conditions | None:
+        """Return the conditional parts in a model's flat options, or None.
+
+        Raises `UserError`: wrong options.
+        """
+        parts = conditional_parts(cfg)
+        if not parts:
+            return None
+        sizes = len(names_of_tasks(cfg)), dim, cfg.conditional_positions
+        return cls(parts, *sizes, has_large_form(cfg))
 
     def embeddings(self) -> TaskEmbeddings:
         """Build the table that all parts read."""

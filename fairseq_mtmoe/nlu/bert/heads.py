@@ -182,16 +182,10 @@ def transferred(
     saved_tasks = _tasks(state)
     if tasks == saved_tasks or not saved_tasks:
         return state
-    moved = {
-        key: value
-        for key, value in state.items()
-        if not key.startswith(HEADS) or _task(key) in tasks
-    }
-    moved |= {
-        key: value
-        for key, value in model_state.items()
-        if key.startswith(HEADS) and _task(key) not in saved_tasks
-    }
+    moved = {key: value for key, value in model_state.items() if key.startswith(HEADS)}
+    for key, value in state.items():
+        if key in moved or not key.startswith(HEADS):
+            moved[key] = value
     gates = [*_weights(model, TaskGate), *_fixed_experts(model)]
     embeddings = _weights(model, TaskEmbeddings)
     if gates and reuse_gate:
@@ -255,10 +249,7 @@ def _fixed_experts(model: nn.Module) -> list[str]:
     return keys
 
 
-def _task(key: str) -> str:
-    return key.removeprefix(HEADS).rpartition(".")[0]
-
-
 def _tasks(state: dict[str, Tensor]) -> list[str]:
     """Return the tasks whose heads are in a state, in the order of their ids."""
-    return list(dict.fromkeys(_task(key) for key in state if key.startswith(HEADS)))
+    heads = [key.removeprefix(HEADS) for key in state if key.startswith(HEADS)]
+    return list(dict.fromkeys(head.rpartition(".")[0] for head in heads))

@@ -9,9 +9,8 @@ from fairseq.models import BaseFairseqModel
 from torch import LongTensor, Tensor
 
 from fairseq_mtmoe.conditioning import conditional_names, with_new_conditions
-from fairseq_mtmoe.conditioning.options import conditional_parts, has_large_form
 from fairseq_mtmoe.core.errors import raise_invalid
-from fairseq_mtmoe.core.options import names_of_tasks, value_of
+from fairseq_mtmoe.core.options import value_of
 from fairseq_mtmoe.core.protocols import TrainingModel
 from fairseq_mtmoe.core.sizes import architecture_of, noted_sizes
 from fairseq_mtmoe.core.transformer_options import EncoderOptions
@@ -131,11 +130,7 @@ def build_encoder(cfg: Any, task: Any, slot_plans: SlotPlans | None = None) -> B
     Raises `UserError`: wrong options.
     """
     config = encoder_config(cfg)
-    conditions = None
-    parts = conditional_parts(cfg)
-    if parts:
-        sizes = len(names_of_tasks(cfg)), config.hidden_size, cfg.conditional_positions
-        conditions = Conditions(parts, *sizes, has_large_form(cfg))
+    conditions = Conditions.of(cfg, config.hidden_size)
     encoder = BertEncoder(config, slot_plans, cfg.checkpoint_activations, conditions)
     state = pretrained_state(task)
     if state:

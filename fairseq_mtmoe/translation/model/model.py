@@ -9,9 +9,7 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.conditioning import with_new_conditions
-from fairseq_mtmoe.conditioning.options import conditional_parts
 from fairseq_mtmoe.core.errors import flag, raise_invalid
-from fairseq_mtmoe.core.options import names_of_tasks
 from fairseq_mtmoe.core.protocols import TrainingModel
 from fairseq_mtmoe.core.sizes import set_defaults
 from fairseq_mtmoe.core.transformer_options import form_of, nested_options
@@ -26,15 +24,11 @@ def conditions_of(cfg: Any) -> Conditions | None:
 
     Raises `UserError`: wrong options.
     """
-    parts = conditional_parts(cfg)
-    if not parts:
-        return None
+    conditions = Conditions.of(cfg, cfg.encoder_embed_dim)
     for name in ("cross_self_attention", "offload_activations"):
-        if getattr(cfg, name):
+        if conditions and getattr(cfg, name):
             raise_invalid(flag(name), "off with --conditional", True)
-    return Conditions(
-        parts, len(names_of_tasks(cfg)), cfg.encoder_embed_dim, cfg.conditional_positions
-    )
+    return conditions
 
 
 class Transformer(TrainingModel, TransformerModelBase):

@@ -11,11 +11,12 @@ from tests.helpers.bert import perturb
 from tests.helpers.pemt import inputs, pemt_model, target_model
 from tests.helpers.t5 import dictionary, texts
 
-from fairseq_mtmoe.pemt.criterion import PemtCriterion  # isort: skip
+from fairseq_mtmoe.pemt.criterion import PemtCriterion, PemtCriterionConfig  # isort: skip
 
 
-def criterion(weight=0.1, **options):
-    return PemtCriterion(SimpleNamespace(target_dictionary=dictionary()), False, 0.0, sparsity_weight=weight, **options)
+def criterion(weight=0.1):
+    cfg = PemtCriterionConfig(sparsity_weight=weight, sentence_avg=False)
+    return PemtCriterion.build_criterion(cfg, SimpleNamespace(target_dictionary=dictionary()))
 
 
 def sample():
