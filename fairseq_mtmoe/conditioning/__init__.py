@@ -206,7 +206,11 @@ class ConditionalAttentionBias(nn.Module):
         Its shape is (K, L, L): task, query, key.
         """
         scale_KW, shift_KW = self.film(tasks.shared_KD)
-        row_L, column_L, in_block_LL = self._pattern(length)
+        position_L = torch.arange(length, device=self.weight.device)
+        row_L = position_L % len(self.weight)
+        column_L = row_L % self.width
+        begin_L = position_L - column_L  # the block's first token
+        in_block_LL = begin_L.unsqueeze(1) == begin_L
         rows_LW = self.weight.index_select(0, row_L)
         values_KLW: Tensor = scale_KW.unsqueeze(1) * rows_LW + shift_KW.unsqueeze(1)
         return values_KLW.index_select(2, column_L) * in_block_LL
@@ -236,14 +240,6 @@ class ConditionalAttentionBias(nn.Module):
         # The gradient of an embedding, unlike that of indexing, is summed in a fixed order.
         rows_BLL = F.embedding(task_ids.unsqueeze(1) * length + position_BL, bias_KLL.flatten(0, 1))
         return rows_BLL.gather(2, position_BL.unsqueeze(1).expand_as(rows_BLL)).unsqueeze(1)
-
-    def _pattern(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tokens' rows of A, positions in blocks, (L,), and the block mask (L, L)."""
-        positions = len(self.weight)
-        position_L = torch.arange(length, device=self.weight.device)
-        row_L = position_L % positions
-        begin_L = position_L - row_L % self.width  # the block's first token
-        return row_L, row_L % self.width, begin_L.unsqueeze(1) == begin_L
 
 
 # Modules whose parameters are all conditional; a conditional norm is not among them

@@ -238,7 +238,6 @@ class PemtModel(TrainingModel, nn.Module):
         self._cfg = cfg
         self._has_weights = False
         lengths = [source.length for source in self.metadata.sources]
-        self._lacks_sources = bool(lengths) and not begun.sources
         if has_prompt(cfg):
             size = len(self.metadata.tokens), self.prompt_embeddings().shape[1]
             self.encoder.prompt = CorrelatedPrompt(*size, lengths) if lengths else Prompt(*size)
@@ -292,17 +291,17 @@ class PemtModel(TrainingModel, nn.Module):
                 "`--finetune-from-model` must be a dense model for PEMT, whose adapters stand "
                 "beside dense layers, but has experts."
             )
-        self._has_weights = True
         for path, source in self._begun.sources.items():
             width = self.prompt_embeddings().shape[1]
             sources.expect_tensors(path, source, self._adapters(0), width)
         if any(is_added(name) for name in state_dict):
             self._expect_own_sources(state_dict)
-            self._lacks_sources = False
+            self._has_weights = True
             return super().load_state_dict(state_dict, strict)
         additions = {name: value for name, value in self.state_dict().items() if is_added(name)}
         loaded = super().load_state_dict({**state_dict, **additions}, strict)
         self._begin_additions(state_dict)
+        self._has_weights = bool(self._begun.sources) or not self.source_names
         return loaded
 
     @torch.no_grad()
@@ -338,16 +337,12 @@ class PemtModel(TrainingModel, nn.Module):
 
     def expect_weights(self) -> None:
         """Raise a `UserError` if the model has no weights; see `TrainingModel`."""
-        if self._lacks_sources:
-            raise UserError(
-                "`--pemt-sources` must name existing files, or the run must resume a checkpoint "
-                "that contains the sources, but the checkpoint was not loaded."
-            )
         if not self._has_weights:
             raise UserError(
                 f"A model of `--pemt-stage {self._cfg.pemt_stage}` must start from trained weights "
                 "(`--init-model` for a T5, `--init-encoder` for a BERT, `--finetune-from-model` "
-                "for a checkpoint), but has none."
+                "for a checkpoint), and if `--pemt-sources` are missing, from a checkpoint that "
+                "contains them, but has none."
             )
 
     @property

@@ -23,10 +23,8 @@ from fairseq_mtmoe.slots.options import RunOptions
 
 SOURCE = "source"
 TARGET = "target"
-STAGES = (SOURCE, TARGET)
 DESCRIPTION = "description"
 RANDOM = "random"
-INITS = (DESCRIPTION, RANDOM)
 ALPHA = 64.0  # the authors' code
 CORRELATION = "correlation"
 ACTIVATIONS = "activations"
@@ -42,7 +40,7 @@ class PemtOptions:
         TARGET,
         "source: train a task's adapters and prompt, and write them to SAVE_DIR/TASK.pt; target: "
         "train a task that borrows from --pemt-sources",
-        one_of(STAGES),
+        one_of((SOURCE, TARGET)),
     )
     pemt_sources: str = option(
         "",
@@ -73,7 +71,7 @@ class PemtOptions:
         DESCRIPTION,
         "initial values of the prompt: description (the embeddings of the task's description) or "
         "random (normal, with the embeddings' mean and standard deviation)",
-        one_of(INITS),
+        one_of((DESCRIPTION, RANDOM)),
     )
     gate_input: Optional[str] = option(
         None,

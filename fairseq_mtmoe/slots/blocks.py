@@ -51,11 +51,14 @@ class Stack(nn.Module):
 
         Raises `UserError`: no task ids.
         """
-        if self.task_embeddings is not None and task_ids is None:
+        if self.task_embeddings is None:
+            return None
+        if task_ids is None:
             raise UserError(
                 "`task_ids` must be given to a model with conditional parts, but are None instead."
             )
-        return None if self.task_embeddings is None else self.task_embeddings()
+        tasks: Tasks = self.task_embeddings()
+        return tasks
 
     def aligned(self, x: Tensor, context: BatchContext) -> Tensor:
         """Apply the alignment, if any, to the stream before the first block, (L, B, H)."""

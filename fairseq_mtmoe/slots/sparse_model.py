@@ -93,7 +93,7 @@ def depends_on_tasks(model: nn.Module) -> bool:
 
 # Lookups, and modules that are applied once per sentence or task: no multiplications per token.
 NOT_OF_TOKENS = (nn.Embedding, FiLM, ConditionalAttentionBias, TaskEmbeddings, MixtureGate)
-OF_SENTENCES = ("pooler", "heads", "prompt", "relative_positions")
+OF_SENTENCES = ("heads", "prompt", "relative_positions")
 
 
 def model_size(model: nn.Module) -> dict[str, int]:

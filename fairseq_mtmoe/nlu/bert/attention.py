@@ -174,10 +174,6 @@ class Packing:
         """Return the matrices (queries, keys) of `values`."""
         return Operand(values, self.score_P, self.keys_P, transposed)
 
-    def heads_P(self) -> Tensor:
-        """Return the size of a head, repeated for each product."""
-        return torch.full_like(self.keys_P, self.head)
-
 
 def can_pack(*operands: Tensor) -> bool:
     """Return whether `packed_attention` works with these operands."""
@@ -223,7 +219,8 @@ class _PackedAttention(torch.autograd.Function):
         key = key.contiguous()
         value = value.contiguous()
         weights = query.new_empty(sum(size for size, _ in packing.runs))
-        sizes = (packing.queries_P, packing.keys_P, packing.heads_P())
+        heads_P = torch.full_like(packing.keys_P, packing.head)
+        sizes = (packing.queries_P, packing.keys_P, heads_P)
         operands = (
             packing.queries(query),
             packing.keys(key, transposed=True),
@@ -238,7 +235,7 @@ class _PackedAttention(torch.autograd.Function):
         scales = F.dropout(torch.ones_like(weights), dropout_p) if dropout_p else None
         dropped = weights if scales is None else weights * scales
         read = torch.zeros_like(query)  # sentences without tokens keep 0
-        sizes = (packing.queries_P, packing.heads_P(), packing.keys_P)
+        sizes = (packing.queries_P, heads_P, packing.keys_P)
         batched_products(
             packing.scores(dropped), packing.keys(value), packing.queries(read), *sizes
         )
@@ -254,7 +251,7 @@ class _PackedAttention(torch.autograd.Function):
         pack: Packing = ctx.packing
         grad = grad.contiguous()
         scale = pack.head**-0.5
-        heads_P = pack.heads_P()
+        heads_P = torch.full_like(pack.keys_P, pack.head)
         dropped = weights if scales is None else weights * scales
         grad_query, grad_key, grad_value = (
             torch.zeros_like(tensor) for tensor in (query, key, value)

@@ -43,16 +43,17 @@ class UnpaddedBatch:
         if not self.packed:
             return values.transpose(0, 1)
         values = values.flatten(0, 1)
-        return (
-            values if self.indices_T is None else values.index_select(0, self.indices_T)
-        ).unsqueeze(0)
+        if self.indices_T is not None:
+            values = values.index_select(0, self.indices_T)
+        return values.unsqueeze(0)
 
     def pad(self, values: Tensor) -> Tensor:
         """Convert the stream to values by position, (B, L, …), arbitrary at padding."""
         if not self.packed:
             return values.transpose(0, 1)
         values = values.squeeze(0)
-        values = values if self.inverse_P is None else values.index_select(0, self.inverse_P)
+        if self.inverse_P is not None:
+            values = values.index_select(0, self.inverse_P)
         return values.view(*self.shape, *values.shape[1:])
 
     def sentences(self) -> Tensor:

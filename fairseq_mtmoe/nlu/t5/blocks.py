@@ -177,16 +177,13 @@ class EncoderBlock(T5Block):
     """A block of the encoder."""
 
     def forward(self, x: Tensor, context: BatchContext, bias: Tensor) -> Tensor:
-        """Return the new stream, (L, B, H)."""
-        return self.feed_forward(self.attend(x, bias), context)
+        """Return the new stream, (L, B, H).
 
-    def attend(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Compute the block's first half, self-attention.
-
-        `bias` (B, A, L, L) is added to its scores.
+        `bias` (B, A, L, L) is added to the scores of self-attention.
         """
         normed = self.self_attn_layer_norm(x)
-        return self.join(self.self_attn(normed, normed, bias), x)
+        h = self.join(self.self_attn(normed, normed, bias), x)
+        return self.feed_forward(h, context)
 
 
 class DecoderBlock(T5Block):

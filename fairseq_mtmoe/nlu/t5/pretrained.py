@@ -145,8 +145,7 @@ def spiece_of(tokenizer: Any) -> bytes:
         pieces = [(piece, float(score), kinds.get(piece, NORMAL)) for piece, score in vocabulary]
         return serialized(pieces, table, {"unk": 2, "bos": -1, "eos": 1, "pad": 0})
     except (
-        KeyError,
-        IndexError,
+        LookupError,
         TypeError,
         ValueError,
         AttributeError,

@@ -118,7 +118,7 @@ def test_a_run_that_goes_on_without_its_sources_files_needs_a_checkpoint_with_as
     model, first = target_model(make=pemt_encoder), source_files(pemt_encoder)[0]
     for named in ("", "gone.pt,lost.pt"):
         found = PemtBertModel.build_model(bert_options(pemt_sources=named), going_on(model)).eval()
-        with refused("--pemt-sources"):
+        with refused("--pemt-stage target", "--pemt-sources"):
             found.expect_weights()
         found.load_state_dict(model.state_dict())
         found.expect_weights()
