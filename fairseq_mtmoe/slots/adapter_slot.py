@@ -30,7 +30,7 @@ class AdapterPlan:
         weight = block.fc2.weight
         K = self.num_adapters
         adapters = self._adapters(block) if K else None
-        gate = MixtureGate(K, self.summary_size) if K and self.summary_size is not None else None
+        gate = MixtureGate(K, self.summary_size) if self.summary_size is not None else None
         target = None if self.target_size is None else TargetAdapter(len(weight), self.target_size)
         block.mixture = AdapterMixture(adapters, gate, target).to(weight).train(block.training)
         block.slot = adapted
@@ -65,14 +65,15 @@ def adapted(
             if through.wants_similarities:
                 through.narrow[block] = narrow
         branch = mixture.adapters.widen(narrow, weights, branch)
-    return branch if mixture.target_adapter is None else mixture.target_adapter(branch)
+    if mixture.target_adapter is not None:
+        branch = mixture.target_adapter(branch)
+    return branch
 
 
 def adapter_blocks(model: nn.Module) -> dict[str, Block]:
     """Return the blocks with adapters by dotted path: `encoder.layers.0`, …"""
-    blocks = model.named_modules()
     return {
         path: block
-        for path, block in blocks
+        for path, block in model.named_modules()
         if isinstance(block, Block) and block.slot is adapted
     }

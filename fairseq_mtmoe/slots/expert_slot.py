@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import DENSE_TO_EXPERTS, EXPERTS
@@ -108,7 +109,7 @@ def sparse_targets(model: nn.Module) -> dict[str, tuple[str, Callable[[Tensor], 
 
 
 def _copies(count: int, value: Tensor) -> Tensor:
-    return value.unsqueeze(0).repeat(count, *([1] * value.dim()))
+    return torch.stack([value] * count)
 
 
 def expert_slots(model: nn.Module) -> dict[str, ExpertSlot]:
@@ -116,10 +117,9 @@ def expert_slots(model: nn.Module) -> dict[str, ExpertSlot]:
 
     A path is `encoder.layers.1`, for example.
     """
-    blocks = model.named_modules()
     return {
         path: block.slot
-        for path, block in blocks
+        for path, block in model.named_modules()
         if isinstance(block, Block) and isinstance(block.slot, ExpertSlot)
     }
 

@@ -55,9 +55,11 @@ def plan_experts(
     settings: additional arguments of gates, by the name of their kind; those of BASE are options.
     """
     gates = cfg.expert_gates.split(",")
-    evaluation = value_of(cfg, ExpertOptions, "base_evaluation")
-    memory = value_of(cfg, ExpertOptions, "price_memory")
-    settings_by_kind = {"base": {"evaluation": evaluation, "memory": memory}, **(settings or {})}
+    base = {
+        "evaluation": value_of(cfg, ExpertOptions, "base_evaluation"),
+        "memory": value_of(cfg, ExpertOptions, "price_memory"),
+    }
+    settings_by_kind = {"base": base, **(settings or {})}
     indices = range(cfg.expert_interval - 1, num_blocks, cfg.expert_interval)
     return {
         index: ExpertPlan(

@@ -71,12 +71,16 @@ class Block(nn.Module):
 
     def before(self, norm: nn.Module, h: Tensor, context: BatchContext) -> Tensor:
         """Return a sub-layer's input for the stream `h` (L, B, H), with norms before it."""
-        return self.normalize(norm, h, context) if self.normalize_before else h
+        if not self.normalize_before:
+            return h
+        return self.normalize(norm, h, context)
 
     def after(self, norm: nn.Module, branch: Tensor, h: Tensor, context: BatchContext) -> Tensor:
         """Return the stream `h` (L, B, H) plus a branch, with norms after it."""
         h = self.join(branch, h)
-        return h if self.normalize_before else self.normalize(norm, h, context)
+        if self.normalize_before:
+            return h
+        return self.normalize(norm, h, context)
 
     def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
         """Apply one of the block's norms, conditional or not, to `x` (L, B, H)."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints import mismatch
-from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, FIRST_WEIGHT, MOE
+from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, FIRST_WEIGHT
 from fairseq_mtmoe.conditioning import ConditionalAttentionBias, FiLM, TaskEmbeddings
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.options import names_of_tasks
@@ -51,27 +51,27 @@ class SparseModel(TrainingModel, nn.Module):
     ) -> Any:
         """Load a checkpoint's state, with this rank's experts; see `expect_same_experts`."""
         self.expect_same_experts(state_dict)
-        placements = {path: layer.experts.placement for path, layer in expert_layers(self).items()}
+        layers = expert_layers(self)
         state = dict(state_dict)
         for key, value in state_dict.items():
             if EXPERTS in key:
-                state[key] = placements[key.split(EXPERTS)[0]].local(value)
+                state[key] = layers[key.split(EXPERTS)[0]].experts.placement.local(value)
         return super().load_state_dict(state, strict)
 
     def expect_same_experts(self, state_dict: dict[str, Tensor]) -> None:
         """Raise a `UserError` if a state has other experts, or none."""
-        slots = expert_slots(self)
-        first = {path: path + FIRST_WEIGHT for path in slots}
-        saved = {path: len(state_dict[key]) for path, key in first.items() if key in state_dict}
-        elsewhere = {key.split(MOE)[0] for key in state_dict if MOE in key} ^ set(saved)
-        if not saved and not elsewhere:
+        saved = {}
+        for key, value in state_dict.items():
+            if key.endswith(FIRST_WEIGHT):
+                saved[key.removesuffix(FIRST_WEIGHT)] = len(value)
+        if not saved:
             if not self.is_dense:
                 raise UserError(
                     "`--dense-updates` must be above 0 for a dense checkpoint to become sparse "
                     "in training, but is 0 instead; `mtmoe upcycle` makes it a sparse checkpoint."
                 )
             return
-        if elsewhere or len(saved) < len(slots):
+        if saved.keys() != expert_slots(self).keys():
             raise mismatch.Mismatch(
                 "The checkpoint must have the experts of the model, but has others."
             )

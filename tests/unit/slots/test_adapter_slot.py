@@ -96,7 +96,7 @@ def test_one_source_is_that_sources_own_block(backbone, kind):
 
 
 def test_a_target_adapter_alone():
-    block = filled("t5", kind="lora", num_adapters=0, summary_size=D, target_size=3)
+    block = filled("t5", kind="lora", num_adapters=0, target_size=3)
     read = block.final_layer_norm(stream())
     wanted = stream() + target_adapter_of(block, block.fc2(block.inner(read)))
     torch.testing.assert_close(block.feed_forward(stream(), BatchContext()), wanted)
