@@ -1,15 +1,11 @@
-"""Language understanding through the real commands: mixtures, metrics, resuming, stages and predictions; embeddings."""
+"""Language understanding through the real commands: mixtures, metrics, resuming and stages; embeddings of tasks."""
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
 from fairseq_mtmoe.nlu.bert.pretrained import load
-from fairseq_mtmoe.nlu.data.reading import TaskSet, read_split
-from fairseq_mtmoe.nlu.data.table import chosen_rows, load_tables
-from fairseq_mtmoe.nlu.task.metrics import score
 from fairseq_mtmoe.report.run_log import read
 from tests.helpers import benchmark
 from tests.helpers.benchmark import TASKS, logged, task_arguments, validate, validated
@@ -19,22 +15,15 @@ from tests.helpers.training import run_here, train_here
 
 NAMES = TASKS.split(",")
 METRICS = {"cola": "matthews", "stsb": "spearman", "copa": "accuracy", "wic": "accuracy"}
-FILES = {"cola": "CoLA.tsv", "stsb": "STS-B.tsv", "copa": "COPA.jsonl", "wic": "WiC.jsonl"}
 
 
 @pytest.fixture(scope="module")
 def benchmark_data(tmp_path_factory):
-    """A made benchmark, its test data without labels, and `encoder.pt`."""
+    """A made benchmark, and `encoder.pt`."""
     folder = tmp_path_factory.mktemp("benchmark")
     benchmark.make_benchmark(folder, {"train": 300, "dev": 60})
-    benchmark.make_unlabelled(folder)
     benchmark.make_encoder(folder / "encoder.pt")
     return folder
-
-
-def train(data, folder, *options):
-    said = run("fairseq-train", *task_arguments(data, folder, *options))
-    return said.stdout + said.stderr
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +32,8 @@ def mixture(benchmark_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mixture")
     options = ("--init-encoder", benchmark_data / "encoder.pt", "--max-update", 300, "--lr", 0.004,
                "--validate-interval", 4)  # fmt: skip
-    (folder / "log.txt").write_text(train(benchmark_data, folder, *options))
+    said = run("fairseq-train", *task_arguments(benchmark_data, folder, *options))
+    (folder / "log.txt").write_text(said.stdout + said.stderr)
     return folder
 
 
@@ -123,35 +113,6 @@ def test_a_new_task_begins_with_a_related_ones_gate(benchmark_data, mixture, tmp
     assert len(gates) == 2 and all(torch.equal(new[key], gate) for key, gate in gates.items())
     assert {key for key in new if key.startswith("heads.")} == {"heads.rte.weight", "heads.rte.bias"}
     assert torch.equal(new["encoder.layers.0.moe.experts.fc1_weight"], old["encoder.layers.0.moe.experts.fc1_weight"])
-
-
-# ---- predictions ----
-
-
-def answers(folder, task):
-    lines = (folder / FILES[task]).read_text().splitlines()
-    if FILES[task].endswith(".jsonl"):
-        return {of["idx"]: float(json.loads(str(of["label"]))) for of in map(json.loads, lines)}
-    assert lines[0] == "index\tprediction"
-    return {int(key): float(label) for key, label in (line.split("\t") for line in lines[1:])}
-
-
-def test_predictions_have_the_scores_of_validation(benchmark_data, mixture, validation, tmp_path):
-    """Test data is validation data without labels. The files come in the place of other ones."""
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "RTE.tsv").write_text("old")
-    arguments = ("--path", mixture / "checkpoint_best.pt", "--batch-size", 16, "--cpu", "--out", out, "--overwrite")
-    mtmoe("predict", benchmark_data, *arguments)
-    assert sorted(path.name for path in out.iterdir()) == sorted(FILES.values())
-    rows = chosen_rows(load_tables(), NAMES)
-    for task, metric in METRICS.items():
-        examples = read_split(TaskSet(benchmark_data, task, rows[task], "valid"))
-        labels = np.array([example.label for example in examples], dtype=float)
-        predicted = answers(out, task)
-        assert list(predicted) == list(range(1000, 1060)), task
-        found = score(metric, labels, np.array(list(predicted.values())))
-        assert round(found, 2) == validation[2][f"{task}_{metric}"], task
 
 
 # ---- embeddings of tasks ----

@@ -1,13 +1,15 @@
 """`make demo-glue` at a reduced size: its own tasks, and the commands of its script with a tiny encoder."""
 
-import csv
 import importlib
 import json
 import sys
+from itertools import chain
 
 import pytest
 from fairseq_cli import validate
 
+from fairseq_mtmoe.nlu.data.reading import read_split, sets_of
+from fairseq_mtmoe.nlu.data.table import load_tables
 from tests.helpers.benchmark import make_encoder
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.invoked import mtmoe
@@ -27,21 +29,15 @@ def data(tmp_path_factory):
     return folder
 
 
-def records(path):
-    lines = path.read_text().splitlines()
-    if path.suffix == ".jsonl":
-        return list(map(json.loads, lines))
-    return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
-
-
 def test_no_text_of_one_split_is_in_another(data):
     """A sentence with exchanged words is the set of its words."""
-    fields, found = ("sentence", "sentence1", "sentence2", "premise", "choice1", "choice2"), {}
+    rows, found = load_tables([DEMO / "tasks.yaml"]), []
     for split in ("train", "valid", "test"):
-        tasks = [records(path) for path in data.glob(f"*/{split}.*")]
-        found[split] = {" ".join(sorted(one[f].split())) for task in tasks for one in task for f in fields if f in one}
-        assert len(tasks) == 5 and len(found[split]) > 30
-    assert len(set.union(*found.values())) == sum(map(len, found.values()))
+        tasks = [read_split(task_set, labelled=False) for task_set in sets_of(data, rows, split) if task_set.place]
+        texts = chain.from_iterable(texts for task in tasks for example in task for texts in example.candidates)
+        found.append({" ".join(sorted(text.split())) for text in texts})
+        assert len(tasks) == 5 and len(found[-1]) > 30
+    assert len(set.union(*found)) == sum(map(len, found))
 
 
 @pytest.mark.scheduled

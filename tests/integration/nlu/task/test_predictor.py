@@ -70,8 +70,10 @@ def test_sets_of_the_models_tasks_and_those_with_such_a_head_are_predicted(data,
     own = {name: name for name in ("mnli", "rte", "multirc")}
     assert {one.key: one.head for one in choice.sets} == {**own, "ax": "mnli", "superglue_rte": "rte", "axb": "rte"}
     assert (choice.headless, choice.absent) == (["wnli"], ["stsb", "mnli/mismatched"])
-    given = ["predict", data, "--path", data / "checkpoint.pt", "--batch-size", "2", "--cpu"]
-    said, folder = invoked(*given).stderr, data / "predictions" / "checkpoint-test"
+    folder = data / "predictions" / "checkpoint-test"
+    write(folder / "RTE.tsv", ["old"])
+    options = ("--path", data / "checkpoint.pt", "--batch-size", "2", "--cpu", "--overwrite")
+    said = invoked("predict", data, *options).stderr
     assert {path.name: path.read_text() for path in folder.iterdir()} == files
     assert "no head for wnli.\n" in said and "no test data of stsb, mnli/mismatched.\n" in said
 
@@ -126,16 +128,20 @@ def test_predictions_of_a_model_that_validates_in_balance_do_not_depend_on_the_b
 
 
 def test_validation_scores_what_is_written(data, tmp_path):
-    """A regression's values within its bounds: some of the model's are beyond one, some beyond the other."""
+    """A class, and a regression's values within its bounds: some of the model's are beyond one or the other."""
     state = torch.load(data / "checkpoint.pt")
     state["model"]["heads.stsb.weight"] *= 100
     torch.save(state, tmp_path / "wide.pt")
-    write(tmp_path / "STS-B/dev.tsv", [f"{LINES[0]}\tscore", *(f"{line}\t1" for line in LINES[1:])])
-    one = predictor(tmp_path, tmp_path / "wide.pt")
-    values = [float(label) for label in labels(predicted(one, *one.choose("valid").sets))]
-    _, logged = validated(tmp_path / "wide.pt", data=str(tmp_path), glue_tasks="stsb")
-    assert logged["_stsb_predictions"][:, 1].tolist() == pytest.approx(values, abs=1e-4)
-    assert min(values) == 0 and max(values) == 5
+    names = ["entailment", "not_entailment"]
+    for task, folder, label, right in (("stsb", "STS-B", "score", "1"), ("rte", "RTE", "label", names[0])):
+        data = tmp_path / task
+        write(data / folder / "dev.tsv", [f"{LINES[0]}\t{label}", *(f"{line}\t{right}" for line in LINES[1:])])
+        one = predictor(data, tmp_path / "wide.pt")
+        said = labels(predicted(one, one.choose("valid").sets[0]))
+        values = [float(text) if task == "stsb" else names.index(text) for text in said]
+        _, logged = validated(tmp_path / "wide.pt", data=str(data), glue_tasks=task)
+        assert logged[f"_{task}_predictions"][:, 1].tolist() == pytest.approx(values, abs=1e-4)
+        assert (min(values), max(values)) == ((0, 5) if task == "stsb" else (0, 1))
 
 
 def test_a_users_table(data, tmp_path):

@@ -173,9 +173,7 @@ def test_metrics_by_hand():
     assert score("macro-f1", labels, predictions) == pytest.approx(100 * (2 / 3 + 1 / 2 + 0) / 3)
     # An answer of no class is wrong, and no class of its own: class 0 has recall 1/2.
     assert score("macro-f1", values(0, 0, 1), values(0, -1, 1)) == pytest.approx(100 * (2 / 3 + 1) / 2)
-
-
-def test_the_error_of_accuracy_is_that_of_a_share_and_too_few_examples_have_none():
+    # The error of accuracy is that of a share; too few examples have none.
     error = standard_error("accuracy", values(0, 1, 2, 2), values(0, 1, 1, 2))
     assert error == pytest.approx(100 * math.sqrt(0.75 * 0.25 / 4))
     assert math.isnan(standard_error("f1", values(1), values(1))) and math.isnan(score("spearman", values(), values()))

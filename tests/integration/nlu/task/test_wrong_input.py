@@ -3,9 +3,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.core.errors import find_user_error
-from fairseq_mtmoe.training.sparsify.upcycle import upcycle
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.refused import refused
@@ -55,11 +53,11 @@ def paths(digits, tmp_path_factory):
     for name in ("train", "dev"):
         (data / "Mine" / f"{name}.tsv").write_text("text\tlabel\na b\ta\nc\tb\n")
     once = ("--max-update", 1, "--disable-validation")
-    for kind in ("tag", "switch", "dense"):
+    for kind in ("tag", "dense"):
         options = ("--init-encoder", encoder, "--glue-tasks", "cola,stsb", "--arch", f"mt_{kind}", *once)
         run_here(task_arguments(data, folder / kind, *options))
     run_here(training_arguments(digits, folder / "translation", *once))
-    paths = {kind.upper(): folder / kind / "checkpoint_last.pt" for kind in ("tag", "switch", "dense", "translation")}
+    paths = {kind.upper(): folder / kind / "checkpoint_last.pt" for kind in ("tag", "dense", "translation")}
     return {"DATA": data, "ENCODER": encoder, "MISSING": folder / "nowhere.pt", **paths}
 
 
@@ -91,13 +89,3 @@ def test_the_criterion_of_several_tasks_is_for_them(digits, tmp_path):
     options[start : start + 4] = ["--criterion", "multitask"]
     with refused_at_the_root("--criterion"):
         run_here(options)
-
-
-def test_a_dense_checkpoint_is_upcycled_as_its_sentence_says_and_goes_on(paths, tmp_path):
-    sparse = upcycle("mt_tag", file_io.load(str(paths["DENSE"])), {"num_experts": 3, "expert_combine": "paper"})
-    file_io.save(sparse, str(tmp_path / "sparse.pt"))
-    options = ("--glue-tasks", "cola,stsb", "--continue-once", tmp_path / "sparse.pt", "--disable-validation")
-    options += ("--num-experts", 3, "--expert-combine", "paper", "--max-update", 2)
-    found = run_here(task_arguments(paths["DATA"], tmp_path / "run", *options))
-    assert len(found["losses"]) == 1  # the second update
-    assert found["parameters"]["encoder.layers.0.moe.gate.weight"].shape == (2, 3, 16)

