@@ -13,9 +13,16 @@ from fairseq_mtmoe.checkpoints.hugging_face import as_json
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.translation.data.languages import MBART50
 from fairseq_mtmoe.translation.data.new_pieces import BPE, UNIGRAM, model_type
-from fairseq_mtmoe.translation.data.vocabulary import NUM_SPECIAL, Side
+from fairseq_mtmoe.translation.data.vocabulary import NUM_SPECIAL, Side, Vocabulary
 from fairseq_mtmoe.translation.pretrained.codes import OF_M2M
-from fairseq_mtmoe.translation.pretrained.families import BOS_ID, EOS_ID, MARIAN, MBART, PAD_ID
+from fairseq_mtmoe.translation.pretrained.families import (
+    BOS_ID,
+    EOS_ID,
+    MARIAN,
+    MBART,
+    PAD_ID,
+    TranslatorConfig,
+)
 from fairseq_mtmoe.translation.pretrained.layout import (
     EOS,
     MADE_UP_NAME,
@@ -51,36 +58,35 @@ class Tokenizer:
     target_rows: tuple[int, ...]
     pad_id: int
     eos_id: int
+    start_id: int  # the decoder's first input
 
 
 def tokenizer_for(
-    family: str,
-    sides: Sequence[Side],
+    config: TranslatorConfig,
+    vocabulary: Vocabulary,
     symbols: Sequence[Sequence[str]],
     settings: Mapping[str, Any],
     never: Set[str],
-    begins_with_pad: bool,
-    max_length: int,
 ) -> Tokenizer:
-    """Return the tokenizer of a model.
+    """Return the tokenizer of a model with our token ids in its config.
 
-    family: its class in `transformers`.
-    sides: with SentencePiece models.
     symbols: all source and target symbols.
     settings: the task's state.
     never: symbols without a row in Hugging Face's matrix.
     """
+    family = config.model_type
     if family != MARIAN and tuple(settings["langtoks"]["main"]) == ("src", "tgt"):
         codes = {lang: token_of(lang, settings["lang_tok_style"]) for lang in settings["langs"]}
         is_legacy = bool(settings["encoder_langtok_last"])
-        vocab = _Known(sides[0], symbols[0], codes, is_legacy, max_length)
+        max_length = config.max_position_embeddings
+        vocab = _Known(vocabulary.source, symbols[0], codes, is_legacy, max_length)
         tokenizer = vocab.mbart50() if family == MBART else vocab.m2m_100() or vocab.nllb()
         if tokenizer is not None:
             order, files = tokenizer
             index_of = {name: index for index, name in enumerate(symbols[0])}
             rows = (*range(NUM_SPECIAL), *(index_of[name] for name in order))
-            return Tokenizer(files, rows, rows, PAD_ID, EOS_ID)
-    return _marian(sides, symbols, settings, never, begins_with_pad, max_length)
+            return Tokenizer(files, rows, rows, PAD_ID, EOS_ID, EOS_ID)
+    return _marian(config, vocabulary, symbols, settings, never)
 
 
 class _Known:
@@ -123,6 +129,7 @@ class _Known:
         }
 
     def mbart50(self) -> tuple[list[str], Files] | None:
+        """Return the symbols' order and the files of mBART-50's tokenizer."""
         if not self._has_pieces(UNIGRAM):
             return None
         if set(MBART50) != self.codes.keys() or MASK not in self.others:
@@ -134,6 +141,7 @@ class _Known:
         return [*self.pieces, *first, *later], files
 
     def m2m_100(self) -> tuple[list[str], Files] | None:
+        """Return the symbols' order and the files of M2M-100's tokenizer."""
         if self.is_legacy or self.codes.keys() != set(OF_M2M):
             return None
         codes = [self.codes[code] for code in OF_M2M]
@@ -145,6 +153,7 @@ class _Known:
         return [*words, *codes, *made_up], files
 
     def nllb(self) -> tuple[list[str], Files] | None:
+        """Return the symbols' order and the files of NLLB-200's tokenizer."""
         if not (self._has_pieces(BPE) and CODE.fullmatch(next(iter(self.codes)))):
             return None
         order = [*self.pieces, *self.others]
@@ -176,16 +185,15 @@ def _vocabulary(names: Sequence[str]) -> bytes:
 
 
 def _marian(
-    sides: Sequence[Side],
+    config: TranslatorConfig,
+    vocabulary: Vocabulary,
     symbols: Sequence[Sequence[str]],
     settings: Mapping[str, Any],
     never: Set[str],
-    begins_with_pad: bool,
-    max_length: int,
 ) -> Tokenizer:
     """Return a Marian tokenizer.
 
-    If `begins_with_pad`, </s> comes first and <pad> last, as in pretrained ones.
+    If the decoder begins with <pad>, </s> comes first and <pad> last, as in pretrained ones.
     """
     if settings["encoder_langtok_last"] and settings["langtoks"]["main"][0] is not None:
         raise UserError(
@@ -195,6 +203,7 @@ def _marian(
         )
     langs = settings["langs"]
     codes = {token_of(lang, settings["lang_tok_style"]): f">>{lang}<<" for lang in langs}
+    begins_with_pad = config.decoder_start_token_id == PAD_ID
     orders = [_marian_order(each, never, begins_with_pad) for each in symbols]
     names: list[list[str]] = []
     for each, order in zip(symbols, orders, strict=True):
@@ -215,15 +224,15 @@ def _marian(
     values = {
         "tokenizer_class": "MarianTokenizer",
         "separate_vocabs": not is_joined,
-        "model_max_length": max_length,
+        "model_max_length": config.max_position_embeddings,
         **ends,
         **{name: token for name, token in NAMED.items() if token in names[0]},
         LISTS[0]: listed,
         OURS: {"langs": list(langs), "langtoks": list(settings["langtoks"]["main"])},
     }
     files: Files = {
-        SOURCE_PIECES: sides[0].model,
-        TARGET_PIECES: sides[1].model,
+        SOURCE_PIECES: vocabulary.source.model,
+        TARGET_PIECES: vocabulary.target.model,
         SETTINGS: as_json(values),
         VOCAB: _vocabulary(names[0]),
     }
@@ -231,7 +240,8 @@ def _marian(
         files[TARGET_VOCAB] = _vocabulary(names[1])
     pad_id = names[0].index(PAD)
     eos_id = names[0].index(EOS)
-    return Tokenizer(files, tuple(orders[0]), tuple(orders[1]), pad_id, eos_id)
+    start_id = pad_id if begins_with_pad else eos_id
+    return Tokenizer(files, tuple(orders[0]), tuple(orders[1]), pad_id, eos_id, start_id)
 
 
 def _marian_order(

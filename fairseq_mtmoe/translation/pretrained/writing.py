@@ -30,7 +30,6 @@ from fairseq_mtmoe.translation.model.key_map import (
 from fairseq_mtmoe.translation.pretrained.families import (
     M2M_100,
     MARIAN,
-    PAD_ID,
     TranslatorConfig,
     config_of_options,
 )
@@ -123,19 +122,14 @@ def exported_translator(
     if OUTPUT_BIAS in state:
         rows = (state[OUTPUT_BIAS] < NEVER / 2).nonzero().flatten()
         never.update(symbols[1][row] for row in rows.tolist())
-    begins_with_pad = config.decoder_start_token_id == PAD_ID and config.model_type == MARIAN
-    sides = (vocabulary.source, vocabulary.target)
-    max_length = config.max_position_embeddings
-    tokenizer = tokenizer_for(
-        config.model_type, sides, symbols, settings, never, begins_with_pad, max_length
-    )
+    tokenizer = tokenizer_for(config, vocabulary, symbols, settings, never)
     config = replace(
         config,
         vocab_size=len(tokenizer.source_rows),
         decoder_vocab_size=len(tokenizer.target_rows),
         pad_token_id=tokenizer.pad_id,
         eos_token_id=tokenizer.eos_id,
-        decoder_start_token_id=tokenizer.pad_id if begins_with_pad else tokenizer.eos_id,
+        decoder_start_token_id=tokenizer.start_id,
     )
     generation = for_hugging_face(settings.get(GENERATION), config, tokenizer.target_rows)
     tensors = _tensors(state, config, tokenizer, options)

@@ -220,8 +220,8 @@ def _complete_languages(args: Namespace) -> None:
     else:
         folder = utils.split_paths(args.data)[0]
         _check_folder(folder)
-        found = [lang for side in indexed_sides(folder) for lang in (side.source, side.target)]
-        langs = sorted({*found})
+        files = indexed_sides(folder)
+        langs = sorted({lang for file in files for lang in (file.source, file.target)})
         if not langs:
             raise_invalid(
                 "data", "a directory with binarized data such as train.en-de.en.idx", folder

@@ -119,14 +119,14 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         sizes: dict[int, int] = {}
 
         @functools.cache  # a joined dictionary is large
-        def of_side(side: Side) -> Any:
+        def dictionary_of(side: Side) -> Any:
             return side.dictionary()
 
         def load_dictionary(path: str) -> Any:
             if vocabulary is None:
                 dictionary = cls.load_dictionary(path)
             else:
-                dictionary = of_side(getattr(vocabulary, path))
+                dictionary = dictionary_of(getattr(vocabulary, path))
             sizes.setdefault(id(dictionary), len(dictionary))
             return dictionary
 
@@ -222,8 +222,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Build the model (UserError: a language of neither checkpoint nor data)."""
         unknown = getattr(self.args, "langs_beyond_data", [])
         if unknown and self._model_langs is None:
-            known = [lang for lang in self.langs if lang not in unknown]
-            raise options.unknown_in_pair(unknown[0], self.lang_pairs[0], known)
+            langs = [lang for lang in self.langs if lang not in unknown]
+            raise options.unknown_in_pair(unknown[0], self.lang_pairs[0], langs)
         if self.initial is not None and not from_checkpoint:
             self.initial.note_sizes(cfg)
         model = super().build_model(cfg, from_checkpoint)
@@ -333,6 +333,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- the run log ----
 
     def about_the_run(self) -> dict[str, Any]:
+        """Return the facts of the run log's first event, with tiers and synthetic data."""
         logger.info(TIER_RULE, extra={"for_screen": True})  # see training/screen.py
         shares = synthetic_shares(self._folder)
         about: dict[str, Any] = {
@@ -350,6 +351,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     @property
     def validated_tasks(self) -> list[str]:
+        """Return the language pairs."""
         pairs: list[str] = self.lang_pairs
         return pairs
 
@@ -383,11 +385,13 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return loss, sample_size, logging_output
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log what all tasks log, and scores of translations."""
         super().log_figures(logging_outputs)
         if self._scores is not None:
             self._scores.log(logging_outputs, self.validated_tasks, self.groups())
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
+        """Return the figures of all pairs, of a tier or of a pair, with their scores."""
         figures = super().figures(meters, name)
         if self._scores is None:
             return figures
