@@ -34,7 +34,7 @@ def grouped_linear(
     Args:
         rows_TI: rows sorted by group.
         offsets_N: the end of each group, (N,), long, non-decreasing, at most T; for rows on a GPU
-            they may be on the CPU if `reads_offsets`.
+            they may be on the host (see `offsets_at_hand`).
         weight_NOI: a matrix for each group, read as views without a copy.
         bias_NO: a bias for each group.
         max_rows: upper bound of a group's number of rows, if known without synchronisation.
