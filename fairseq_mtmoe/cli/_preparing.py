@@ -84,14 +84,11 @@ def _say_unread(recipe: Recipe, raw: Path) -> None:
     if not raw.is_dir() or not any(corpus.is_open for corpus in recipe.corpora):
         return
     read = {file for corpus in recipe.found_in(raw).corpora for file in corpus.files}
-    sides = (
-        (path.name, read_side_name(path.name)) for path in sorted(raw.iterdir()) if path.is_file()
-    )
-    unread = [
-        name
-        for name, side in sides
-        if name not in read and side and side.lang in (side.source, side.target)
-    ]
+    unread = []
+    for path in sorted(filter(Path.is_file, raw.iterdir())):
+        side = read_side_name(path.name)
+        if path.name not in read and side and side.lang in (side.source, side.target):
+            unread.append(path.name)
     if unread:
         more = f" and {len(unread) - FEW} more" if len(unread) > FEW else ""
         shown = visible(", ".join(unread[:FEW]))

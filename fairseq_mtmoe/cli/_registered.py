@@ -103,6 +103,7 @@ def _is_ours(registered: type) -> bool:
     return registered.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
+@cache
 def _meanings(registered: Any) -> dict[str, str]:
     """Return the help of a class's options, but not of those that others fill in."""
     parser = argparse.ArgumentParser(add_help=False)
@@ -117,10 +118,11 @@ def _meanings(registered: Any) -> dict[str, str]:
 @cache
 def _fairseq_names(kind: str) -> set[str]:
     """Return the names of options of fairseq's own classes of this kind."""
-    classes = {
-        registered for registered in _registries()[kind].values() if not _is_ours(registered)
-    }
-    return {name for registered in classes for name in _meanings(registered)}
+    names = set[str]()
+    for registered in _registries()[kind].values():
+        if not _is_ours(registered):
+            names |= _meanings(registered).keys()
+    return names
 
 
 def _defaults(choice: Choice) -> Any:

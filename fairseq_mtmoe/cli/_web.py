@@ -119,7 +119,7 @@ class Page(BaseHTTPRequestHandler):
     def _is_own(self) -> bool:
         """Return whether a request is the page's own; else answer it."""
         hosts = self.server.hosts
-        origins = [None, *(f"http://{host}" for host in hosts)]
+        origins = [None, *map("http://{}".format, hosts)]
         if (
             self.headers.get("Host") in hosts
             and self.headers.get("Origin") in origins

@@ -125,5 +125,5 @@ def read_systems(arguments: Sequence[str]) -> list[comparison.System]:
             raise_invalid("NAME=RUN,…", "given once for each name", argument)
         systems[name] = []
         for pattern in patterns:
-            systems[name] += [read_scores(path) for path in expanded(pattern)]
+            systems[name] += map(read_scores, expanded(pattern))
     return comparison.systems_of(systems)

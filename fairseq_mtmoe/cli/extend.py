@@ -136,7 +136,7 @@ def _task_state(
     unlearned = [len(new.source), len(new.target)]
     if not any(entry.get("num_updates") for entry in history):
         before = settings.get(NEW_SYMBOLS, [0, 0])
-        unlearned = [sum(counts) for counts in zip(unlearned, before, strict=True)]
+        unlearned = list(map(sum, zip(unlearned, before, strict=True)))
     return {
         **settings,
         "langs": [*settings["langs"], lang],
@@ -203,7 +203,8 @@ def _with_task(
         return state
     tasks = options["task_names"].split(",")
     larger = options_with_task(options, tasks, lang)
-    before, after = (Described.of(without_memory(model, state, each)) for each in (options, larger))
+    before = Described.of(without_memory(model, state, options))
+    after = Described.of(without_memory(model, state, larger))
     experts = fixed_experts(before.shapes)
     is_task = tasks == state["task_state"]["langs"]
     if before.shapes != after.shapes or experts:
@@ -228,7 +229,7 @@ def _means(side: "Side", rows: "Rows") -> list[tuple[int, ...]]:
 
     Letters share the tuple of all pieces.
     """
-    index = {symbol: number for number, symbol in enumerate(side.dictionary().symbols)}
+    index = side.dictionary().indices
     numbers = {}
     for parts in set(rows.values()):
         numbers[parts] = tuple(index[part] for part in parts)
@@ -269,7 +270,7 @@ def _lines(option: str, path: Path) -> list[str]:
 
     Raises `UserError` if there are none.
     """
-    lines = [line for line in map(normalise, text_lines(path)) if line]
+    lines = list(filter(None, map(normalise, text_lines(path))))
     if not lines:
         raise_invalid(option, "a file with text", str(path))
     return lines

@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import ne
 
 import sentencepiece
 
@@ -95,11 +96,11 @@ def grow(
         is_letter = piece not in scores and unicodedata.category(piece[0]) not in _UNWRITTEN
         if is_letter and count >= LEAST_LETTERS:
             decomposed = unicodedata.normalize("NFKD", piece)
-            parts[piece] = tuple(part for part in decomposed if part in symbols_before)
+            parts[piece] = tuple(filter(symbols_before.__contains__, decomposed))
     letters = list(parts)
     for piece, count in counts.most_common():
         if piece in scores and piece not in symbols_before and count >= LEAST_JOINS:
-            parts[piece] = tuple(part for part in piece if part in symbols_before)
+            parts[piece] = tuple(filter(symbols_before.__contains__, piece))
     most = min(most, sum(map(len, words)) + 1)  # there are no more merges than neighbours
     step = 1.0 if kind == BPE else 1 / (1 + len(letters) + most)
     places = range(1, 1 + len(letters) + most)
@@ -197,7 +198,7 @@ class _Joining:
             if -total != self._totals[pair] or piece in old or len(piece) > LONGEST:
                 continue
             is_made = piece in self._scores
-            together = sum(self._scores[part] for part in pair)
+            together = sum(map(self._scores.__getitem__, pair))
             is_used = score is None or together < score
             if not is_made:
                 self._scores[piece] = score if score is not None and is_used else together
@@ -268,11 +269,10 @@ def figures(
     pieces = processor.encode(list(lines), out_type=str)
     total = sum(map(len, pieces))
     unknown = sum(piece not in listed for cut in pieces for piece in cut)
-    words = sum(len(line.split()) for line in lines)
+    words = len(" ".join(lines).split())
     return total / max(1, words), unknown / max(1, total)
 
 
 def changed(before: Processor, after: Processor, lines: Sequence[str]) -> int:
     """Return the number of lines that a model with more pieces splits differently."""
-    cuts = zip(before.encode(list(lines)), after.encode(list(lines)), strict=True)
-    return sum(old != new for old, new in cuts)
+    return sum(map(ne, before.encode(list(lines)), after.encode(list(lines))))

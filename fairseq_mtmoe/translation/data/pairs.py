@@ -130,14 +130,15 @@ class PairLoader:
         self.is_training = split == manager.args.train_subset
         folders, names = manager.get_data_paths_and_lang_pairs(split)
         self.pairs: list[PairSource] = []
+        self.keys: list[str] = []
         self.shard_sizes: list[list[int]] = []
         for category, paths in folders.items():
             for name in names.get(category, ()):
                 pair = self._find_pair(category, name, utils.split_paths(paths))
                 self.pairs.append(pair)
+                self.keys.append(pair.key)
                 sizes = [pair.recorded.get(f) or self._read_size(pair, f) for f in pair.folders]
                 self.shard_sizes.append(sizes)
-        self.keys = [pair.key for pair in self.pairs]
         self._loaded: dict[tuple[int, int], FairseqDataset] = {}
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:

@@ -39,7 +39,7 @@ _ANYTHING = "\ue000"  # a private character for an unknown word
 
 def folders(data: str) -> list[Path]:
     """Return the folders of a data argument: one, or shards by colons or subfolders."""
-    paths = [Path(path) for path in utils.split_paths(with_shards(data))]
+    paths = list(map(Path, utils.split_paths(with_shards(data))))
     for path in paths:
         if not path.is_dir():
             raise UserError(

@@ -78,8 +78,8 @@ class Pieces:
         self._processor = side.processor
         self._dictionary = dictionary
         count = self._processor.get_piece_size()
-        names = [self._processor.id_to_piece(piece) for piece in range(count)]
-        ids = [dictionary.index(name) for name in names]
+        names = list(map(self._processor.id_to_piece, range(count)))
+        ids = list(map(dictionary.index, names))
         ids[self._processor.unk_id()] = dictionary.unk()
         self._ids: NDArray[np.int64] = np.array(ids, dtype=np.int64)
         # Characters of pretrained vocabularies that their SentencePiece model lacks; it spells what

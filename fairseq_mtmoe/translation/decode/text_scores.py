@@ -9,6 +9,7 @@ Letters: `B` sentences, `T` places, `N` tokens of all sentences, `H` width of th
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -122,10 +123,10 @@ def log_probs(
         begins: the decoder's first input.
         pad: id of padding.
     """
-    lengths = torch.tensor([len(tokens) for tokens in written])
+    lengths = torch.tensor(list(map(len, written)))
     is_written_BT = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
     written_BT = torch.full(is_written_BT.shape, pad)
-    written_N = torch.tensor([token for tokens in written for token in tokens])
+    written_N = torch.tensor(list(chain.from_iterable(written)))
     written_BT[is_written_BT] = written_N
     first_B1 = torch.full((len(written), 1), begins)
     before_BT = torch.cat([first_B1, written_BT[:, :-1]], 1)
@@ -136,7 +137,7 @@ def log_probs(
     wanted_N = written_N.to(device)
     values = torch.stack([_of_model(model, inputs, places_BT, wanted_N) for model in models])
     mean = (values.logsumexp(0) - math.log(len(models))) if len(models) > 1 else values[0]
-    return [each.tolist() for each in torch.split(mean.cpu(), lengths.tolist())]
+    return list(map(Tensor.tolist, torch.split(mean.cpu(), lengths.tolist())))
 
 
 def _of_model(model: Any, inputs: dict[str, Any], places_BT: Tensor, wanted_N: Tensor) -> Tensor:

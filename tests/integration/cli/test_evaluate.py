@@ -86,14 +86,6 @@ def test_the_files_agree_with_sacrebleu_on_the_written_texts(model, result):
     assert written["settings"]["beam"] == 3 and written["settings"]["subset"] == "test"
 
 
-def test_as_fairseq_does_it(model, tmp_path):
-    shown = evaluate(*settings(model), "--lang-pairs", "en-aa", "--references", "fairseq", "--out", tmp_path / "out")
-    score = scores_in(tmp_path / "out")["pairs"]["en-aa"]
-    assert (score["sentences"], score["altered_references"], score["references"]) == (13, 2, "test.en-aa.aa.bin")
-    assert "<<unk>>" in (tmp_path / "out" / "en-aa.ref").read_text()
-    assert "2 of 13 references lost" in shown.stderr
-
-
 def test_scores_that_are_there_are_shown_again(model, result, monkeypatch):
     before = content(model / SCORES)
     monkeypatch.setattr(_evaluating, "Translator", None)
@@ -103,14 +95,6 @@ def test_scores_that_are_there_are_shown_again(model, result, monkeypatch):
         assert "has the scores of this model, data and settings already" in shown.stderr
         assert shown.stdout.split("BLEU nrefs")[0] == result.stdout.split("BLEU nrefs")[0]
     assert content(model / SCORES) == before
-
-
-def test_a_directory_of_shards_is_evaluated_by_its_name(model, result, tmp_path):
-    """As `mtmoe prepare corpora` leaves it: what is evaluated is in the first shard."""
-    shutil.copytree(model / "data", tmp_path / "data" / "shard0")
-    (tmp_path / "data" / "shard1").mkdir()
-    evaluate(tmp_path / "data", *settings(model)[1:], "--out", tmp_path / "out")
-    assert scores_in(tmp_path / "out")["pairs"] == scores_in(model / SCORES)["pairs"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-import torch
 from click.testing import CliRunner
 from lxml import html
 
@@ -190,16 +189,9 @@ def test_a_file_that_another_command_has_finished_meanwhile_is_kept(model, file,
     assert out.read_text() != "other" and names(tmp_path) == ["in.txt", "out"]
 
 
-@pytest.fixture
-def one_thread_each(monkeypatch):
-    """Threads that tests began do not survive the fork of workers."""
+def test_processes_do_batches_in_their_order_end_at_once_and_tell_of_a_death(monkeypatch):
     monkeypatch.setattr(_workers, "cores", lambda: 2)
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
-
-def test_processes_do_batches_in_their_order_and_end_at_once(one_thread_each):
     def slowly(batch):
         time.sleep(0.3 if batch == "first" else 0.1)
         return batch, os.getpid()
@@ -214,9 +206,6 @@ def test_processes_do_batches_in_their_order_and_end_at_once(one_thread_each):
         time.sleep(0.3)  # they have begun
         raise KeyboardInterrupt
     assert time.monotonic() - start < 3
-
-
-def test_the_death_of_a_process_is_told(one_thread_each):
     with refused("--workers"), _workers.done_by(2, lambda batch: os._exit(1)) as done:
         list(done(["a"]))
 

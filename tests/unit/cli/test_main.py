@@ -4,18 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
 from fairseq_mtmoe import cli
-from fairseq_mtmoe.cli.main import COMMANDS, commands
+from fairseq_mtmoe.cli.main import COMMANDS
 from tests.helpers.invoked import invoked
 from tests.helpers.refused import refused
 
 IMPORT_ALL = """
 import importlib, sys
 from click.testing import CliRunner
-from fairseq_mtmoe.cli.main import COMMANDS, commands
+from fairseq_mtmoe.cli.main import COMMANDS
 
 assert CliRunner().invoke(commands, ["--help"]).exit_code == 0
 print(*(name for name in sys.modules if name.startswith("fairseq_mtmoe.cli.")))
@@ -62,9 +61,3 @@ def test_help_lists_each_command_and_imports_none():
     by_help, by_light, by_all = done.stdout.splitlines()
     assert by_help == "fairseq_mtmoe.cli.main"
     assert by_light == by_all == ""
-
-
-def test_lists_of_a_repeated_option_are_joined():
-    command = commands.get_command(click.Context(commands), "translate")
-    found = command.make_context("translate", ["model", "--to", "aa", "--to", "bb,cc"])
-    assert found.params["targets"] == ("aa", "bb", "cc")
