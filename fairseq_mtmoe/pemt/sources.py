@@ -150,7 +150,7 @@ def load(path: str | Path) -> Source:
     fault = typed.fault(about, _ABOUT)
     if fault is not None:
         raise UserError(
-            f"`{path}` must state the {fault.path} of its source, but states {fault.value}."
+            f"`{path}` must state the `{fault.path}` of its source, but states {fault.value}."
         )
     if about["has_prompt"] and (PROMPT not in tensors or tensors[PROMPT].dim() != 2):
         raise UserError(

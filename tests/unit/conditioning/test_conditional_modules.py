@@ -77,18 +77,13 @@ def test_a_new_table_makes_every_module_the_identity():
     plain = torch.nn.LayerNorm(H, 1e-3)
     perturb(plain)
     norm = ConditionalLayerNorm.from_norm(plain, D)
+    assert norm.weight is plain.weight and norm.bias is plain.bias and norm.eps == 1e-3
+    assert ConditionalLayerNorm.from_norm(torch.nn.LayerNorm(H).double(), D).film.linear.weight.dtype == torch.double
     torch.testing.assert_close(norm(x, tasks, TASK_IDS), plain(x))
     torch.testing.assert_close(apply_norm(norm, x, tasks, TASK_IDS), apply_norm(plain, x, None, None))
     torch.testing.assert_close(ConditionalAlignment(D, H)(x, tasks, TASK_IDS), x)
     assert not ConditionalBottleneck(D, H, begins_at_zero=True)(x, tasks, TASK_IDS).any()
     assert not ConditionalAttentionBias(D, 9, 4)(tasks, TASK_IDS, 11).any()
-
-
-def test_a_conditional_norm_keeps_the_parameters_of_the_norm_that_it_replaces():
-    plain = torch.nn.LayerNorm(H, 1e-3).double()
-    norm = ConditionalLayerNorm.from_norm(plain, D)
-    assert norm.weight is plain.weight and norm.bias is plain.bias and norm.eps == 1e-3
-    assert norm.film.linear.weight.dtype == torch.double
 
 
 @pytest.mark.parametrize("length", [1, 9, 22])

@@ -1,13 +1,11 @@
 """Encoders that learn source tasks and borrow from them: what they compute, what they keep, what they refuse."""
 
-import dataclasses
 import shutil
 from functools import partial
 
 import pytest
 import torch
 
-from fairseq_mtmoe.pemt.sources import load
 from tests.helpers.bert import CONFIGS, TINY, batch, hugging_face_model, in_all_places, ours_of, perturb
 from tests.helpers.encoders import all_numbers, tag_model, task_batch
 from tests.helpers.pemt import (
@@ -88,14 +86,6 @@ def test_what_does_not_go_with_borrowing_is_refused(tmp_path):
     shutil.copy(first, tmp_path / "again.pt")
     with refused("--pemt-sources"):
         pemt_encoder(pemt_sources=f"{first},{tmp_path / 'again.pt'}")
-
-
-def test_it_borrows_from_any_number_of_sources(tmp_path):
-    kept = load(source_files(pemt_encoder)[0])
-    for number in range(7):
-        dataclasses.replace(kept, task=f"task{number}").save(tmp_path / f"{number}.pt")
-    found = learned(pemt_encoder(pemt_sources=",".join(map(str, tmp_path.iterdir()))))
-    assert found["encoder.layers.0.mixture.gate.weight"].shape == (7, TINY.hidden_size)
 
 
 def test_a_description_may_be_longer_than_the_encoder_has_places(monkeypatch):

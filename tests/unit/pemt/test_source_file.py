@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.pemt.sources import (
     KIND,
     PROMPT,
@@ -41,37 +40,24 @@ def test_another_run_s_is_refused(name, change):
         expect_same("x.pt", replace(MADE, **change), MADE)
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    (DOWN, None), (DOWN, torch.zeros(3, WIDTH)), ("more", torch.zeros(1)), (PROMPT, torch.zeros(5, WIDTH + 1)),
+@pytest.mark.parametrize("change", [{DOWN: torch.zeros(3, WIDTH)}, {PROMPT: torch.zeros(5, WIDTH + 1)}])
+def test_tensors_that_do_not_fit_are_refused(change):
+    with refused(*change, "x.pt", first=False):
+        expect_tensors("x.pt", replace(source(), tensors={**source().tensors, **change}), ADAPTERS, WIDTH)
+
+
+@pytest.mark.parametrize(("part", "change", "name"), [
+    (KIND, {"rank": "2"}, "rank"), (KIND, {"task": "../rte"}, "task"), ("model", {PROMPT: torch.tensor(1.0)}, PROMPT),
+    (KIND, None, "--pemt-stage source"),
 ])  # fmt: skip
-def test_tensors_that_do_not_fit_are_refused(name, value):
-    tensors = {name: each for name, each in {**source().tensors, name: value}.items() if each is not None}
-    with refused(name, "x.pt", first=False):
-        expect_tensors("x.pt", replace(source(), tensors=tensors), ADAPTERS, WIDTH)
-
-
-@pytest.mark.parametrize(("place", "value"), [("rank", "2"), ("task", "../rte")])
-def test_what_a_file_says_is_checked(place, value, tmp_path):
+def test_other_content_is_refused(part, change, name, tmp_path):
     path = str(tmp_path / "x.pt")
     source().save(path)
     content = file_io.load(path)
-    content[KIND][place] = value
+    content[part] = change and {**content[part], **change}
     file_io.save(content, path)
-    with pytest.raises(UserError, match=f"must state the {place} "):
-        load(path)
-
-
-def test_a_prompt_is_a_row_of_vectors_where_there_is_one(tmp_path):
-    replace(source(), tensors={PROMPT: torch.tensor(1.0)}).save(tmp_path / "x.pt")
-    with refused("x.pt", first=False):
-        load(tmp_path / "x.pt")
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path):
-    path = str(tmp_path / "other.pt")
-    file_io.save({"model": {"weight": torch.zeros(1)}}, path)
-    for file in (path, tmp_path / "missing.pt"):
-        with refused(str(file), "--pemt-stage source"):
+    for file in (path, str(tmp_path / "missing.pt")):
+        with refused(file, name if file == path else "--pemt-stage source", first=False):
             load(file)
 
 

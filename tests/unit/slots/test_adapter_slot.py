@@ -58,11 +58,6 @@ def target_adapter_of(block, y):
     return y + adapter.up(F.gelu(adapter.down(y), approximate="tanh"))
 
 
-def measured(block, h, through, padding=None):
-    """The block's second half, which measures similarities if the pass asks for them."""
-    return block.feed_forward(h, BatchContext(padding_mask=padding, mixture=through))
-
-
 @backbones
 @kinds
 def test_a_block_computes_layer_mixture_target_adapter_and_residual(backbone, kind):
@@ -70,7 +65,7 @@ def test_a_block_computes_layer_mixture_target_adapter_and_residual(backbone, ki
     through = GateInput(summary, wants_similarities=True)
     padding = torch.zeros(B, L, dtype=torch.bool)
     padding[1, 3:] = True
-    output = measured(block, h, through, padding)
+    output = block.feed_forward(h, BatchContext(padding_mask=padding, mixture=through))
     read = block.final_layer_norm(h) if block.normalize_before else h
     inner = block.inner(read)
     weights = (summary @ block.mixture.gate.weight.t()).softmax(-1)
@@ -116,24 +111,16 @@ def test_gates_are_asked_once_while_a_text_grows():
     assert len(asked) == 2 and block.mixture.seen.sums[-1] == 1 and block.mixture.gate.weight.grad.any()
 
 
-def test_a_gate_may_read_what_its_layer_reads():
-    block = filled("t5", kind="lora", num_adapters=K, summary_size=H)
-    through = GateInput(lambda branch_input: branch_input[:2].mean(0))
-    block.feed_forward(stream(), BatchContext(mixture=through))
-    wanted = (block.final_layer_norm(stream())[:2].mean(0) @ block.mixture.gate.weight.t()).softmax(-1)
-    torch.testing.assert_close(through.weights[block], wanted)
-
-
 def test_the_loss_is_of_all_layers_of_all_passes():
     blocks = [filled("t5", seed, kind="lora", **MIXED) for seed in range(3)]
     passes = [GateInput(torch.randn(D), wants_similarities=True) for _ in range(2)]
     h = stream()
     for block, through in zip(blocks, (passes[0], passes[0], passes[1]), strict=True):
-        h = measured(block, h, through)
+        h = block.feed_forward(h, BatchContext(mixture=through))
     similarities = [value for through in passes for value in through.similarities.values()]
     assert len(set(map(float, similarities))) == 3
     loss = task_sparsity_loss(passes)
     torch.testing.assert_close(loss, -sum(similarities) / 3)
     unwanted = GateInput(torch.randn(D))
-    measured(blocks[0], h, unwanted)
+    blocks[0].feed_forward(h, BatchContext(mixture=unwanted))
     assert not unwanted.similarities and len(unwanted.weights) == 1

@@ -179,6 +179,14 @@ def test_activation_checkpointing_changes_nothing(kind, dropout):
     assert_close(*found, atol=1e-6)
 
 
+@pytest.mark.parametrize("dropped", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_the_encoder_drops_with_each_probability_in_training_alone(dropped):
+    encoder, inputs = made(BERT, **{dropped: 0.3}), batch()
+    assert torch.equal(*(encoder(**inputs).hidden for _ in range(2)))
+    encoder.train()
+    assert not torch.allclose(*(encoder(**inputs).hidden for _ in range(2)), atol=1e-4)
+
+
 def test_what_trains_in_a_frozen_lower_half_gets_gradients_under_checkpointing():
     encoder = tiny_encoder(checkpoint_activations=True).train().requires_grad_(False)
     trained = encoder.layers[0].self_attn_layer_norm.requires_grad_(True)

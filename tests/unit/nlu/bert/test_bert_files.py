@@ -125,18 +125,18 @@ FIRST = "embeddings.word_embeddings.weight"
         (FIRST, torch.zeros(40, 16, dtype=torch.long)),
         (f"bert.{FIRST}", torch.zeros(40, 16)),
         ("transformer.wte.weight", torch.zeros(1)),
+        ("pooler.dense.bias", "missing"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(name, value, tmp_path):
+    tensors = {**theirs(), name: value}
+    if value == "missing":
+        del tensors[name]
     with refused(name, first=False):
-        files.read_folder(write(tmp_path / "folder", {**theirs(), name: value}))
-
-
-def test_what_is_missing_is_named(tmp_path):
-    tensors = theirs()
-    del tensors["pooler.dense.bias"]
-    with refused("pooler.dense.bias", first=False):
         files.read_folder(write(tmp_path / "folder", tensors))
+
+
+def test_a_missing_file_is_named(tmp_path):
     folder = write(tmp_path / "bare", tokenizer={})
     for needed in ("pytorch_model.bin", "config.json"):
         with refused("bare"):

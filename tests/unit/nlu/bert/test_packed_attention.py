@@ -85,6 +85,15 @@ def test_the_layer_is_the_same_in_both_forms(lengths, firsts_only, biased, monke
     assert_equal_with_gradients(found, wanted, (x, *layer.parameters(), *([] if bias is None else [bias])))
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_with_dropout_is_torchs(masked):
+    """With so small a probability that nothing is dropped."""
+    inputs = torch.randn(3, 2, 4, 5, 8)
+    mask = torch.randn(2, 1, 5, 5) if masked else None
+    wanted = F.scaled_dot_product_attention(*inputs, mask)
+    torch.testing.assert_close(module.attend(*inputs, mask, 1e-9), wanted, rtol=0, atol=1e-6)
+
+
 def test_what_cannot_be_packed_is_not(monkeypatch):
     layer, x = SelfAttention(WIDTH, HEADS, 0.1), torch.randn(1, 7, WIDTH)
     rows, calls = unpadded(torch.zeros(1, 7, dtype=torch.bool)), []

@@ -1,12 +1,17 @@
 """The model: its options, its sizes, and what it loads."""
 
+import json
 from argparse import Namespace
+from dataclasses import asdict
 
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from fairseq_mtmoe.conditioning import conditional_names
+from fairseq_mtmoe.core.sizes import noted_sizes
+from fairseq_mtmoe.nlu.bert.config import BERT_LARGE
+from fairseq_mtmoe.nlu.bert.model import SIZES
 from fairseq_mtmoe.nlu.ca_mtl import CAMTLModel
 from fairseq_mtmoe.nlu.ca_mtl.model import CAMTLConfig
 from tests.helpers import encoders
@@ -23,10 +28,14 @@ def test_what_cannot_be_is_refused():
         built(CAMTLModel, CAMTLConfig(), 1)
 
 
-def test_sizes_are_registered():
-    args = Namespace(encoder_layers=3)
+def test_a_named_size_is_of_the_pretrained_encoder():
+    args = Namespace(_name="ca_mtl_large", encoder_layers=3, encoder=json.dumps(asdict(BERT_LARGE)))
     ARCH_CONFIG_REGISTRY["ca_mtl_large"](args)
     assert (args.encoder_layers, args.encoder_embed_dim, args.conditional_form) == (3, 1024, "large")
+    with refused("--encoder-layers", "--arch ca_mtl"):
+        noted_sizes(args, "encoder", SIZES, "encoder", "glue")
+    args.encoder_layers = BERT_LARGE.num_hidden_layers
+    assert noted_sizes(args, "encoder", SIZES, "encoder", "glue") == asdict(BERT_LARGE)
 
 
 def test_without_parts_it_is_a_plain_encoder_with_a_frozen_half():
