@@ -28,9 +28,7 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
         reason = "it is a link that leads nowhere" if path.is_symlink() else "there is none"
         raise UserError(f"`{path}` must be {what}, but {reason}.") from error
     except (OSError, ValueError) as error:  # a NUL in the name
-        raise UserError(
-            f"`{path}` must be {what}, but cannot be read: {_reason(error)}."
-        ) from error
+        raise _unreadable(path, what, error) from error
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise UserError(f"`{path}` must be {what}, but is {kind} instead.")
@@ -39,6 +37,10 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
 
 def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
+
+
+def _unreadable(path: str | Path, what: str, error: Exception) -> UserError:
+    return UserError(f"`{path}` must be {what}, but cannot be read: {_reason(error)}.")
 
 
 def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
@@ -64,9 +66,7 @@ def read_bytes(path: str | Path, what: str = "a file") -> bytes:
     try:
         return regular_file(path, what).read_bytes()
     except OSError as error:
-        raise UserError(
-            f"`{path}` must be {what}, but cannot be read: {_reason(error)}."
-        ) from error
+        raise _unreadable(path, what, error) from error
 
 
 def read_text(path: str | Path, what: str = "a text file") -> str:
@@ -121,9 +121,7 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
     try:
         return json.loads(text)
     except (RecursionError, ValueError) as error:
-        raise UserError(
-            f"`{path}` must be a JSON file, but cannot be read as one: {error}."
-        ) from error
+        raise _unreadable(path, "a JSON file", error) from error
 
 
 def open_in_place(path: Path, mode: str, **text: Any) -> Any:

@@ -27,8 +27,10 @@ def load_tiers(data_dir: str | Path, sizes: Mapping[str, int]) -> dict[str, str]
     A pair with 0 sentences has a tier only by `tiers.json`.
     """
     path = Path(data_dir) / FILE_NAME
-    listed = read_tiers(path) if os.path.lexists(path) else {}
-    named = {name: tier for tier, names in listed.items() for name in names}
+    named: dict[str, str] = {}
+    if os.path.lexists(path):
+        for listed_tier, names in read_tiers(path).items():
+            named |= dict.fromkeys(names, listed_tier)
     largest = max(sizes.values(), default=0)
     tiers = {}
     for pair, size in sizes.items():

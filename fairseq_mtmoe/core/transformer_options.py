@@ -59,13 +59,8 @@ def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[Optio
         # fairseq's parser omits an interpolated option without help:
         # it takes it for one declared elsewhere.
         metadata = dict(option_field.metadata) or {"help": name.replace("_", " ")}
-        flat_fields.append(
-            (
-                name,
-                OTHER_TYPES.get(name, option_field.type),
-                field(default=default, metadata=metadata),
-            )
-        )
+        kind = OTHER_TYPES.get(name, option_field.type)
+        flat_fields.append((name, kind, field(default=default, metadata=metadata)))
     return flat_fields
 
 
@@ -87,15 +82,10 @@ def nested_options(cfg: Any) -> TransformerConfig:
 
 def all_options(flat_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return all flat options, with defaults in the place of missing ones."""
-    defaults = {
-        option_field.name: option_field.default
-        for option_field in dataclasses.fields(FlatTransformerConfig)
-    }
-    values = {
-        name: flat_options.get(name, default)
-        for name, default in defaults.items()
-        if name != "_name"
-    }
+    values: dict[str, Any] = vars(FlatTransformerConfig())
+    del values["_name"]
+    for name, default in values.items():
+        values[name] = flat_options.get(name, default)
     for name, followed in FOLLOWS.items():
         if not isinstance(values[name], int):  # still an interpolation
             values[name] = values[followed]
@@ -130,8 +120,9 @@ def form_of(cfg: Any) -> TranslatorForm:
 
     Options that lack these fields have fairseq's form.
     """
-    names = [option_field.name for option_field in dataclasses.fields(TranslatorForm)]
-    form = TranslatorForm(**{name: value_of(cfg, TranslatorForm, name) for name in names})
+    form = TranslatorForm()
+    for name in vars(form):
+        setattr(form, name, value_of(cfg, TranslatorForm, name))
     check_rules(form, TranslatorForm)
     return form
 

@@ -5,7 +5,6 @@ have.
 """
 
 import json
-from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -28,16 +27,14 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [
-            key.value
-            for key, _ in node.value
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<"
-        ]
-        repeated = [name for name, count in Counter(names).items() if count > 1]
-        if repeated:
-            raise yaml.YAMLError(
-                f"line {node.start_mark.line + 1} begins a value with `{repeated[0]}` twice"
-            )
+        names = set()
+        for key, _ in node.value:
+            if key.value in names and key.value != "<<":
+                raise yaml.YAMLError(
+                    f"line {node.start_mark.line + 1} begins a value with `{key.value}` twice"
+                )
+            if isinstance(key, yaml.ScalarNode):
+                names.add(key.value)
         content: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return content
 

@@ -18,7 +18,7 @@ from typing import Any
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import text_lines
 from fairseq_mtmoe.report.rows import run_names
-from fairseq_mtmoe.report.score_files import JSON_FILE, SCORES, Scores, read_scores
+from fairseq_mtmoe.report.score_files import JSON_FILE, Scores, read_scores
 from fairseq_mtmoe.report.scores import PairScore, PieceBleu, scorer_of
 from fairseq_mtmoe.report.significance import SentenceMean, SystemOutput, output_of
 
@@ -64,7 +64,7 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
             "same."
         )
     evaluations = []
-    for name, path, scores in zip(_names(paths), paths, all_scores, strict=True):
+    for name, path, scores in zip(run_names(folders), paths, all_scores, strict=True):
         if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
             raise UserError(
                 f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; compare "
@@ -80,16 +80,6 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
                 "evaluate both in the same way."
             )
     return evaluations
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """Return short names; different runs have those of their folders, not of scores."""
-    runs = []
-    for folder in map(Path.resolve, folders):
-        if folder.parent.name == SCORES:
-            folder = folder.parent
-        runs.append(folder.parent if folder.name == SCORES else folder)
-    return run_names(runs if len(set(runs)) == len(runs) else folders)
 
 
 def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:

@@ -145,10 +145,9 @@ def _setup(runs: Sequence[Run]) -> list[Section]:
     differing, common = compared_settings(runs)
     sections = []
     if differing:
-        rows = [[name, *values] for name, values in differing]
         columns = ["setting", *[run.name for run in runs]]
         note = "An empty cell is the default, or was not logged."
-        table = Table(columns, rows, texts=len(columns))
+        table = Table(columns, differing, texts=len(columns))
         sections.append(Section("Settings that differ", [table, note]))
     if common:
         table = Table(["setting", "value"], common, texts=2)

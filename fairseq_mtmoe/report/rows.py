@@ -155,11 +155,10 @@ def run_of(events: list[Event], name: str) -> Run:
 def run_names(paths: Sequence[str | Path]) -> list[str]:
     """Return a short name per run: its folder's, with parents as needed to be unique."""
     parts = [Path(os.path.realpath(path)).parts for path in paths]
-    for depth in range(1, max(map(len, parts), default=0) + 1):
-        names = ["/".join(part[-depth:]) for part in parts]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{part[-1]} ({number})" for number, part in enumerate(parts, start=1)]
+    depth = 1
+    while len({part[-depth:] for part in parts}) < len(set(parts)):
+        depth += 1
+    return ["/".join(part[-depth:]) for part in parts]
 
 
 def of_kind(events: Iterable[Event], kind: str) -> list[Event]:

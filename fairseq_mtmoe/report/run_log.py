@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Required
@@ -47,14 +48,6 @@ def is_count(value: Any) -> bool:
     return is_number and 0 <= value <= LARGEST_COUNT and value == int(value)
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether it is an option's value: null, bool, number, text, flat list."""
-    if isinstance(value, list):
-        return all(is_plain(item) and not isinstance(item, list) for item in value)
-    is_number_or_text = fault(value, Text | float) is None and value == value
-    return value is None or isinstance(value, bool) or is_number_or_text
-
-
 def _from(least: float) -> Rule:
     rule = f"null or a number from {least:g} to {LARGEST_AMOUNT:g}"
     return Rule(rule, lambda value: value is None or least <= value <= LARGEST_AMOUNT)
@@ -63,7 +56,9 @@ def _from(least: float) -> Rule:
 Count = Annotated[float, Rule("a whole number from 0", is_count)]
 Amount = Annotated[float | None, _from(0)]
 Figure = Annotated[float | None, _from(-LARGEST_AMOUNT)]
-Plain = Annotated[Any, Rule("a plain value", is_plain)]
+_Scalar = Text | float | bool | None
+Plain = _Scalar | list[_Scalar]
+"""An option's value."""
 Figures = dict[Text, Figure]
 Perplexity = Annotated[
     Figures,
@@ -262,22 +257,15 @@ def provenance() -> dict[str, str | None]:
     """
     from fairseq_mtmoe import __version__
 
-    is_clone = (ROOT / ".git").exists()  # a parent folder may be another project's clone
-    commit = _git("rev-parse", "--short", "HEAD") if is_clone else None
-    if commit and _git("status", "--porcelain", "--untracked-files=no"):
-        commit += " with uncommitted changes"
+    describe = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*"]
+    commit = ""
+    # A parent folder may be another project's clone, and this machine may have no git.
+    with suppress(FileNotFoundError):
+        if (ROOT / ".git").exists():
+            changed = "--dirty= with uncommitted changes"
+            commit = subprocess.run([*describe, changed], capture_output=True, text=True).stdout
     return {
         "version": __version__,
-        "commit": commit,
+        "commit": commit.strip() or None,
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        result = subprocess.run(
-            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True
-        )
-    except FileNotFoundError:  # no git on this machine
-        return None
-    return result.stdout.strip() or None

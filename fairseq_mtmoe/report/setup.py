@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq_mtmoe.core.errors import flag
+from fairseq_mtmoe.core.typed import fault
 from fairseq_mtmoe.report.rows import Row, Run, distinct, last_of, of_kind
-from fairseq_mtmoe.report.run_log import FIELDS, Event, is_count, is_plain
+from fairseq_mtmoe.report.run_log import FIELDS, Event, Plain, is_count
 
 FIRST = ("data", "commit", "hardware", "started", "seed")
 SIZES = {"parameters": "parameters", "multiplications": "multiplications per token"}
@@ -31,7 +32,7 @@ def settings_of(run: Run) -> dict[str, str]:
     # Options of sampling are beside the others.
     options = dict(start.get("options", {}))
     for name, value in start.items():
-        if name not in NOT_OPTIONS and is_plain(value):
+        if name not in NOT_OPTIONS and fault(value, Plain) is None:
             options[name] = value
     for name, value in sorted(options.items()):
         settings[flag(name)] = value
@@ -52,8 +53,8 @@ def _text(value: Any) -> str:
 
 def compared_settings(
     runs: Sequence[Run],
-) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
-    """Return settings that differ, with a value per run, and common ones.
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Return rows of settings that differ, with a value per run, and of common ones.
 
     With one run, all its settings are common. A value that a run does not have is empty.
     """
@@ -63,9 +64,9 @@ def compared_settings(
     for name in distinct(settings):
         values = [run_settings.get(name, "") for run_settings in settings]
         if len(set(values)) > 1:
-            differing.append((name, values))
+            differing.append([name, *values])
         elif values[0]:
-            common.append((name, values[0]))
+            common.append([name, values[0]])
     return differing, common
 
 

@@ -35,14 +35,10 @@ def warnings_of(run: Run) -> list[str]:
 
 def loss_not_finite(run: Run) -> Iterator[str]:
     """Warn of a loss of training or validation that is not finite."""
-    training = []
-    for event in of_kind(run.events, "train"):
-        training.append((event["update"], event.get("loss", 0.0)))
-    validation = []
-    for event in of_first_subset(run.events, "valid"):
-        validation.append((event["update"], event.get("all", {}).get("loss", 0.0)))
-    for kind, logged in {"training": training, "validation": validation}.items():
-        updates = [int(update) for update, loss in logged if loss is None]
+    training = of_kind(run.events, "train")
+    validation = [event | event.get("all", {}) for event in of_first_subset(run.events, "valid")]
+    for kind, events in {"training": training, "validation": validation}.items():
+        updates = [int(event["update"]) for event in events if event.get("loss", 0.0) is None]
         if not updates:
             continue
         times = f"{len(updates):,} time" + "s" * (len(updates) > 1)
@@ -61,7 +57,7 @@ def collapsed_routing(run: Run) -> Iterator[str]:
     for layer, updates, counts in routed_layers(run):
         size = counts[0].shape[1]
         bound = max(LEAST_EFFECTIVE, FEW_EFFECTIVE * size)
-        effective = [_effective_experts(counts_TN) for counts_TN in counts]
+        effective = [*map(_effective_experts, counts)]
         is_low = [number < bound for number in effective]
         if size == 1 or not all(is_low[-LAST:]):
             continue
@@ -110,11 +106,8 @@ def _has_enough_tokens(counts_TN: Values) -> bool:
 
 
 def _since(updates: Values, holds: Sequence[bool]) -> int:
-    """Return the first update from which on all values are true."""
-    index = len(holds) - 1
-    while index > 0 and holds[index - 1]:
-        index -= 1
-    return int(updates[index])
+    """Return the first update from which on all values are true; the last is."""
+    return int(updates[len(holds) - [*holds[::-1], False].index(False)])
 
 
 def language_worse(run: Run) -> Iterator[str]:
@@ -206,6 +199,7 @@ def _last(validations: Sequence[object]) -> str:
 
 
 def _listed(names: Iterable[object]) -> str:
-    shown = [str(name) for name in names]
-    more = f" and {len(shown) - MOST_NAMES} more" if len(shown) > MOST_NAMES else ""
-    return ", ".join(shown[:MOST_NAMES]) + more
+    shown = [*map(str, names)]
+    if len(shown) > MOST_NAMES:
+        shown[MOST_NAMES:] = [f"{len(shown) - MOST_NAMES} more"]
+    return ", ".join(shown)

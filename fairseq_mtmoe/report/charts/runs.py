@@ -25,8 +25,8 @@ from fairseq_mtmoe.report.charts.look import (
     with_last,
 )
 from fairseq_mtmoe.report.routing import entropies, routed_layers
-from fairseq_mtmoe.report.rows import ALL, TIERS, Row, Run, Values
-from fairseq_mtmoe.report.score_files import SMALL, TITLES
+from fairseq_mtmoe.report.rows import ALL, TIERS, Row, Run, Values, first_by_task
+from fairseq_mtmoe.report.score_files import TITLES
 
 STEEP = 0.12  # first part of the x axis that the y axis of perplexity ignores
 ALL_LAYERS = "all layers"
@@ -81,26 +81,25 @@ def sampling(runs: Sequence[Run]) -> Chart:
     probabilities: list[Point] = []
     temperatures: list[Point] = []
     for run in runs:
-        moments = run.of("sampling")[0]
+        first = run.of("sampling")[0]
         x_title = "epoch"
-        x = moments.epoch
-        has_repeated_epochs = len(set(x.tolist())) < len(x)
-        if has_repeated_epochs and not np.isnan(moments.update).any():
+        x = first.epoch
+        has_repeated_epochs = len(np.unique(x)) < len(x)
+        if has_repeated_epochs and not np.isnan(first.update).any():
             x_title = "update"
-            x = moments.update
+            x = first.update
         for row in run.of("sampling", metric="probability"):
             probabilities += points_of(row, x, _named(runs, row, row.task, percent), run.name)
         for row in run.of("sampling", metric="temperature"):
             temperatures += points_of(row, x, "temperature", run.name)
-    form = Panel("", width=380, columns=len(runs), sides="shared")
+    form = Panel(x_title, width=380, columns=len(runs), sides="shared")
     parts = []
     if probabilities:
-        title = "" if temperatures else x_title
         height = _height(probabilities, 220)
-        shown = replace(form, x=title, y="sampling probability", log=True, axis="~%", height=height)
+        shown = replace(form, y="sampling probability", log=True, axis="~%", height=height)
         parts.append(lines(probabilities, shown))
     if temperatures:
-        parts.append(lines(temperatures, replace(form, x=x_title, y="temperature", height=80)))
+        parts.append(lines(temperatures, replace(form, y="temperature", height=80)))
     unit = "task" if runs[0].unit == "task" else "language pair"
     return finished(_stacked(parts), f"Sampling probability by {unit}")
 
@@ -138,10 +137,9 @@ def _compared(
                 became_sparse = np.interp(became_sparse, x, row.minutes)
                 x = row.minutes
             points += points_of(row, x, line, panel)
-            for position in became_sparse:
-                if math.isfinite(position):
-                    point = {"x": float(position), "y": None, "line": line, "panel": panel}
-                    points.append({**point, "sparse": "sparse from here"})
+            for position in became_sparse[np.isfinite(became_sparse)].tolist():
+                point = {"x": position, "y": None, "line": line, "panel": panel}
+                points.append({**point, "sparse": "sparse from here"})
     return points
 
 
@@ -211,16 +209,14 @@ def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
     return finished(lines(points, form), f"Metrics in validation over {over}")
 
 
-def _main_metrics(run: Run) -> list[tuple[str, Row]]:
-    """Return each set's row of its first metric, and the averages, with titles."""
-    main: dict[str, Row] = {}
-    for row in run.of("task"):
-        main.setdefault(row.task, row)
-    titled = [(f"{row.task}, {row.metric}", row) for row in main.values() if row.metric != "loss"]
+def _main_metrics(run: Run) -> Iterator[tuple[str, Row]]:
+    """Yield each set's row of its first metric, and the averages, with titles."""
+    for row in first_by_task(run.of("task")).values():
+        if row.metric != "loss":
+            yield f"{row.task}, {row.metric}", row
     for row in run.of("group", metric="mean"):
-        if row.task in (SMALL, ALL):
-            titled.append((TITLES[row.task], row))
-    return titled
+        if row.task in TITLES:
+            yield TITLES[row.task], row
 
 
 def training(runs: Sequence[Run], titles: Mapping[str, str], title: str) -> Chart | None:

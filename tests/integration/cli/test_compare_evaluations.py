@@ -145,16 +145,15 @@ def test_wrong_arguments_are_refused(results, monkeypatch):
             compare(*arguments)
 
 
-def test_runs_give_their_names_to_systems_and_checkpoints_of_one_run_their_own(results, tmp_path):
-    folders = []
-    for folder in ("base/scores/best-test", "dense/scores/best-test", "dense/scores/last-test"):
+def test_systems_are_named_by_the_folders_that_are_given(results, tmp_path):
+    for folder in ("base/scores/best-test", "dense/scores/best-test"):
         shutil.copytree(results / "a", tmp_path / folder)
-        folders.append(tmp_path / folder)
     for given, names in (
-        ([tmp_path / "base", folders[2]], ["base", "dense"]), (folders[1:], ["best-test", "last-test"]),
-        ([folders[0], results / "a"], ["base", "a"]),
+        (["base", "dense"], ["base", "dense"]), (["base", "dense/scores/best-test"], ["base", "best-test"]),
+        (["base/scores/best-test", "dense/scores/best-test"], ["base/scores/best-test", "dense/scores/best-test"]),
     ):  # fmt: skip
-        assert [evaluation.name for evaluation in read_evaluations(given)] == names
+        evaluations = read_evaluations([tmp_path / folder for folder in given])
+        assert [evaluation.name for evaluation in evaluations] == names
 
 
 def test_no_difference_is_not_called_one(copies):

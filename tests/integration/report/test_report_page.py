@@ -50,11 +50,11 @@ def test_settings_say_where_runs_differ_and_a_model_is_as_large_as_it_became():
     first, second = (run_of([{"event": "run", **start}], "run") for start in starts)
     second.events.append({"event": "sparsified", "update": 5, "num_experts": 4, "parameters": 24_000})
     differing, common = compared_settings([first, second])
-    assert dict(differing) == {
+    assert {name: values for name, *values in differing} == {
         "parameters": ["12,000", "24,000"], "training sentences": ["1,020 in 2 sets", ""], "--lr": ["[0.1]", "[0.2]"],
         "torch (version)": ["2", ""], "--sampling-method": ["temperature", ""], "--fp16": ["", "true"],
     }  # fmt: skip
-    assert common == [("seed", "1"), ("--arch", "x")]
+    assert common == [["seed", "1"], ["--arch", "x"]]
 
 
 @pytest.fixture(scope="module")
