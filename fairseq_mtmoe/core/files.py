@@ -49,8 +49,7 @@ def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
     It must not exist, or be a file to `overwrite`, and must differ from all `inputs`.
     """
     for source_name, source in inputs.items():
-        is_same = os.path.exists(path) and os.path.exists(source) and path.samefile(source)
-        if is_same or os.path.realpath(path) == os.path.realpath(source):
+        if os.path.realpath(path) == os.path.realpath(source):
             raise_invalid(name, f"another file than {source_name}", str(path))
     if os.path.lexists(path):
         if not overwrite:

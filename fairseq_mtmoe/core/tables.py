@@ -29,8 +29,10 @@ class Table:
     @property
     def sides(self) -> list[Literal["left", "right"]]:
         """The side to which each column is aligned: texts `left`, numbers `right`."""
-        indices = range(self.texts) if isinstance(self.texts, int) else self.texts
-        return ["left" if index in indices else "right" for index in range(len(self.columns))]
+        sides: list[Literal["left", "right"]] = ["right"] * len(self.columns)
+        for index in range(self.texts) if isinstance(self.texts, int) else self.texts:
+            sides[index] = "left"
+        return sides
 
     def on_screen(self, title: str = "") -> ScreenTable:
         """Return the table for rich's console."""

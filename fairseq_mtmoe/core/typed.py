@@ -174,31 +174,31 @@ def _path_of(mistake: dict[str, Any], value: Any) -> list[str]:
     They are without pydantic's names of types.
     """
     steps = mistake["loc"]
-    is_missing = mistake["type"] == "missing"
     if not steps:  # the text itself: half a character, or too many levels
         return []
-    steps = steps[:-2] if steps[-1] == "[key]" else steps
+    if steps[-1] == "[key]":
+        steps = steps[:-2]
     path = []
-    present = steps[:-1] if is_missing else steps
-    for step in present:
+    for step in steps:
         is_key = isinstance(value, dict) and step in value
         is_index = isinstance(value, list | tuple) and isinstance(step, int)
         if is_key or is_index:
             value = value[step]
             path.append(str(step))
-    if is_missing:
+    if mistake["type"] == "missing":
         path.append(str(steps[-1]))
     return path[1:]
 
 
 def _rule_of(mistake: dict[str, Any]) -> str:
     """Return pydantic's message as a noun phrase."""
-    if mistake["type"] == "unexpected_keyword_argument":
-        return "absent, as no such name is known"
-    if mistake["type"] == "json_invalid":
-        return "values of whole characters, in few levels"
-    message: str = "a value" if mistake["type"] == "missing" else mistake["msg"]
-    return message.removeprefix("Input should be ")
+    rules = {
+        "missing": "a value",
+        "unexpected_keyword_argument": "absent, as no such name is known",
+        "json_invalid": "values of whole characters, in few levels",
+    }
+    message: str = mistake["msg"].removeprefix("Input should be ")
+    return rules.get(mistake["type"], message)
 
 
 def shown(value: Any) -> str:

@@ -15,16 +15,10 @@ from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.files import read_text
 
 MAX_CHARACTERS = 2_000_000  # of a file: PyYAML needs 10 s for them
-_PREFIX = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """PyYAML's safe loader without duplicate names; dates are text, as in YAML 1.2."""
-
-    yaml_implicit_resolvers = {
-        first: [resolver for resolver in resolvers if resolver[0] != f"{_PREFIX}timestamp"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         names = set()
@@ -37,6 +31,9 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
                 names.add(key.value)
         content: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return content
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_str)
 
 
 def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -97,7 +96,6 @@ def systems_of(runs_by_name: Mapping[str, Sequence[Scores]]) -> list[System]:
 
     Raises `UserError` if runs cannot be compared.
     """
-    _expect_different_folders(runs_by_name)
     joined = {name: _joined_by_seed(name, runs) for name, runs in runs_by_name.items()}
     first = next(iter(joined.values()))[0]
     for name, runs in joined.items():
@@ -110,19 +108,6 @@ def systems_of(runs_by_name: Mapping[str, Sequence[Scores]]) -> list[System]:
                 )
     averages = tuple(name for name in first.groups if first.pairs or name in TITLES)
     return [System(name, runs, tuple(first.main), averages) for name, runs in joined.items()]
-
-
-def _expect_different_folders(runs_by_name: Mapping[str, Sequence[Scores]]) -> None:
-    paths = set()
-    for name, runs in runs_by_name.items():
-        for run in runs:
-            path = os.path.realpath(run.folders[0])
-            if path in paths:
-                raise UserError(
-                    f"The runs of `{name}` must differ from all other runs, but {run.folders[0]} "
-                    "is given twice."
-                )
-            paths.add(path)
 
 
 def _joined_by_seed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
@@ -191,10 +176,8 @@ def difference_table(systems: Sequence[System]) -> Table | None:
 
 
 def _titles(system: System) -> list[str]:
-    titles = [*map(system.runs[0].title, system.tasks)]
-    for name in system.averages:
-        titles.append(name[:1].upper() + name[1:])
-    return titles
+    tasks = map(system.runs[0].title, system.tasks)
+    return [*tasks, *map(str.capitalize, system.averages)]
 
 
 def _listed(seeds: Iterable[int | None]) -> str:
@@ -211,11 +194,11 @@ def notes(systems: Sequence[System]) -> list[str]:
     for name, run in _named_runs(systems):
         lines += [f"{name}, {remark}" for remark in run.remarks if run.tasks]
     for system in systems:
-        logged = [run.settings.get("updates") for run in system.runs if len(run.folders) == 1]
-        updates = sorted({number for number in logged if number is not None})
-        if len(updates) > 1:
-            numbers = f"different numbers of updates: {', '.join(map(str, updates))}"
-            lines.append(f"The runs of {system.name} were trained for {numbers}.")
+        updates = {run.settings.get("updates") for run in system.runs if len(run.folders) == 1}
+        numbers = sorted(filter(None, updates))
+        if len(numbers) > 1:
+            lengths = f"different numbers of updates: {', '.join(map(str, numbers))}"
+            lines.append(f"The runs of {system.name} were trained for {lengths}.")
     return lines
 
 

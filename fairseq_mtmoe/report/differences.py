@@ -205,10 +205,10 @@ def to_json(
                 "references": len(first.texts[pair].references),
                 "signature": score.signatures.get(compared.metric, ""),
                 "seed": sampling.seed_of(pair),
-                **asdict(comparison),
+                **vars(comparison),
             }
         for name, comparison in compared.groups.items():
-            averages[name] = {"pairs": len(first.scores.groups[name]), **asdict(comparison)}
+            averages[name] = {"pairs": len(first.scores.groups[name]), **vars(comparison)}
         written.setdefault(compared.other.name, {})[compared.metric] = {
             "pairs": pairs,
             "averages": averages,

@@ -7,11 +7,9 @@ in `en-de.comet`.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +54,7 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
 
     Raises `UserError` if one holds no evaluation, or evaluations have different test sets.
     """
-    all_scores = [read_scores(folder, WITH_TEXTS) for folder in folders]
+    all_scores = [*map(read_scores, folders)]
     paths = [Path(scores.folders[0]) for scores in all_scores]
     if len({*map(Path.resolve, paths)}) < len(paths):
         raise UserError(
@@ -65,7 +63,7 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
         )
     evaluations = []
     for name, path, scores in zip(run_names(folders), paths, all_scores, strict=True):
-        if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
+        if scores.tasks:
             raise UserError(
                 f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; compare "
                 "other scores by their means over seeds: `NAME=RUN,…`."
@@ -104,16 +102,12 @@ def outputs_of(
     outputs = []
     for evaluation in evaluations:
         texts = evaluation.texts[pair]
-        if is_by_sentence:
-            output = output_of(scorer, texts.figures[metric])
-            file = metric.lower()
-        else:
-            output = output_of(scorer, texts.hypotheses, texts.references)
-            file = "hyp"
+        hypotheses = texts.figures.get(metric, texts.hypotheses)
+        output = output_of(scorer, hypotheses, texts.references)
         stored = evaluation.scores.pairs[pair].figures[metric]
         if abs(output.score - stored) > SAME:
             raise UserError(
-                f"`{evaluation.folder}` must hold what was scored, but {pair}.{file} gives "
+                f"`{evaluation.folder}` must hold what was scored, but its files of {pair} give "
                 f"{metric} {output.score:.4f} and scores.json says {stored:.4f}: use the same "
                 "--spm and version of sacreBLEU, or evaluate again with --overwrite."
             )
@@ -124,9 +118,10 @@ def outputs_of(
 def _texts(folder: Path, score: PairScore) -> Texts:
     """Read a pair's hypotheses, references and figures (UserError: lines are missing)."""
     pair = score.pair
-    further = takewhile(Path.exists, (folder / f"{pair}.ref{number}" for number in count(1)))
+    further = [f"ref{number + 1}" for number in range(score.more_references)]
     texts = []
-    for path in (folder / f"{pair}.hyp", folder / f"{pair}.ref", *further):
+    for suffix in ("hyp", "ref", *further):
+        path = folder / f"{pair}.{suffix}"
         lines = text_lines(path, f"the texts of {pair}")
         if len(lines) != score.sentences or not lines:
             rule = f"the {score.sentences} lines that were scored"

@@ -7,7 +7,7 @@ subsets, the first counts.
 from __future__ import annotations
 
 import os
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -123,8 +123,8 @@ class Run:
 
 def evenly(count: int, most: int) -> list[int]:
     """Return at most `most` indices of `count`, evenly from the first to the last."""
-    indices = np.linspace(0, count - 1, min(count, most)).round().astype(int)
-    return list(dict.fromkeys(indices.tolist()))
+    indices: list[int] = np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()
+    return indices
 
 
 def read_run(path: str | Path, name: str | None = None) -> Run:
@@ -185,20 +185,18 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
     says.
     """
     sized = [event for event in of_kind(events, "run") if event.get("sizes")]
-    if not sized:
-        return {}
-    sizes = sized[0]["sizes"]
-    total = max(1, sum(sizes.values()))
-    are_tasks = set(sizes) == set(sized[0].get("task_names", ()))
-    task_ids = sized[0].get("task_ids", "target")
-    shares: dict[str, float] = {}
-    for name, size in sizes.items():
-        source, _, target = name.partition("-")
-        task = source if task_ids == "source" else target
-        if are_tasks or task_ids == "pair":
-            task = name
-        shares[task] = shares.get(task, 0.0) + size / total
-    return shares
+    shares: dict[str, float] = defaultdict(float)
+    for event in sized[:1]:
+        sizes = event["sizes"]
+        total = max(1, sum(sizes.values()))
+        task_ids = event.get("task_ids", "target")
+        if {*sizes} == {*event.get("task_names", ())}:
+            task_ids = "pair"
+        for name, size in sizes.items():
+            source, _, target = name.partition("-")
+            task = {"source": source, "target": target}.get(task_ids, name)
+            shares[task] += size / total
+    return dict(shares)
 
 
 def _maker(events: Sequence[Event], update: str = "update") -> Callable[..., Row]:
@@ -250,12 +248,9 @@ def _validation(events: Sequence[Event]) -> Iterator[Row]:
 
 
 def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return metrics: perplexity and loss of text; a task's metrics, then its loss."""
-    metrics = distinct(figures)
-    if "ppl" in metrics:
-        return [metric for metric in OF_TEXT if metric in metrics]
-    ordered = [metric for metric in metrics if metric not in FALLING]
-    return [*ordered, "loss"] if "loss" in metrics else ordered
+    """Return perplexity or a task's metrics, then the loss."""
+    metrics = [name for name in distinct(figures) if name not in ("loss", "nll_loss", "tokens")]
+    return [*metrics, "loss"]
 
 
 def _training(events: Sequence[Event]) -> Iterator[Row]:

@@ -336,16 +336,17 @@ def score_file(path: Path) -> Path:
     )
 
 
-def read_scores(
-    path: Path, rule: str = "the scores of fairseq-validate --task glue or of mtmoe evaluate"
-) -> Scores:
+def read_scores(path: Path) -> Scores:
     """Read the scores in a folder of scores or of a run (UserError: there are none)."""
     file = score_file(path)
     content = read_json(file, "scores")
     try:
         scores = scores_in(content)
     except ValueError as error:
-        raise UserError(f"`{file}` must hold {rule}, but holds something else.") from error
+        raise UserError(
+            f"`{file}` must hold the scores of fairseq-validate --task glue or of mtmoe evaluate, "
+            "but holds something else."
+        ) from error
     checkpoint = str(scores.settings.get("checkpoint", ""))
     return replace(scores, folders=(str(file.parent),), checkpoints=(checkpoint,))
 

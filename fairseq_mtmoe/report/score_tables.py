@@ -55,7 +55,7 @@ def digits_of(metric: str) -> int:
 
 def counted(what: str, number: int) -> str:
     """Return a count in words, such as `1 pair`, `2 pairs`."""
-    return f"{number} {what}" + "s" * (number != 1)
+    return f"{number:,} {what}" + "s" * (number != 1)
 
 
 def _task_table(scores: Scores) -> Table:

@@ -6,7 +6,7 @@ evaluation benchmark").
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -100,7 +100,7 @@ class PairScore:
     @property
     def fields(self) -> dict[str, object]:
         """The JSON fields except the pair, without optional ones that are empty."""
-        fields = asdict(self)
+        fields = dict(vars(self))
         del fields["pair"]
         return {name: value for name, value in fields.items() if value or name not in OPTIONAL}
 

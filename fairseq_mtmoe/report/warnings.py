@@ -15,6 +15,7 @@ from fairseq_mtmoe.report.routing import (
     used_experts,
 )
 from fairseq_mtmoe.report.rows import EVERYBODY, Row, Run, Values, of_first_subset, of_kind
+from fairseq_mtmoe.report.score_tables import counted
 
 LEAST_TOKENS = 20
 """Tokens per expert on average; with fewer, an expert without tokens may be chance."""
@@ -41,11 +42,10 @@ def loss_not_finite(run: Run) -> Iterator[str]:
         updates = [int(event["update"]) for event in events if event.get("loss", 0.0) is None]
         if not updates:
             continue
-        times = f"{len(updates):,} time" + "s" * (len(updates) > 1)
         yield (
-            f"The {kind} loss was not finite {times}, first at update {updates[0]:,}. Lower "
-            "`--lr`, raise `--warmup-updates` or set `--clip-norm`, and resume from an earlier "
-            "checkpoint."
+            f"The {kind} loss was not finite {counted('time', len(updates))}, first at update "
+            f"{updates[0]:,}. Lower `--lr`, raise `--warmup-updates` or set `--clip-norm`, and "
+            "resume from an earlier checkpoint."
         )
 
 
@@ -152,7 +152,9 @@ def _rise_of(row: Row) -> tuple[int, float, float] | None:
     deviation = 1.4826 * float(np.median(np.abs(np.diff(logs, 2)))) / math.sqrt(6)
     noise = deviation * math.sqrt(2 / LAST)
     by = float(means[-1] - means[best])
-    return (best, by, noise) if by > max(NOISE_TIMES * noise, math.log1p(LEAST_RISE)) else None
+    if by <= max(NOISE_TIMES * noise, math.log1p(LEAST_RISE)):
+        return None
+    return best, by, noise
 
 
 def unmoved_gate(run: Run) -> Iterator[str]:

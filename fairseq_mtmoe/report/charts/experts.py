@@ -19,12 +19,6 @@ MOVED_NOTE = (
 )
 
 
-def moments(updates: Values) -> list[int]:
-    """Return indices of an early, a middle and a late update."""
-    targets = np.linspace(updates[0], updates[-1], 3)
-    return sorted({int(np.abs(updates - target).argmin()) for target in targets})
-
-
 def expert_layers(run: Run) -> list[str]:
     """Return the layers that know their tokens' tasks, encoder first."""
     return list(dict.fromkeys(row.layer for row in run.of("experts") if row.task != EVERYBODY))
@@ -38,7 +32,8 @@ def shown_tasks(run: Run) -> list[str]:
     tasks = dict.fromkeys(row.task for row in run.of("experts") if row.task != EVERYBODY)
     ranked = sorted(tasks, key=lambda task: -run.data.get(task, 0.0))
     most = MOST_TASKS if run.unit == "task" else MOST_LANGUAGES
-    return ranked if len(ranked) <= most else ranked[: most // 2] + ranked[-(most // 2) :]
+    del ranked[most // 2 : -(most // 2)]
+    return ranked
 
 
 def shown_layers(run: Run, runs: int) -> list[str]:
@@ -112,7 +107,7 @@ def _counted(run: Run) -> str:
 def _bars(run: Run, layer: str, task: str, several: bool) -> list[Point]:
     """Return one panel's bars: a group per expert with a bar per moment."""
     updates = run.of("experts")[0].update
-    indices = moments(updates)
+    indices = evenly(len(updates), 3)
     numbers = [f"{updates[index]:,.0f}" for index in indices]
     column = layer
     names = [f"update {number}" for number in numbers]

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from fairseq_mtmoe.report.charts import experts, models, runs
 from fairseq_mtmoe.report.charts.look import Chart
 from fairseq_mtmoe.report.rows import Run
@@ -22,29 +20,17 @@ class Picture:
     draw: Callable[[Sequence[Run]], Chart | None]
     groups: tuple[str, ...]
     metric: str = ""
-
-
-def _over_minutes(
-    draw: Callable[[Sequence[Run], str], Chart],
-) -> Callable[[Sequence[Run]], Chart | None]:
-    """Return a chart's form over minutes, for several runs that all log minutes."""
-
-    def draw_over_minutes(shown: Sequence[Run]) -> Chart | None:
-        for run in shown:
-            for row in run.of("all", "tier", "group", "task"):
-                if np.isnan(row.minutes).all():
-                    return None
-        return draw(shown, "minutes") if len(shown) > 1 else None
-
-    return draw_over_minutes
+    least_runs: int = 1
 
 
 PICTURES = {
     "perplexity": Picture(runs.perplexity, ("tier", "all"), "ppl"),
-    "perplexity_minutes": Picture(_over_minutes(runs.perplexity), ("tier", "all"), "ppl"),
+    "perplexity_minutes": Picture(
+        partial(runs.perplexity, over="minutes"), ("tier", "all"), "ppl", least_runs=2
+    ),
     "pairs": Picture(runs.pairs, ("pair",), "ppl"),
     "metrics": Picture(runs.metrics, ("task",)),
-    "metrics_minutes": Picture(_over_minutes(runs.metrics), ("task",)),
+    "metrics_minutes": Picture(partial(runs.metrics, over="minutes"), ("task",), least_runs=2),
     "training": Picture(partial(runs.training, titles=runs.TRAINING, title="Training"), ("train",)),
     "sampling": Picture(runs.sampling, ("sampling",)),
     "selection": Picture(runs.selection, ("selection",), "share"),
@@ -68,7 +54,8 @@ def pictures_of(shown: Sequence[Run], states: Mapping[str, Mapping[str, Any]]) -
     for name, picture in PICTURES.items():
         wanted = {"metric": picture.metric} if picture.metric else {}
         logged = [run for run in thinned if run.of(*picture.groups, **wanted)]
-        charts[name] = picture.draw(logged) if logged else None
+        if len(logged) >= picture.least_runs:
+            charts[name] = picture.draw(logged)
     charts["gates"] = models.gates(states)
     charts["embeddings"] = models.embeddings(states)
     return {name: chart for name, chart in charts.items() if chart is not None}

@@ -143,7 +143,7 @@ def _compared(
     return points
 
 
-def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
+def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart | None:
     """Draw perplexity of each tier and all pairs over updates or minutes.
 
     Several runs have a panel per tier.
@@ -154,7 +154,8 @@ def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
     form = Panel(
         over, "perplexity", log=True, axis=",~r", width=width, height=height, low=low, high=high
     )
-    return finished(lines(points, form), f"Validation perplexity over {over}")
+    title = f"Validation perplexity over {over}"
+    return finished(lines(points, form), title) if points else None
 
 
 def _perplexities(run: Run) -> Iterator[tuple[str, Row]]:
@@ -198,7 +199,7 @@ def pairs(runs: Sequence[Run]) -> Chart:
     return finished(lines(points, form), "Validation perplexity by pair")
 
 
-def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
+def metrics(runs: Sequence[Run], over: str = "updates") -> Chart | None:
     """Draw tasks' metrics and their averages in percent.
 
     Several runs have a panel per metric.
@@ -206,7 +207,8 @@ def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
     points = _compared(runs, _main_metrics, over, "{:.1f}".format)
     width, height = (520, _height(points, 320)) if len(runs) == 1 else (280, 180)
     form = Panel(over, "percent", width=width, height=height, columns=3)
-    return finished(lines(points, form), f"Metrics in validation over {over}")
+    title = f"Metrics in validation over {over}"
+    return finished(lines(points, form), title) if points else None
 
 
 def _main_metrics(run: Run) -> Iterator[tuple[str, Row]]:

@@ -117,11 +117,11 @@ DAMAGE = {
     "b has no en-gu, which .*a has": lambda b: change_scores(b, lambda content: content["pairs"].pop("en-gu")),
     "b is of valid, and .*a of test": lambda b: change_scores(b, lambda of: of["settings"].update(subset="valid")),
     r"`.*en-de\.hyp` must have the 30 lines that were scored": lambda b: change_line(b / "en-de.hyp", 3, None),
-    r"must hold what was scored, but en-de\.hyp gives BLEU": lambda b: change_line(b / "en-de.hyp", 3, "x"),
+    r"must hold what was scored, but its files of en-de give BLEU": lambda b: change_line(b / "en-de.hyp", 3, "x"),
     "is of --references text in .*a and fairseq in .*b":
         lambda b: change_scores(b, lambda of: of["settings"].update(references="fairseq")),
     r"`.*en-de\.comet` must have a number for each of the 30": lambda b: change_line(b / "en-de.comet", 3, "nan"),
-    r"but en-de\.comet gives COMET 0\.\d{4} and": lambda b: change_line(b / "en-de.comet", 3, "0.9"),
+    r"but its files of en-de give COMET 0\.\d{4} and": lambda b: change_line(b / "en-de.comet", 3, "0.9"),
 }  # fmt: skip
 
 
@@ -207,5 +207,5 @@ def test_spbleu_is_compared_with_its_model(copies):
     found = differences_of(copies / "out")
     assert found["spBLEU"]["averages"]["all"]["p_randomisation"] < 0.05
     model.write_bytes(trained_pieces(texts[0], "bpe", 60))
-    with pytest.raises(UserError, match=r"gives spBLEU .*use the same --spm"):
+    with pytest.raises(UserError, match=r"give spBLEU .*use the same --spm"):
         compare(copies / "a", copies / "b", *FEW, "--spm", model)

@@ -98,7 +98,7 @@ def test_benchmarks_scores_stand_beside_each_other(tmp_path):
         settings = {"checkpoint": "x.pt", "subset": "valid", "seed": 1, "updates": 10}
         write_scores(tmp_path / name / "scores", scores_of_tasks(tasks, settings))
     table, _ = parts_of(sections_of(read_shown(paths), {}), "Scores")
-    assert [row[:3] for row in table.rows] == [["a", "1", "70.00"], ["b", "1", "72.00"]]
+    assert [row[:3] for row in table.rows[:2]] == [["a", "1", "70.00"], ["b", "1", "72.00"]]
     _, table, notes = parts_of(sections_of(read_shown(paths[:1]), {}), "Scores")
     assert table.rows[0] == ["RTE", "accuracy", "100", "70.00 ±2.00", "52.70"] and notes[0].startswith("±")
 
