@@ -47,8 +47,8 @@ class System:
 
     def figures(self, run: Scores) -> dict[str, float]:
         """Return a run's scores by task or pair, and its averages by group."""
-        means = [row for row in run.averages if row.metric in ("score", "BLEU")]
-        rows = {row.task: row for row in (*run.main.values(), *means)}
+        means = {row.task: row for row in run.averages if row.metric in ("score", "BLEU")}
+        rows = run.main | means
         return {name: rows[name].figure for name in (*self.tasks, *self.averages)}
 
     def spreads(self) -> dict[str, Spread]:

@@ -51,11 +51,6 @@ class Differences:
         return f"{self.metric}: {self.other.name} − {self.first.name}"
 
 
-def floor_of(metric: str) -> float:
-    """Return the score below which a system translates nothing; COMET has none."""
-    return FLOOR if metric in FIELDS else -math.inf
-
-
 def find_differences(
     evaluations: Sequence[Evaluation],
     sampling: Sampling,
@@ -83,7 +78,7 @@ def find_differences(
     for other in others:
         for metric in metrics:
             by_pair = draws[other.name, metric]
-            floor = floor_of(metric)
+            floor = FLOOR if metric in FIELDS else -math.inf
             pairs = {pair: comparison_of([drawn], floor) for pair, drawn in by_pair.items()}
             groups = {}
             for name, members in first.scores.groups.items():
@@ -130,10 +125,10 @@ def notes(differences: Sequence[Differences], sampling: Sampling) -> list[str]:
     if pairs * LEVEL >= 1:
         few = f"about {pairs * LEVEL:.0f} have p < {LEVEL:g} by chance"
         by_chance += f" Among {pairs} pairs without a difference, {few}."
-    if any(comparison.difference == 0 for _, comparison in _comparisons(differences)):
-        by_chance += " Where the difference is exactly 0, p is 1."
-    if any(max(each.first, each.other) < floor for floor, each in _comparisons(differences)):
-        by_chance += f" Where both systems score below {FLOOR:g}, neither translates, and p is 1."
+    by_chance += (
+        f" Where the difference is exactly 0, or both systems score below {FLOOR:g} and neither "
+        "translates, p is 1."
+    )
     lines = [
         f"±: half of the 95% confidence interval over {sampling.samples:,} bootstrap resamples of "
         "the test sets' sentences. It does not cover variation between training seeds: for these "
@@ -151,15 +146,6 @@ def notes(differences: Sequence[Differences], sampling: Sampling) -> list[str]:
             f"{SPBLEU} is left out: it needs --spm FILE, the model of mtmoe evaluate --spm."
         )
     return lines
-
-
-def _comparisons(differences: Sequence[Differences]) -> list[tuple[float, Comparison]]:
-    """Return all comparisons, each with its metric's floor."""
-    comparisons = []
-    for compared in differences:
-        for comparison in (*compared.pairs.values(), *compared.groups.values()):
-            comparisons.append((floor_of(compared.metric), comparison))
-    return comparisons
 
 
 def to_markdown(

@@ -56,7 +56,7 @@ def read_shown(paths: Sequence[Path], score_folders: Sequence[Path] = ()) -> Sho
     Without `score_folders`, one for each run, scores come from the runs' folders.
     """
     names = run_names(paths)
-    shown = Shown([read_run(path, name) for path, name in zip(paths, names, strict=True)])
+    shown = Shown([*map(read_run, paths, names)])
     for name, folder in zip(names, score_folders or paths, strict=True):
         files = score_files(folder) if folder.is_dir() or score_folders else []
         if len(files) == 1 or score_folders:
@@ -136,9 +136,9 @@ def _warnings(shown: Shown) -> list[Part]:
 
 
 def _progress(runs: Sequence[Run]) -> Table:
-    progress = {run.name: progress_of(run) for run in runs}
-    rows = [[name, *cells.values()] for name, cells in progress.items()]
-    return Table(["run", *progress[runs[0].name]], rows, texts=(0, len(rows[0]) - 1))
+    rows = [[run.name, *progress_of(run).values()] for run in runs]
+    columns = ["run", *progress_of(runs[0])]
+    return Table(columns, rows, texts=(0, len(columns) - 1))
 
 
 def _setup(runs: Sequence[Run]) -> list[Section]:
@@ -152,9 +152,9 @@ def _setup(runs: Sequence[Run]) -> list[Section]:
     if common:
         table = Table(["setting", "value"], common, texts=2)
         sections.append(Section("Common settings", [table], folded=len(runs) > 1))
-    commands = [(run.name, str(start_of(run).get("command") or "")) for run in runs]
-    if any(command for _, command in commands):
-        table = Table(["run", "command"], commands, texts=2)
+    commands = {run.name: start_of(run).get("command") or "" for run in runs}
+    if any(commands.values()):
+        table = Table(["run", "command"], [*commands.items()], texts=2)
         sections.append(Section("Commands", [table], folded=True))
     return sections
 

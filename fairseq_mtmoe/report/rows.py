@@ -161,9 +161,9 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
     return ["/".join(part[-depth:]) for part in parts]
 
 
-def of_kind(events: Iterable[Event], kind: str) -> list[Event]:
-    """Return the events of one kind."""
-    return [event for event in events if event["event"] == kind]
+def of_kind(events: Iterable[Event], *kinds: str) -> list[Event]:
+    """Return the events of some kinds."""
+    return [event for event in events if event["event"] in kinds]
 
 
 def last_of(events: Iterable[Event], name: str) -> Any:

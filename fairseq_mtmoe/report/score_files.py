@@ -126,17 +126,16 @@ class Scores:
     def averages(self) -> list[Row]:
         """A row per group and metric that all its members have."""
         rows = []
+        rows_by_metric = defaultdict(list)
+        if self.tasks:
+            rows_by_metric["score"] = [*self.main.values()]
+        for row in chosen_rows(self.rows, "pair"):
+            rows_by_metric[row.metric].append(row)
         for group, members in self.groups.items():
-            if self.tasks:
-                task_rows = [self.main[task] for task in members]
-                rows.append(mean_row("group", group, "score", task_rows))
-                continue
-            kind = ALL if group == ALL else "tier"
-            for metric in dict.fromkeys(row.metric for row in chosen_rows(self.rows, "pair")):
-                metric_rows = chosen_rows(self.rows, "pair", metric=metric)
+            for metric, metric_rows in rows_by_metric.items():
                 member_rows = [row for row in metric_rows if row.task in members]
                 if len(member_rows) == len(members):
-                    rows.append(mean_row(kind, group, metric, member_rows))
+                    rows.append(mean_row("average", group, metric, member_rows))
         return rows
 
     @property
@@ -216,12 +215,15 @@ def score_row(
 
 
 def mean_row(
-    group: str, task: str, metric: str, rows: Sequence[Row], n: int | None = None, run: str = ""
+    group: str, task: str, metric: str, rows: Sequence[Row], n: int = 0, run: str = ""
 ) -> Row:
-    """Return the mean of rows, with the standard error of independent figures."""
+    """Return the mean of rows, with the standard error of independent figures.
+
+    n: number of examples; without it, that of the rows.
+    """
     error = math.sqrt(sum(row.stderr**2 for row in rows)) / len(rows)
     mean = math.fsum(row.figure for row in rows) / len(rows)
-    return score_row(group, task, metric, mean, len(rows) if n is None else n, error, run=run)
+    return score_row(group, task, metric, mean, n or len(rows), error, run=run)
 
 
 def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:

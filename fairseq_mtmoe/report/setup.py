@@ -24,7 +24,7 @@ def settings_of(run: Run) -> dict[str, str]:
     start = start_of(run)
     settings = {name: start.get(name) for name in FIRST}
     # A model that became sparse logged its new size then.
-    sized = [event for event in run.events if event["event"] in ("run", "sparsified")]
+    sized = of_kind(run.events, "run", "sparsified")
     settings |= {title: _counted(last_of(sized, name)) for name, title in SIZES.items()}
     sizes = start.get("sizes") or {}
     if sizes:
@@ -72,9 +72,8 @@ def compared_settings(
 
 def progress_of(run: Run) -> dict[str, str]:
     """Return how far a run is, and its best validation, in words."""
-    measured = [event for event in run.events if event["event"] in ("train", "valid")]
-    epochs = [event["epoch"] for event in of_kind(run.events, "sampling")]
-    updates = max((int(event["update"]) for event in run.events if "update" in event), default=0)
+    measured = of_kind(run.events, "train", "valid")
+    updates = last_of(measured, "update") or 0
     most = start_of(run).get("options", {}).get("max_update")
     state = "unknown"
     if isinstance(most, int | float) and most > 0:
@@ -87,8 +86,8 @@ def progress_of(run: Run) -> dict[str, str]:
     return {
         "best validation": best,
         "at update": best_update,
-        "updates": f"{updates:,}",
-        "epoch": _counted(max(epochs, default=None)),
+        "updates": _counted(updates),
+        "epoch": _counted(last_of(of_kind(run.events, "sampling"), "epoch")),
         "minutes": _counted(last_of(measured, "minutes")),
         "tokens": _counted(last_of(measured, "tokens")),
         "skipped updates": _counted(last_of(of_kind(run.events, "train"), "skipped")),
