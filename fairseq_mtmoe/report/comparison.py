@@ -170,7 +170,7 @@ def difference_table(systems: Sequence[System]) -> Table | None:
     for system in others:
         seeds, differences = system.difference(first)
         paired = _listed(seeds) or "not paired"
-        cells = [f"{difference:+}" for difference in differences.values()]
+        cells = map("{:+}".format, differences.values())
         rows.append([f"{system.name} − {first.name}", paired, *cells])
     return Table(["difference", "seeds", *_titles(first)], rows, texts=2) if rows else None
 
@@ -181,7 +181,7 @@ def _titles(system: System) -> list[str]:
 
 
 def _listed(seeds: Iterable[int | None]) -> str:
-    return ", ".join(str(seed).replace("None", "?") for seed in seeds)
+    return ", ".join(map(str, seeds)).replace("None", "?")
 
 
 def notes(systems: Sequence[System]) -> list[str]:
@@ -192,12 +192,16 @@ def notes(systems: Sequence[System]) -> list[str]:
     if systems[0].runs[0].majority:
         lines.append(MAJORITY_NOTE)
     for name, run in _named_runs(systems):
-        lines += [f"{name}, {remark}" for remark in run.remarks if run.tasks]
+        if run.tasks:
+            for remark in run.remarks:
+                lines.append(f"{name}, {remark}")
     for system in systems:
-        updates = {run.settings.get("updates") for run in system.runs if len(run.folders) == 1}
-        numbers = sorted(filter(None, updates))
-        if len(numbers) > 1:
-            lengths = f"different numbers of updates: {', '.join(map(str, numbers))}"
+        updates = set()
+        for run in system.runs:
+            if len(run.folders) == 1 and run.settings.get("updates"):
+                updates.add(run.settings["updates"])
+        if len(updates) > 1:
+            lengths = f"different numbers of updates: {', '.join(map(str, sorted(updates)))}"
             lines.append(f"The runs of {system.name} were trained for {lengths}.")
     return lines
 
@@ -211,8 +215,10 @@ def _named_runs(systems: Sequence[System]) -> Iterator[tuple[str, Scores]]:
 
 def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
     """Return the tables and the settings in Markdown."""
-    tables = [mean_table(systems), difference_table(systems)]
-    parts = [table.in_markdown() for table in tables if table is not None]
+    parts = [mean_table(systems).in_markdown()]
+    differences = difference_table(systems)
+    if differences is not None:
+        parts.append(differences.in_markdown())
     checkpoints = {name: ", ".join(run.checkpoints) for name, run in _named_runs(systems)}
     settings = {"subset": systems[0].runs[0].subset, **made_by}
     lines = [*bullets(checkpoints), *bullets(settings)]

@@ -166,9 +166,10 @@ def to_markdown(
 
 def to_latex(differences: Sequence[Differences]) -> str:
     """Return a `tabular` for each table, below a comment with its title."""
-    return "\n".join(
-        f"% {compared.title}\n{difference_table(compared).in_latex()}" for compared in differences
-    )
+    lines = []
+    for compared in differences:
+        lines += [f"% {compared.title}", difference_table(compared).in_latex()]
+    return "\n".join(lines)
 
 
 def to_json(

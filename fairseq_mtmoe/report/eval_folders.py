@@ -118,7 +118,7 @@ def outputs_of(
 def _texts(folder: Path, score: PairScore) -> Texts:
     """Read a pair's hypotheses, references and figures (UserError: lines are missing)."""
     pair = score.pair
-    further = [f"ref{number + 1}" for number in range(score.more_references)]
+    further = map("ref{}".format, range(1, score.more_references + 1))
     texts = []
     for suffix in ("hyp", "ref", *further):
         path = folder / f"{pair}.{suffix}"

@@ -73,11 +73,18 @@ def read_shown(paths: Sequence[Path], score_folders: Sequence[Path] = ()) -> Sho
 
 def _compare(shown: Shown) -> None:
     """Compare the runs' scores (UserError: they have other test sets)."""
-    folders = {name: scores.folders[0] for name, scores in shown.scores.items() if scores.pairs}
+    folders = {}
+    benchmarks = {}
+    stamps = []
+    for name, scores in shown.scores.items():
+        folder = scores.folders[0]
+        if scores.pairs:
+            folders[name] = folder
+            stamps.append(Path(folder, JSON_FILE).stat().st_mtime_ns)
+        else:
+            benchmarks[name] = [scores]
     if len(folders) > 1:
-        stamps = tuple((Path(folder) / JSON_FILE).stat().st_mtime_ns for folder in folders.values())
-        shown.differences = _differences(tuple(folders), tuple(folders.values()), stamps)
-    benchmarks = {name: [scores] for name, scores in shown.scores.items() if scores.tasks}
+        shown.differences = _differences(tuple(folders), tuple(folders.values()), tuple(stamps))
     if len(benchmarks) > 1:
         shown.systems = comparison.systems_of(benchmarks)
 
@@ -131,7 +138,8 @@ def _warnings(shown: Shown) -> list[Part]:
         prefix = f"{run.name}: " if len(shown.runs) > 1 else ""
         if not run.events:
             texts.append(f"{prefix}The run log has no events yet.")
-        texts += [prefix + text for text in warnings_of(run)]
+        for text in warnings_of(run):
+            texts.append(prefix + text)
     return [texts or "No warnings.", *shown.notes]
 
 

@@ -3,6 +3,7 @@
 Charts, warnings and training share them.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -75,9 +76,13 @@ def fixed_layers(run: Run) -> set[str]:
     # A pattern of gates is a list.
     if not any("fixed" in str(event.get("options", {}).get("expert_gates")) for event in starts):
         return set()
-    rows = run.of("experts")
-    choosing = {row.layer for row in rows if ((row.value > 0).sum(axis=1) > 1).any()}
-    return {row.layer for row in rows} - choosing
+    layers = set()
+    choosing = set()
+    for row in run.of("experts"):
+        layers.add(row.layer)
+        if ((row.value > 0).sum(axis=1) > 1).any():
+            choosing.add(row.layer)
+    return layers - choosing
 
 
 def routed_layers(run: Run) -> Iterator[tuple[str, Values, list[Values]]]:
@@ -87,10 +92,12 @@ def routed_layers(run: Run) -> Iterator[tuple[str, Values, list[Values]]]:
     expert also for a language that is only a source.
     """
     fixed = fixed_layers(run)
-    for layer in dict.fromkeys(row.layer for row in run.of("experts")):
-        if layer in fixed:
-            continue
-        rows = run.of("experts", layer=layer)
-        counts_MTN = np.stack([row.value for row in rows], axis=1)
-        counts = [counts_TN[~np.isnan(counts_TN).any(axis=1)] for counts_TN in counts_MTN]
-        yield layer, rows[0].update, counts
+    values_by_layer = defaultdict(list)
+    for row in run.of("experts"):
+        if row.layer not in fixed:
+            values_by_layer[row.layer].append(row.value)
+    for layer, values in values_by_layer.items():
+        counts = []
+        for counts_TN in np.stack(values, axis=1):
+            counts.append(counts_TN[~np.isnan(counts_TN).any(axis=1)])
+        yield layer, row.update, counts

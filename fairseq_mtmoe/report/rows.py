@@ -97,7 +97,7 @@ class Run:
     Attributes:
         data: see `data_shares`.
         unit: the kind of task: "language", "pair" or "task".
-        sparsified: updates at which a dense model became sparse.
+        sparsified: the updates at which a dense model became sparse.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Run:
     rows: list[Row]
     data: dict[str, float]
     unit: str
-    sparsified: list[int]
+    sparsified: Values
 
     def of(self, *groups: str, **wanted: str) -> list[Row]:
         """Return the rows of these groups whose other fields have these values."""
@@ -148,7 +148,7 @@ def run_of(events: list[Event], name: str) -> Run:
         unit = "task"
     elif last_of(of_kind(events, "run"), "task_ids") == "pair":
         unit = "pair"
-    sparsified = [int(event["update"]) for event in of_kind(events, "sparsified")]
+    sparsified = column_of(of_kind(events, "sparsified"), "update")
     return Run(name, events, rows, data_shares(events), unit, sparsified)
 
 
@@ -166,10 +166,12 @@ def of_kind(events: Iterable[Event], *kinds: str) -> list[Event]:
     return [event for event in events if event["event"] in kinds]
 
 
-def last_of(events: Iterable[Event], name: str) -> Any:
+def last_of(events: Sequence[Event], name: str) -> Any:
     """Return a field's last value that is not None; None if there is none."""
-    values = [event[name] for event in events if event.get(name) is not None]
-    return next(reversed(values), None)
+    for event in reversed(events):
+        if event.get(name) is not None:
+            return event[name]
+    return None
 
 
 def of_first_subset(events: Iterable[Event], kind: str) -> list[Event]:

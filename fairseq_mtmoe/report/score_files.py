@@ -154,7 +154,8 @@ class Scores:
         """Remarks on tiers, missing sentences, and sets whose predictions are one label."""
         remarks = [TIER_RULE] if self.has_tiers else []
         for pair, score in self.pairs.items():
-            remarks += [f"{pair}: {remark}" for remark in score.remarks]
+            for remark in score.remarks:
+                remarks.append(f"{pair}: {remark}")
         for task in self.tasks.values():
             for name, record in task["sets"].items():
                 if record.get("constant"):
@@ -241,8 +242,10 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
     ordered = sorted(scores, key=lambda score: (ranks.index(score.tier), score.pair))
     rows = []
     data = {}
+    pairs = {}
     groups = defaultdict(list)
     for score in ordered:
+        pairs[score.pair] = score
         for metric, value in score.figures.items():
             rows.append(score_row("pair", score.pair, metric, value, score.sentences))
         data[score.pair] = {
@@ -251,7 +254,6 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
             "kind of references": settings.get("references"),
         }
         groups[score.tier or ALL].append(score.pair)
-    pairs = {score.pair: score for score in ordered}
     return Scores(rows, {**groups, ALL: list(pairs)}, data, settings, pairs)
 
 

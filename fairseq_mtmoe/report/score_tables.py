@@ -92,8 +92,7 @@ def _task_table(scores: Scores) -> Table:
 
 def notes(scores: Scores) -> list[str]:
     """Return the notes below a benchmark's table."""
-    has_majority = any(row.run == MAJORITY for row in scores.rows)
-    return [NOTE, *[MAJORITY_NOTE] * has_majority, *scores.remarks]
+    return [NOTE, *[MAJORITY_NOTE] * bool(scores.majority), *scores.remarks]
 
 
 def to_json(scores: Scores) -> str:
@@ -140,8 +139,10 @@ def to_markdown(scores: Scores) -> str:
     if scores.tasks:
         parts.append("\n".join(notes(scores)))
     else:
-        lines += [f"- `{signature}`{pairs}" for signature, pairs in scores.signatures.items()]
-        lines += [f"- {remark}" for remark in scores.remarks]
+        for signature, pairs in scores.signatures.items():
+            lines.append(f"- `{signature}`{pairs}")
+        for remark in scores.remarks:
+            lines.append(f"- {remark}")
     return document(parts, lines)
 
 

@@ -25,7 +25,8 @@ def settings_of(run: Run) -> dict[str, str]:
     settings = {name: start.get(name) for name in FIRST}
     # A model that became sparse logged its new size then.
     sized = of_kind(run.events, "run", "sparsified")
-    settings |= {title: _counted(last_of(sized, name)) for name, title in SIZES.items()}
+    for name, title in SIZES.items():
+        settings[title] = _counted(last_of(sized, name))
     sizes = start.get("sizes") or {}
     if sizes:
         settings["training sentences"] = f"{int(sum(sizes.values())):,} in {len(sizes)} sets"
@@ -58,7 +59,7 @@ def compared_settings(
 
     With one run, all its settings are common. A value that a run does not have is empty.
     """
-    settings = [settings_of(run) for run in runs]
+    settings = [*map(settings_of, runs)]
     differing = []
     common = []
     for name in distinct(settings):

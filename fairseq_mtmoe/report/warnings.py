@@ -31,7 +31,10 @@ MOST_NAMES = 8
 
 def warnings_of(run: Run) -> list[str]:
     """Return the findings of all rules in their order: the most severe are first."""
-    return [finding for rule in RULES for finding in rule(run)]
+    findings: list[str] = []
+    for rule in RULES:
+        findings += rule(run)
+    return findings
 
 
 def loss_not_finite(run: Run) -> Iterator[str]:
@@ -57,8 +60,8 @@ def collapsed_routing(run: Run) -> Iterator[str]:
     for layer, updates, counts in routed_layers(run):
         size = counts[0].shape[1]
         bound = max(LEAST_EFFECTIVE, FEW_EFFECTIVE * size)
-        effective = [*map(_effective_experts, counts)]
-        is_low = [number < bound for number in effective]
+        effective = np.array([*map(_effective_experts, counts)])
+        is_low = (effective < bound).tolist()
         if size == 1 or not all(is_low[-LAST:]):
             continue
         yield (
@@ -82,7 +85,7 @@ def dead_experts(run: Run) -> Iterator[str]:
 
     This must hold in all of the last validations.
     """
-    unit = "token" if {row.task for row in run.of("experts")} == {EVERYBODY} else "task"
+    unit = "token" if run.of("experts", task=EVERYBODY) else "task"
     for layer, updates, counts in routed_layers(run):
         unused = []
         for counts_TN in counts:

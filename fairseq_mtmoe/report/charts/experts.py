@@ -55,7 +55,8 @@ def experts(runs: Sequence[Run]) -> Chart | None:
             for task in shown_tasks(runs[0]):
                 share = runs[0].data.get(task)
                 label = f"{task}, {percent(share)} of data" if share else task
-                bars += [{**bar, "row": label} for bar in _bars(run, layer, task, len(runs) > 1)]
+                for bar in _bars(run, layer, task, len(runs) > 1):
+                    bars.append({**bar, "row": label})
     drawn = [bar for bar in bars if bar["moment"]]
     names = look.order_of(drawn, "moment")
     highest = max((bar["share"] for bar in drawn), default=0.0) or 1.0
@@ -108,9 +109,9 @@ def _bars(run: Run, layer: str, task: str, several: bool) -> list[Point]:
     """Return one panel's bars: a group per expert with a bar per moment."""
     updates = run.of("experts")[0].update
     indices = evenly(len(updates), 3)
-    numbers = [f"{updates[index]:,.0f}" for index in indices]
+    numbers = [*map("{:,.0f}".format, updates[indices])]
     column = layer
-    names = [f"update {number}" for number in numbers]
+    names = [*map("update {}".format, numbers)]
     if several:
         column = f"{run.name} {layer}, updates {' / '.join(numbers)}"
         names = ["early", "middle", "late"][3 - len(indices) :]

@@ -83,7 +83,8 @@ def lines(points: Sequence[Point], form: Panel) -> Chart:
         y_scale.type = "log"
     if form.low is not None:
         y_scale.domain = [form.low, form.high]
-    largest = max((point["x"] or 0 for point in points), default=0)
+    positions = order_of(points, "x")
+    largest = max(positions, default=0)
     x_axis = alt.Axis(format="~s" if largest >= 10_000 else ",~f", tickMinStep=1, grid=False)
     legend = alt.Legend(title=None, symbolType="stroke")
     dashes = alt.Scale(domain=names, range=[*DASHES])
@@ -101,8 +102,7 @@ def lines(points: Sequence[Point], form: Panel) -> Chart:
     curves = base.transform_filter("!datum.sparse").encode(
         y=alt.Y("y:Q", title=form.y or None, scale=y_scale, axis=y_axis), tooltip=tooltip
     )
-    has_few = len({point["x"] for point in points}) <= FEW
-    marks: Any = {"filled": True, "size": 28} if has_few else False
+    marks: Any = {"filled": True, "size": 28} if len(positions) <= FEW else False
     became_sparse = base.transform_filter("datum.sparse")
     chart = alt.layer(
         curves.mark_line(point=marks, clip=form.low is not None),

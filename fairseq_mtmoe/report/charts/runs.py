@@ -132,7 +132,7 @@ def _compared(
                 line = run.name
                 panel = title
             x = row.update
-            became_sparse = np.array(run.sparsified[-1:], np.float64)
+            became_sparse = run.sparsified[-1:]
             if over == "minutes":
                 became_sparse = np.interp(became_sparse, x, row.minutes)
                 x = row.minutes
@@ -171,7 +171,7 @@ def _range_without_start(points: Sequence[Point], runs: int) -> tuple[float, flo
     The first perplexities are hundreds of times the last ones: long lines may leave the panel at
     its top.
     """
-    positions = {point["x"] for point in points}
+    positions = look.order_of(points, "x")
     start = min(positions, default=0.0)
     if len(positions) > look.FEW * runs:
         start += STEEP * (max(positions) - start)

@@ -70,15 +70,12 @@ def test_two_runs_have_the_differences_of_mtmoe_compare(runs):
     assert title == "BLEU: run-1 − run-0" and table.rows[1][-1] == f"{expected[0].pairs['en-de'].p_randomisation:.4f}"
 
 
-def test_other_test_sets_are_not_compared_and_a_note_says_why(runs, tmp_path):
+def test_notes_say_which_scores_are_not_shown_or_compared_and_damaged_ones_are_refused(runs, tmp_path):
     other = write_run(tmp_path / "c", events_of_a_run(pairs=1, validations=1))
     write_evaluation(other / "scores", 0.3, pairs={"en-de": "high"}, sentences=20)
     sections = sections_of(read_shown([runs[0], other]), {})
     assert "has no en-gu" in parts_of(sections, "Warnings")[1]
     assert sum(isinstance(part, Table) for part in parts_of(sections, "Scores")) == 2
-
-
-def test_several_folders_of_scores_are_not_shown_and_damaged_ones_are_refused(tmp_path):
     run = write_run(tmp_path / "run", events_of_a_run(pairs=2, validations=2))
     for name in ("a", "b"):
         write_evaluation(run / "scores" / name, 0.3, sentences=10)
@@ -107,15 +104,12 @@ def shown_runs(number, **options):
     return Shown([run_of(events_of_a_run(**options), f"run-{one}") for one in range(1, number + 1)])
 
 
-def test_warnings_name_their_runs():
+def test_warnings_name_their_runs_and_every_section_has_its_charts(runs):
     diverged = shown_runs(2, change=lambda event: event | ({"loss": None} if event["event"] == "train" else {}))
     texts, *_ = parts_of(sections_of(diverged, {}), "Warnings")
     assert [text.partition(": ")[0] for text in texts] == ["run-1", "run-2"]
     assert parts_of(sections_of(shown_runs(1), {}), "Warnings") == ["No warnings."]
-    assert parts_of(sections_of(Shown([Run("run", [], [], {}, "language", [])]), {}), "Warnings")[0]
-
-
-def test_every_section_has_its_charts(runs):
+    assert parts_of(sections_of(Shown([Run("run", [], [], {}, "language", np.zeros(0))]), {}), "Warnings")[0]
     titles = {section.title: section.parts for section in sections_of(read_shown(runs[:1]), {})}
     charts = {"Validation": 2, "Training": 1, "Sampling": 2, "Experts": 3, "Gates": 1, "Sources": 1, "Speed": 1}
     assert {title: len(titles[title]) for title in charts} == charts

@@ -54,9 +54,6 @@ def test_a_resumed_run_takes_back_what_it_repeats(log):
     valid = [(e["update"], e["run"]) for e in events if e["event"] == "valid" and e["subset"] == "valid"]
     assert valid == [(10, "first"), (20, "second"), (25, "second")]
     assert updates(events, "experts") == [30]  # another kind of event is untouched
-
-
-def test_epochs_and_the_run_itself_count_too(log):
     for seed, temperatures in ((1, {1: 1.0, 2: 1.5}), (2, {2: 1.6})):
         log.write("run", seed=seed)
         for epoch, temperature in temperatures.items():
@@ -76,12 +73,10 @@ def test_a_truncated_line_is_skipped_and_the_next_one_is_whole(log, rest):
 
 
 @pytest.mark.parametrize("events", [[b"hello\n[1]\n"], [{"event": "train"}], [{"event": "train", "update": "many"}]])
-def test_what_is_no_log_or_has_a_wrong_event_is_refused(tmp_path, events):
+def test_a_log_that_is_missing_wrong_or_has_no_place_is_refused(tmp_path, events):
     with pytest.raises(UserError, match=FILE_NAME):
         read(write(tmp_path, *events))
-
-
-def test_a_log_that_is_missing_or_has_no_place_is_refused(tmp_path):
+    (tmp_path / FILE_NAME).unlink()
     with pytest.raises(UserError, match=FILE_NAME):
         read(tmp_path)
     (tmp_path / "file").touch()

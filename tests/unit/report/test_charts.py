@@ -55,9 +55,7 @@ def test_experts_shows_the_logged_shares_at_early_middle_and_late_updates():
     (cells,) = values_of(experts.expert_map([one]))
     of_ac = [cell["value"] for cell in cells if (cell["row"], cell["panel"]) == ("ac", "decoder.layers.1")]
     assert of_ac == pytest.approx(shares[4].tolist())
-
-
-def test_experts_chooses_the_largest_and_smallest_languages():
+    # The largest and smallest languages
     rows = [f"{name} of data" for name in ("ai, 20%", "ah, 18%", "ab, 4.4%", "aa, 2.2%")]
     assert experts.experts([run(pairs=9)]).to_dict()["facet"]["row"]["sort"] == rows
 
@@ -73,9 +71,7 @@ def test_perplexity_shows_tiers_over_updates_or_minutes_and_where_a_run_became_s
     (points,) = values_of(charts.perplexity([one, run("k3", validations=3)], over="minutes"))
     assert [point["x"] for point in points if point.get("sparse")] == pytest.approx([1.6] * 4)
     assert [x for x, _ in lines_of(points)["all pairs", "k3"]] == pytest.approx([3.33, 6.66, 10])
-
-
-def test_the_steep_beginning_of_a_long_run_does_not_flatten_the_rest():
+    # The steep beginning of a long run does not flatten the rest.
     chart = charts.perplexity([run(validations=40)]).to_dict()
     _, high = chart["spec"]["layer"][0]["encoding"]["y"]["scale"]["domain"]
     assert high < max(point["y"] for point in chart["datasets"][chart["data"]["name"]])

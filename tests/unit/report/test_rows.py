@@ -34,7 +34,7 @@ def test_figures_are_those_of_earlier_readers(name, events):
         np.testing.assert_allclose(asked(row.value) if asked else row.value, numbers(frozen["value"]), rtol=1e-9)
         np.testing.assert_array_equal(row.update, numbers(frozen["update"]))
     assert run.data == pytest.approx(FROZEN[name]["data"], rel=1e-9)
-    assert run.sparsified == [at for at in [FROZEN[name]["sparsified_at"]] if at is not None]
+    assert run.sparsified.tolist() == [at for at in [FROZEN[name]["sparsified_at"]] if at is not None]
 
 
 def test_differences_and_their_significance_are_those_of_earlier_versions(tmp_path):

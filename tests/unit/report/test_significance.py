@@ -5,7 +5,7 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from fairseq_mtmoe.report.significance import SentenceMean, comparison_of, draw, output_of
+from fairseq_mtmoe.report.significance import comparison_of, draw, output_of
 from tests.helpers.evaluations import hypotheses, references
 
 SENTENCES, SAMPLES, TRIALS = 30, 45, 60
@@ -70,13 +70,3 @@ def test_a_tier_is_the_mean_over_pairs_of_the_same_draws():
     apart = np.abs(trials[0] - trials[1])
     assert found.p_randomisation == ((apart > abs(found.difference)).sum() + 1) / (TRIALS + 1)
     assert 0.1 < found.p_bootstrap < 0.9 and 0.1 < found.p_randomisation < 0.9  # at their least they would show little
-
-
-def test_figures_of_sentences_are_tested_by_their_means():
-    figures = np.random.default_rng(1).normal([[0.8], [0.9]], 0.1, (2, SENTENCES))
-    first, other = (output_of(SentenceMean(), list(values)) for values in figures)
-    found = comparison_of([draw(SentenceMean(), first, other, 3, SAMPLES, TRIALS)])
-    assert (found.first, found.other) == pytest.approx(tuple(figures.mean(1)))
-    assert found.interval[0] < found.difference < found.interval[1] and found.p_randomisation == 1 / (TRIALS + 1)
-    same = comparison_of([draw(SentenceMean(), first, first, 3, SAMPLES, TRIALS)])
-    assert (same.difference, same.p_bootstrap, same.p_randomisation) == (0, 1, 1)

@@ -116,12 +116,7 @@ def test_a_language_that_gets_worse_while_others_get_better_is_named():
     assert found.startswith("en-aa got worse: its perplexity rose by 8.")
 
 
-def test_updates_that_were_left_out_are_counted():
-    (found,) = warnings(trained(skipped=11))
-    assert found.startswith("11 of 1,000 updates were skipped") and "before update 50" in found
-
-
-def test_a_loss_that_is_no_number_comes_first():
+def test_losses_that_are_no_numbers_come_first_and_skipped_updates_are_counted():
     none = dict.fromkeys(("loss", "nll_loss", "ppl"))
     training, validation, _ = warnings(changed(
         {}, valid=lambda event: {"all": none} if event["update"] == 700 else {},
@@ -129,6 +124,8 @@ def test_a_loss_that_is_no_number_comes_first():
     ))  # fmt: skip
     assert training.startswith("The training loss was not finite 2 times, first at update 950.")
     assert validation.startswith("The validation loss was not finite 1 time, first at update 700.")
+    (skipped,) = warnings(trained(skipped=11))
+    assert skipped.startswith("11 of 1,000 updates were skipped") and "before update 50" in skipped
 
 
 def test_gates_that_hardly_moved_are_named_by_the_figure_that_shows_it():
