@@ -350,7 +350,8 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
         langtoks = ("tgt", None)
     if OURS in settings:
         langs = settings[OURS]["langs"]
-        langtoks = tuple(settings[OURS]["langtoks"])
+        source_token, target_token = settings[OURS]["langtoks"]
+        langtoks = (source_token, target_token)
     langs = list(dict.fromkeys(langs))
     sides = []
     rows = []
