@@ -103,8 +103,8 @@ def is_there(file: Path, item: Item) -> bool:
         return False
     stat = regular_file(file, "a file of the recipe").stat()
     record = _read_record(file)
-    known = record and (record.size, record.changed, item.sha256 or record.sha256)
-    if not record or known != (stat.st_size, stat.st_mtime_ns, record.sha256):
+    state = record and (record.size, record.changed, item.sha256 or record.sha256)
+    if not record or state != (stat.st_size, stat.st_mtime_ns, record.sha256):
         write_record(file, record.address if record else "", check_file(file, item))
     return True
 

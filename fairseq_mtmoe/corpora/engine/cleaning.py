@@ -44,18 +44,20 @@ def clean(
 ) -> list[CorpusState]:
     """Return the corpora with their cleaned pairs, in files in `folder`."""
     unpacked = _unpack_all(tools, corpora, folder / "unpacked")
-    cuts = [partial(parts_of, files, blocks.BLOCK, PART_BYTES) for files in unpacked]
-    cut_parts = tools.run("Finding lines", cuts, list(map(_megabytes, unpacked)), "MB")
-    jobs, megabytes, owners = [], [], []
+    cuts = []
+    for files in unpacked:
+        cuts.append((partial(parts_of, files, blocks.BLOCK, PART_BYTES), _megabytes(files)))
+    cut_parts = tools.run("Finding lines", cuts, "MB")
+    jobs, owners = [], []
     states = list(map(CorpusState, corpora))
     for number, (files, parts) in enumerate(zip(unpacked, cut_parts, strict=True)):
         (folder / f"{number:05d}").mkdir()
         for place, part_files in enumerate(parts or [files]):
             out = folder / f"{number:05d}" / f"{place:06d}"
-            jobs.append(partial(clean_part, part_files, filters, blocks.BLOCK, out))
-            megabytes.append(_megabytes(part_files))
+            job = partial(clean_part, part_files, filters, blocks.BLOCK, out)
+            jobs.append((job, _megabytes(part_files)))
             owners.append(states[number])
-    cleaned = tools.run("Reading and cleaning", jobs, megabytes, "MB")
+    cleaned = tools.run("Reading and cleaning", jobs, "MB")
     for owner, part in zip(owners, cleaned, strict=True):
         owner.add_part(part)
     shutil.rmtree(folder / "unpacked", ignore_errors=True)
@@ -72,11 +74,10 @@ def _unpack_all(tools: Tools, corpora: Sequence[CorpusFiles], folder: Path) -> l
             if path not in places and is_packed(path):
                 places[path] = folder / str(len(places))
                 by_archive.setdefault(split_member(path)[0], {})[path] = places[path]
-    jobs, megabytes = [], []
+    jobs = []
     for archive, members in by_archive.items():
-        jobs.append(partial(unpack, members))
-        megabytes.append(archive.stat().st_size / MEGABYTE)
-    tools.run("Unpacking", jobs, megabytes, "MB")
+        jobs.append((partial(unpack, members), archive.stat().st_size / MEGABYTE))
+    tools.run("Unpacking", jobs, "MB")
     unpacked = []
     for files in corpora:
         paths = tuple(map(places.get, files.paths, files.paths))

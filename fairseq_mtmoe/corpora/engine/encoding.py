@@ -81,17 +81,16 @@ def encode(
     `given_files` are those of a given vocabulary.
     """
     vocabulary = make_vocabulary(tools, corpora, recipe, given_files, folder)
-    jobs, sizes, owners = [], [], []
+    jobs, owners = [], []
     for number, corpus in enumerate(corpora):
         kinds = list(map(vocabulary.kind, corpus.files.pair.split("-")))
         for block, place in enumerate(corpus.places):
-            corpus.ids.append(folder / f"{number:05d}" / f"{block:06d}.npz")
-            jobs.append(
-                partial(encode_block, place, vocabulary, kinds, corpus.files.tagged, corpus.ids[-1])
-            )
-            sizes.append(place.size)
+            out = folder / f"{number:05d}" / f"{block:06d}.npz"
+            job = partial(encode_block, place, vocabulary, kinds, corpus.files.tagged, out)
+            jobs.append((job, place.size))
+            corpus.ids.append(out)
             owners.append(corpus)
-    for corpus, counts in zip(owners, tools.run("Encoding", jobs, sizes), strict=True):
+    for corpus, counts in zip(owners, tools.run("Encoding", jobs), strict=True):
         for side in SIDES:
             corpus.tokens.setdefault(side, Counter()).update(counts[side])
     return corpora, vocabulary
@@ -127,8 +126,8 @@ def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> byte
     for pair, in_pair in by_pair.items():
         sizes.update(dict.fromkeys(pair.split("-"), kept_in(in_pair)))
     indices = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
-    jobs, counts = _gather_jobs(by_pair, indices)
-    lines_by_job = tools.run("Drawing text for the vocabulary", jobs, counts, "sentences")
+    jobs = _gather_jobs(by_pair, indices)
+    lines_by_job = tools.run("Drawing text for the vocabulary", jobs, "sentences")
     text = list(chain.from_iterable(lines_by_job))
     with tools.progress.call("Making the vocabulary"):
         return train(text, recipe.vocabulary, sizes.total())
@@ -136,9 +135,9 @@ def _train(tools: Tools, corpora: Sequence[CorpusState], recipe: Recipe) -> byte
 
 def _gather_jobs(
     by_pair: Mapping[str, Sequence[CorpusState]], indices: Indices
-) -> tuple[list[partial[list[str]]], list[int]]:
-    """Return jobs and their numbers of sentences, by indices in each language's training text."""
-    jobs, counts = [], []
+) -> list[tuple[partial[list[str]], int]]:
+    """Return jobs for sentences with their number, by indices in each language's text."""
+    jobs = []
     starts = dict.fromkeys(indices, 0)
     for pair, in_pair in sorted(by_pair.items()):
         for place in places_of(in_pair):
@@ -151,10 +150,9 @@ def _gather_jobs(
                 )
                 if first < last:
                     rows = kept[indices[lang][first:last] - starts[lang]]
-                    jobs.append(partial(gather_block, place.block, side, rows))
-                    counts.append(len(rows))
+                    jobs.append((partial(gather_block, place.block, side, rows), len(rows)))
                 starts[lang] += len(kept)
-    return jobs, counts
+    return jobs
 
 
 def gather_block(block: Path, side: str, rows: NDArray[np.int64]) -> list[str]:

@@ -85,13 +85,13 @@ def remove_held_out(
     for corpus in held_out:
         if corpus.files.is_drawn:
             drawn.setdefault(corpus.files.pair, []).extend(corpus.blocks)
-    jobs, sizes = [], []
+    jobs = []
     for number, corpus in enumerate(training):
         blocks = drawn.get(corpus.files.pair, [])
         out = folder / f"{number:05d}.npy"
-        jobs.append(partial(filter_corpus, corpus, folder / "keys.npz", blocks, out))
-        sizes.append(corpus.kept)
-    return tools.run("Removing held-out pairs", jobs, sizes)
+        job = partial(filter_corpus, corpus, folder / "keys.npz", blocks, out)
+        jobs.append((job, corpus.kept))
+    return tools.run("Removing held-out pairs", jobs)
 
 
 def filter_corpus(
@@ -145,11 +145,10 @@ def remove_duplicates(
 ) -> list[CorpusState]:
     """Return the training corpora without duplicates within a language pair."""
     folder.mkdir()
-    jobs, sizes = [], []
+    jobs = []
     for pair, in_pair in training_by_pair(training).items():
-        jobs.append(partial(compare, in_pair, filters, folder / pair))
-        sizes.append(kept_in(in_pair))
-    compared = tools.run("Comparing pairs", jobs, sizes)
+        jobs.append((partial(compare, in_pair, filters, folder / pair), kept_in(in_pair)))
+    compared = tools.run("Comparing pairs", jobs)
     return list(chain.from_iterable(compared))
 
 
@@ -194,12 +193,11 @@ def draw_held_out(
     """Return a corpus of drawn pairs for each language pair and split of `draw`."""
     folder.mkdir()
     by_pair = training_by_pair(training)
-    jobs, sizes = [], []
+    jobs = []
     for pair in draw.sizes:
         real = [corpus for corpus in by_pair[pair] if not corpus.files.is_synthetic]
-        jobs.append(partial(draw_pair, pair, real, draw, folder))
-        sizes.append(kept_in(real))
-    drawn = tools.run("Drawing held-out pairs", jobs, sizes)
+        jobs.append((partial(draw_pair, pair, real, draw, folder), kept_in(real)))
+    drawn = tools.run("Drawing held-out pairs", jobs)
     return list(chain.from_iterable(drawn))
 
 

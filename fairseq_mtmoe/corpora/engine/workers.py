@@ -169,19 +169,18 @@ class Tools:
     def run(
         self,
         label: str,
-        jobs: Sequence[partial[Result]],
-        sizes: Sequence[float],
+        jobs: Sequence[tuple[partial[Result], float]],
         unit: str = "pairs",
     ) -> list[Result]:
-        """Return the jobs' results in order; the largest by `sizes` begin first."""
+        """Return the results of jobs with sizes, in order; the largest begin first."""
         if not jobs:
             return []
-        order = sorted(range(len(jobs)), key=lambda number: -sizes[number])
+        order = sorted(range(len(jobs)), key=lambda number: -jobs[number][1])
         results: dict[int, Result] = {}
-        with self.progress.step(label, sum(sizes), unit) as step:
-            for place, result in self.workers.results([jobs[number] for number in order]):
+        with self.progress.step(label, sum(size for _, size in jobs), unit) as step:
+            for place, result in self.workers.results([jobs[number][0] for number in order]):
                 results[order[place]] = result
-                step.advance(sizes[order[place]])
+                step.advance(jobs[order[place]][1])
         return [results[number] for number in range(len(jobs))]
 
 

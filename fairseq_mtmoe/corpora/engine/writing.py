@@ -73,8 +73,10 @@ class DataDirectory:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Return the number of training pairs of each language pair, with copies."""
-        by_pair = training_by_pair(self.corpora)
-        return dict(zip(by_pair, map(written_in, by_pair.values()), strict=True))
+        sizes = {}
+        for pair, corpora in training_by_pair(self.corpora).items():
+            sizes[pair] = written_in(corpora)
+        return sizes
 
     @cached_property
     def synthetic(self) -> dict[str, int]:
@@ -139,7 +141,7 @@ class DataDirectory:
                     self._write_text(folders[0] / TEXT_FOLDER, pair, split, corpora)
 
     def _write_ids(self, tools: Tools, folders: Sequence[Path]) -> None:
-        jobs, sizes = [], []
+        jobs = []
         for pair, splits in self.splits.items():
             for split, corpora in splits.items():
                 shards = folders[: self.shards[pair] if split == TRAIN else 1]
@@ -149,9 +151,9 @@ class DataDirectory:
                 for side, lang in zip(SIDES, pair.split("-"), strict=True):
                     name = self._name(pair, split, lang)
                     prefixes = [shard / name for shard in shards]
-                    jobs.append(partial(write_side, files, side, prefixes, self.vocabulary.symbols))
-                    sizes.append(written_in(corpora))
-        tools.run("Writing shards", jobs, sizes, "sentences")
+                    job = partial(write_side, files, side, prefixes, self.vocabulary.symbols)
+                    jobs.append((job, written_in(corpora)))
+        tools.run("Writing shards", jobs, "sentences")
 
     def _name(self, pair: str, split: str, lang: str) -> str:
         return side_name(split, self.recipe.data_pair(pair), self.recipe.data_code(lang))

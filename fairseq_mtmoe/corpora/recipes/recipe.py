@@ -191,11 +191,11 @@ class Recipe(Settings):
             if corpus.is_open and wants_all:  # also where the corpora say `en-xx`
                 corpus = replace(corpus, pair=all_pairs)
             corpora += corpora_in(raw, corpus)
-        found = replace(self, corpora=corpora)
-        if not found.training:
+        filled = replace(self, corpora=corpora)
+        if not filled.training:
             names = " and ".join(self.training[0].files)
             raise UserError(f"`{raw}` must have files such as {names}, but has none.")
-        return found
+        return filled
 
     def missing(self, raw: Path) -> list[Corpus]:
         """Return the corpora with missing files."""

@@ -38,14 +38,13 @@ def fail(number):
 def test_results_are_in_the_order_of_the_jobs_and_an_error_ends_the_run(count):
     with local_workers(count) as hands:
         tools = Tools(hands, Progress())
-        assert tools.run("Squaring", calls(square, range(12)), range(12)) == [number**2 for number in range(12)]
+        jobs = list(zip(calls(square, range(12)), range(12), strict=True))
+        assert tools.run("Squaring", jobs) == [number**2 for number in range(12)]
         with pytest.raises(UserError, match=r"^3 is wrong\.$"):
-            tools.run("Failing", calls(fail, [3]), [1])
-
-
-def test_a_killed_process_is_one_sentence():
-    with local_workers(2) as hands, refused("--workers"):
-        list(hands.results(calls(die, range(6))))
+            tools.run("Failing", [(partial(fail, 3), 1)])
+        if count == 2:
+            with refused("--workers"):
+                list(hands.results(calls(die, range(6))))
 
 
 WAITS = """
@@ -98,6 +97,8 @@ def test_the_end_of_a_cluster_is_one_sentence(tmp_path, monkeypatch):
         local.close()
         with refused("--scheduler"):
             list(results)
+    with refused("--scheduler"), cluster("tcp://127.0.0.1:9"):  # where none is
+        pass
 
 
 def test_a_cluster_that_loses_all_workers_is_one_sentence(tmp_path, monkeypatch):
@@ -129,10 +130,3 @@ def test_a_result_that_is_lost_is_made_again():
     with LosingExecutor(1) as executor:
         results = dict(Workers(executor).results(calls(square, range(3))))
     assert results == {0: 0, 1: 1, 2: 4} and executor.calls == 4
-
-
-def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
-    pytest.importorskip("distributed")
-    monkeypatch.setattr(workers, "SECONDS_TO_CONNECT", 0.2)
-    with refused("--scheduler"), cluster("tcp://127.0.0.1:9"):
-        pass
