@@ -1,5 +1,6 @@
 """From raw corpora to a data directory: the same bytes however the work was done, and stages that are done once."""
 
+import csv
 import gzip
 import itertools
 import json
@@ -15,6 +16,7 @@ from fairseq.data import Dictionary
 from fairseq_mtmoe.corpora import blocks
 from fairseq_mtmoe.corpora.data_dir import STAMP
 from fairseq_mtmoe.corpora.engine.encoding import encode_block
+from fairseq_mtmoe.corpora.engine.state import BAD_LINES
 from fairseq_mtmoe.corpora.engine.work import WorkFolder
 from fairseq_mtmoe.corpora.engine.workers import Workers, local_workers
 from fairseq_mtmoe.translation.decode.test_sets import Speller, load_references
@@ -27,7 +29,7 @@ from tests.integration.corpora.test_engine_workers import local_cluster
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Raw corpora, and the data directory that one go makes of them."""
-    folder = tmp_path_factory.mktemp("corpora")
+    folder = tmp_path_factory.mktemp("corpora!")  # `!` is what stands before an archive's member, too
     write_raw(folder / "raw")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK", 20)
@@ -153,12 +155,6 @@ def test_a_change_of_the_recipe_redoes_the_first_stage_that_depends_on_it_and_th
     assert digests(folder / "data") == digests(folder / "anew")
 
 
-def test_a_second_run_at_once_is_refused_and_leaves_nothing(raw, tmp_path):
-    with WorkFolder(tmp_path / "data").held(), refused("data"):
-        prepare_small(raw, tmp_path / "data")
-    assert not (tmp_path / ".data.work").exists()
-
-
 def test_packed_corpora_are_unpacked_once_and_make_the_same_ids(folder):
     raw, corpora, before = folder / "raw", entries(folder / "raw"), digests(folder / "data")
     with tarfile.open(raw / "all.tgz", "w:gz") as archive:
@@ -187,13 +183,23 @@ def test_a_damaged_file_of_a_stage_is_one_sentence(folder):
     assert not (folder / "data").exists()
 
 
-def test_too_little_text_to_hold_out_is_one_sentence(raw, tmp_path):
+def test_too_little_text_and_a_second_run_at_once_are_refused(raw, tmp_path):
+    with WorkFolder(tmp_path / "data").held(), refused("data"):
+        prepare_small(raw, tmp_path / "data")
+    assert not (tmp_path / ".data.work").exists()
     for valid, compared in ((40, 0), (26, 2)):  # of 54 clean pairs, and 51 different ones
         change(raw / "recipe.yaml", held_out={"valid": valid, "test": 10})
         workers = Counting()
         with refused("held_out"):
             prepare_small(raw, tmp_path / "data", workers)
         assert workers.done["compare"] == compared  # told as early as it is known
+    texts = sentences("same", 45)  # of which nothing is left
+    written(raw, "\n".join(texts), "\n".join([*texts[:40], *["Это предложение"] * 5]))
+    copies = {"name": "copies", "pair": "en-fi", "role": "train", "files": ["a", "b"]}
+    change(raw / "recipe.yaml", corpora=[copies, *entries(raw)])
+    with refused("en-fi"):
+        prepare_small(raw, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
 
 
 def test_evaluation_reads_every_reference_of_a_test_set(raw, tmp_path):
@@ -211,15 +217,18 @@ def test_evaluation_reads_every_reference_of_a_test_set(raw, tmp_path):
     assert found.lines[8:] == ["Üks", "Kaks"] and found.more == ([*[""] * 9, "Kaks!"],)
 
 
-def test_an_empty_corpus_for_evaluation_is_as_none(raw, tmp_path):
-    """Its split is drawn from training text."""
+def test_an_empty_corpus_for_evaluation_is_as_none_and_lines_without_text_are_kept(raw, tmp_path):
+    """A split without a corpus is drawn from training text."""
     corpora = [corpus for corpus in entries(raw) if corpus["name"] != "test-de"]
     written(raw, "", "")
     corpora.append({"name": "test-de", "pair": "en-de", "role": "test", "files": ["a", "b"]})
-    change(raw / "recipe.yaml", corpora=corpora)
+    change(raw / "recipe.yaml", corpora=corpora, shards={"pairs": 1000})
+    lines = (raw / "test-et.en").read_text().splitlines()
+    (raw / "test-et.en").write_text("\n".join(["", *lines[1:3], "", *lines[4:]]) + "\n")
     assert prepare_small(raw, tmp_path / "data")["pairs"]["en-de"]["test"] == 10
     assert "test-de (en-de) has no readable" in (tmp_path / "data" / "report.md").read_text(encoding="utf-8")
-    assert len(pairs_of(tmp_path / "data", "test", "de")[0]) == 10
+    assert (tmp_path / "data" / "raw" / "test.en-et.en").read_text() == (raw / "test-et.en").read_text()
+    assert len(text_of(tmp_path / "data", "test.en-de.en")) == 10 and not (tmp_path / "data" / BAD_LINES).exists()
 
 
 def test_both_orders_of_a_pair_are_one_pair(folder):
@@ -238,11 +247,33 @@ def test_both_orders_of_a_pair_are_one_pair(folder):
         prepare_small(folder / "raw", folder / "data")
 
 
-def test_a_pair_of_which_nothing_is_left_ends_the_run(raw, tmp_path):
-    texts = sentences("same", 45)
-    written(raw, "\n".join(texts), "\n".join([*texts[:40], *["Это предложение"] * 5]))
-    copies = {"name": "copies", "pair": "en-fi", "role": "train", "files": ["a", "b"]}
-    change(raw / "recipe.yaml", corpora=[copies, *entries(raw)])
-    with refused("en-fi"):
-        prepare_small(raw, tmp_path / "data")
-    assert not (tmp_path / "data").exists()
+def test_lines_in_are_lines_out_and_lines_listed(raw, tmp_path):
+    more = [f"{en}\t{de}" for en, de in zip(sentences("more", 40), sentences("more de", 40, "de"), strict=True)]
+    lines = ["en\tde", *more[:9], "one\"column", *more[9:], *["only\t"] * 10, "-\tabsent"]
+    (raw / "in").mkdir()
+    (raw / "in" / "more.tsv.gz").write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+    for lang, text in (("en", b"caf\xe9 \xff\n\n"), ("et", b"kohv\nja\n")):
+        with open(raw / f"train-et-0.{lang}", "ab") as file:
+            file.write(text)
+    corpus = {"name": "more", "pair": "en-de", "role": "train", "files": ["in/more.tsv.gz"]}
+    corpus["fields"] = {"source": "en", "target": "de", "absent": "-"}
+    change(raw / "recipe.yaml", corpora=[*entries(raw), corpus])
+    report = prepare_small(raw, tmp_path / "data")
+    listed = (tmp_path / "data" / BAD_LINES).read_text(encoding="utf-8").splitlines()
+    head, *rows = csv.reader(listed, delimiter="\t")
+    assert head == ["corpus", "file", "line", "reason", "excerpt"]
+    assert [row[:4] for row in (rows[0], *rows[-2:])] == [
+        ["more", "in/more.tsv.gz", "11", "columns"],
+        ["train-et-0", "train-et-0.en", "55", "encoding"],
+        ["train-et-0", "train-et-0.en", "56", "empty"],
+    ]
+    assert rows[0][4] == 'one"column'
+    for name, number in {"train-et-0": 56, "more": len(lines) - 1}.items():
+        made = report["corpora"][name]
+        number -= made["bad"].pop("untranslated", 0)  # which is no fault
+        bad = sum(row[0] == name for row in rows)
+        assert made["read"] + bad == number and sum(made["bad"].values()) == bad
+    samples = report["corpora"]["more"]["bad_samples"]
+    assert {reason: len(lines) for reason, lines in samples.items()} == {"columns": 1, "empty": 5, "untranslated": 1}
+    workers = Counting()
+    assert prepare_small(raw, tmp_path / "data", workers) is None and not workers.done

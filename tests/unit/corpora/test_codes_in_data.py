@@ -24,14 +24,11 @@ def both(tmp_path_factory):
     return folder / "plain", folder / "mbart"
 
 
-def plain_name(name):
-    """`train.en_XX-de_DE.de_DE.bin` with plain codes."""
-    return re.sub(r"\w+", lambda code: plain_code(code[0]), name)
-
-
 def test_the_files_are_called_otherwise_and_hold_the_same(both):
     plain, mbart = both
-    named = {plain_name(path.relative_to(mbart).as_posix()): path for path in mbart.rglob("*") if path.is_file()}
+    named = {}
+    for path in mbart.rglob("*.*"):
+        named[re.sub(r"\w+", lambda code: plain_code(code[0]), path.relative_to(mbart).as_posix())] = path
     binarized = [path for path in plain.rglob("*") if path.suffix in (".bin", ".idx") or path.name.startswith("dict.")]
     assert len(binarized) > 20
     for path in binarized:

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.corpora import data_dir
 from tests.helpers.refused import refused
 
@@ -57,22 +58,23 @@ def test_a_damaged_directory_is_made_again(tmp_path, damaged, caplog):
         assert not write_once(out, "key", unreachable)
 
 
-def test_a_failure_leaves_nothing_and_changes_nothing(tmp_path):
+@pytest.mark.parametrize(("error", "told"), [(SystemExit(), SystemExit), (OSError(errno.ENOSPC, "full"), UserError)])
+def test_a_failure_leaves_nothing_and_changes_nothing(tmp_path, error, told):
     def fail(folder):
         make("half", folder)
-        raise SystemExit
+        raise error
 
     out = tmp_path / "out"
-    with pytest.raises(SystemExit):
+    with pytest.raises(told):
         write_once(out, "key", fail)
     assert not list(tmp_path.iterdir())
     write_once(out, "key", partial(make, "whole"))
-    with pytest.raises(SystemExit):
+    with pytest.raises(told):
         write_once(out, "other", fail, overwrite=True)
     assert tree(out)["deep/file"] == "whole" and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_refuses_what_it_did_not_write(tmp_path):
+def test_refuses_what_it_did_not_write_and_paths_of_no_folder(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     assert write_once(out, "key", partial(make, "empty folders are fine"))
@@ -81,8 +83,11 @@ def test_refuses_what_it_did_not_write(tmp_path):
         with refused("out", "checkpoint.pt"):
             write_once(out, key, unreachable)
     assert tree(out)["checkpoint.pt"] == "precious"
-    with refused("checkpoint.pt"):  # which is no folder
-        write_once(out / "checkpoint.pt", "key", unreachable)
+    (tmp_path / "circle").symlink_to("circle")
+    for path in ("out/checkpoint.pt", "out/checkpoint.pt/out", "x" * 300, "circle"):
+        with refused(path):
+            write_once(tmp_path / path, "key", unreachable)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "out"]
 
 
 def test_cleans_up_after_a_killed_run(tmp_path):
@@ -96,18 +101,3 @@ def test_cleans_up_after_a_killed_run(tmp_path):
     make("old", tmp_path / ".out.replaced")  # killed before the old one was removed
     assert not write_once(out, "new", unreachable)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_full_disk_and_a_path_of_no_folder_are_one_sentence(tmp_path):
-    def fail(folder):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with refused("out"):
-        write_once(tmp_path / "out", "key", fail)
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "file").write_text("")
-    (tmp_path / "circle").symlink_to("circle")
-    for path in ("file/out", "x" * 300, "circle"):
-        with refused(path):
-            write_once(tmp_path / path, "key", unreachable)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "file"]

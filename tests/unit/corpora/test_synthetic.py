@@ -85,8 +85,14 @@ def test_a_missing_translation_is_told_with_the_command_that_makes_it(raw, tmp_p
         assert command in str(error.value)
 
 
-def test_back_translations_are_no_targets_and_need_their_symbol(raw, tmp_path):
+def test_back_translations_are_neither_targets_nor_held_out_and_need_their_symbol(raw, tmp_path):
     add_synthetic(raw)
+    corpora = entries(raw)
+    few = [one for one in corpora if one["pair"] == "en-de" and (one["role"] == "test" or one["name"] == "bt")]
+    change(raw / "recipe.yaml", corpora=few, directions=["en-de"])
+    with refused("held_out"):
+        prepare_small(raw, tmp_path / "data")
+    change(raw / "recipe.yaml", corpora=corpora)
     change(raw / "recipe.yaml", directions=["en-xx", "xx-en"])
     with refused("recipe.yaml: directions"):
         prepare_small(raw, tmp_path / "data")
@@ -100,11 +106,3 @@ def test_back_translations_are_no_targets_and_need_their_symbol(raw, tmp_path):
     change(raw / "recipe.yaml", vocabulary={"model": "spm.model", "dictionary": "dict.txt"})
     prepare_small(raw, tmp_path / "given")
     assert first_symbols(tmp_path / "given", "train.en-de.en")[TAG] == 28
-
-
-def test_held_out_pairs_are_drawn_of_what_people_wrote(raw, tmp_path):
-    add_synthetic(raw)
-    corpora = [one for one in entries(raw) if one["pair"] == "en-de" and (one["role"] == "test" or one["name"] == "bt")]
-    change(raw / "recipe.yaml", corpora=corpora, directions=["en-de"])
-    with refused("held_out"):
-        prepare_small(raw, tmp_path / "data")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairseq_mtmoe.core.normalisation import normalise
 from fairseq_mtmoe.corpora.blocks import Block
-from fairseq_mtmoe.corpora.cleaning import cleaner
+from fairseq_mtmoe.corpora.cleaning import cleaner, keys
 from fairseq_mtmoe.corpora.cleaning.characters import CODES, Columns, normalised
 from fairseq_mtmoe.corpora.cleaning.keys import are_among, fold, folded, folding, sentence_keys
 from fairseq_mtmoe.corpora.recipes.schema import Filters
@@ -107,8 +107,8 @@ def test_every_rule_finds_what_it_says(pairs, held_out, data):
         assert {line for line, _, _ in samples} <= lines and len(samples) == min(len(lines), 5)
     folded_out = {reference_fold(normalise(text)) for text in held_out}
     keys_out = np.unique(sentence_keys(normalised(held_out)))
-    for keys, kept in ((out.source_keys, out.source), (out.target_keys, out.target)):
-        assert are_among(keys, keys_out).tolist() == [reference_fold(text) in folded_out for text in kept]
+    for side_keys, kept in ((out.source_keys, out.source), (out.target_keys, out.target)):
+        assert are_among(side_keys, keys_out).tolist() == [reference_fold(text) in folded_out for text in kept]
 
 
 @settings(max_examples=40, deadline=None)
@@ -122,9 +122,20 @@ def test_keys_of_pairs_are_equal_where_they_say(pairs):
     kept = list(zip(out.source, out.target, strict=True))
     assert kept == [(normalise(source), normalise(target)) for source, target in pairs]  # nothing is lost
     near = [tuple(map(digitless, pair)) for pair in kept]
-    for keys, values in ((out.exact, kept), (out.near, near)):
+    for pair_keys, values in ((out.exact, kept), (out.near, near)):
         same = [one == other for one, other in combinations(values, 2)]
-        assert [one == other for one, other in combinations(keys, 2)] == same
+        assert [one == other for one, other in combinations(pair_keys, 2)] == same
+
+
+@pytest.mark.parametrize("at_once", [1, 1000, 1 << 22])
+def test_the_first_of_every_key_stays_however_many_are_sorted_at_a_time(at_once, monkeypatch):
+    monkeypatch.setattr(keys, "KEYS_AT_ONCE", at_once)
+    draws = np.random.default_rng(1).integers(0, 2**64, 2000, np.uint64)
+    few = np.array([0, 2**63, 2**64 - 1, 7, 7, 7, 0], np.uint64)
+    values = np.concatenate([few, draws, draws[:400], few])
+    seen: set[int] = set()
+    expected = [not (key in seen or seen.add(key)) for key in values.tolist()]
+    assert keys.first_occurrences(values).tolist() == expected
 
 
 def test_scripts_of_languages():
@@ -141,8 +152,8 @@ def test_scripts_of_languages():
 def test_keys_stay_what_they_are():
     """They are on disk in folders of work that a newer version goes on with."""
     out = cleaned([("Ten (10) pigs", "Straße ½ ﬁ")])
-    keys = (*out.source_keys, *out.target_keys, *sentence_keys([""]), *out.exact, *out.near)
-    assert [f"{key:016x}" for key in keys] == KEYS
+    every = (*out.source_keys, *out.target_keys, *sentence_keys([""]), *out.exact, *out.near)
+    assert [f"{key:016x}" for key in every] == KEYS
 
 
 def test_words_with_other_marks_are_other_words():
@@ -154,8 +165,8 @@ def test_words_with_other_marks_are_other_words():
         ("Don´t", "don't", True),
         ("❤\ufe0f 1", "1", True),
     ):
-        keys = sentence_keys(normalised([first, second]))
-        assert (keys[0] == keys[1]) == are_same
+        one, other = sentence_keys(normalised([first, second]))
+        assert (one == other) == are_same
 
 
 def test_folding_has_every_character():
@@ -177,9 +188,6 @@ def test_normalising_changes_what_is_invisible_or_composed():
         ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e"),
     ):
         assert normalise(text) == normalise(expected) == expected
-
-
-def test_long_runs_of_marks_take_no_long_time():
     start = time.monotonic()
     assert len(normalise("a" + "\u0301\u0316" * 100_000)) > 199_000
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 5  # also for long runs of marks

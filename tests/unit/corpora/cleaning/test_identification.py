@@ -31,13 +31,10 @@ def kept(model, lang: str, confidence: float = 0.9) -> tuple[list[int], dict[str
     return out.lines.tolist(), out.counts
 
 
-def test_pairs_with_a_side_in_another_language_are_left_out(tmp_path):
+def test_pairs_with_a_side_in_another_language_are_left_out_by_confidence(tmp_path):
     words = dict(zip(("eng_Latn", "deu_Latn", "fra_Latn"), WORDS.values(), strict=True))
     lines, counts = kept(write_model(tmp_path / "lid.bin", words), "de_DE")
     assert (lines, counts["language"]) == ([0, 3, 4], 2)
-
-
-def test_the_confidence_that_it_takes(tmp_path):
     model = write_model(tmp_path / "lid.bin", {lang: words[:3] for lang, words in WORDS.items()})
     assert kept(model, "fr", 0.49)[0] == [1, 3, 4]  # "haus maison": both have half
     assert kept(model, "fr", 0.9999)[0] == [0, 1, 2, 3, 4]

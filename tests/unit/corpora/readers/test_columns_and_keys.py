@@ -38,26 +38,25 @@ def test_lines_that_have_no_pair(tmp_path):
     assert told(rows(tmp_path, good, *lines, good)) == ([(1, "a", "b"), (len(lines) + 2, "a", "b")], bad)
 
 
-def test_keys_that_nobody_knows(tmp_path):
-    for settings in ({}, {"fields": {"source": "text", "target": "nowhere"}}):
-        with refused("fields"):
-            found_in(rows(tmp_path, {"text": "a", "label": "b"}, **settings))
-
-
 def table(tmp_path, *rows, **settings):
     return written(tmp_path, "".join("\t".join(row) + "\n" for row in rows), **settings)
 
 
-@pytest.mark.parametrize("fields", [{"source": 3, "target": 1}, {"source": "English", "target": "Deutsch"}])
-def test_columns_that_are_given(tmp_path, fields):
-    rows = [("Deutsch", "0.5", "English"), ("Eins", "0.7", "One"), ("Zwei", "0.1", "Two")]
-    head = [] if isinstance(fields["source"], str) else [(1, "English", "Deutsch")]
-    assert found_in(table(tmp_path, *rows, fields=fields)) == ([*head, (2, "One", "Eins"), (3, "Two", "Zwei")], [])
+BY_NAME, BY_NUMBER = {"source": "English", "target": "Deutsch"}, {"source": 1, "target": 2}
 
 
-@pytest.mark.parametrize("header", [("id", "de", "en"), ("id", "de_DE", "en-GB"), ("id", "Target", "src")])
-def test_a_first_line_that_names_the_languages(tmp_path, header):
-    assert found_in(table(tmp_path, header, ("1", "x", "y"), ("2", "v", "w"))) == ([(2, "y", "x"), (3, "w", "v")], [])
+@pytest.mark.parametrize(("rows", "fields", "pairs"), [
+    ([("Deutsch", "0.5", "English"), ("Eins", "0.7", "One")], {"source": 3, "target": 1},
+     [(1, "English", "Deutsch"), (2, "One", "Eins")]),
+    ([("Deutsch", "0.5", "English"), ("Eins", "0.7", "One")], BY_NAME, [(2, "One", "Eins")]),
+    ([("id", "de", "en"), ("1", "x", "y"), ("2", "v", "w")], {}, [(2, "y", "x"), (3, "w", "v")]),
+    ([("id", "de_DE", "en-GB"), ("1", "x", "y")], {}, [(2, "y", "x")]),
+    ([("id", "Target", "src"), ("1", "x", "y")], {}, [(2, "y", "x")]),
+    ([("en", "de"), ("a house", "ein Haus")], BY_NUMBER, [(2, "a house", "ein Haus")]),  # a line of names is no pair
+    ([("Source", "Target"), ("a house", "ein Haus")], BY_NUMBER, [(2, "a house", "ein Haus")]),
+])  # fmt: skip
+def test_columns_that_are_given_or_named_by_a_first_line(tmp_path, rows, fields, pairs):
+    assert found_in(table(tmp_path, *rows, fields=fields)) == (pairs, [])
 
 
 def test_a_line_before_the_one_of_names_is_reported(tmp_path):
@@ -65,7 +64,10 @@ def test_a_line_before_the_one_of_names_is_reported(tmp_path):
     assert told(files) == ([(3, "y", "x"), (4, "w", "v")], [("a", 1, "columns")])
 
 
-def test_columns_that_nothing_tells_are_asked_for(tmp_path):
+def test_columns_and_keys_that_nothing_tells_are_asked_for(tmp_path):
+    for fields in ({}, {"source": "text", "target": "nowhere"}):
+        with refused("fields"):
+            found_in(rows(tmp_path, {"text": "a", "label": "b"}, fields=fields))
     for row, fields, name in (
         (("Ein Haus", "A house"), {}, "a"),
         (("en", "en", "de"), {}, "a"),  # either could be meant
@@ -83,9 +85,3 @@ def test_lines_with_other_columns_and_texts_that_are_empty_or_marked_as_absent(t
     fields = {"source": 1, "target": 2, "absent": "-", "incomplete": "NULL"}
     bad = [("a", line, reason) for line, reason in enumerate(reasons, 2)]
     assert told(table(tmp_path, *rows, fields=fields)) == ([(1, "a", "b"), (8, "no -", "h")], bad)
-
-
-@pytest.mark.parametrize("head", [("en", "de"), ("Source", "Target")])
-def test_a_line_of_names_is_no_pair_where_columns_are_given_by_number(tmp_path, head):
-    files = table(tmp_path, head, ("a house", "ein Haus"), ("a", "b"), fields={"source": 1, "target": 2})
-    assert found_in(files) == ([(2, "a house", "ein Haus"), (3, "a", "b")], [])

@@ -20,16 +20,15 @@ def test_bad_lines_come_in_order_before_the_block_that_follows_them(tmp_path):
     assert items == [(2, "empty"), (3, "encoding"), (5, "empty"), [1], [4]]
 
 
-def test_carriage_returns_alone_are_refused_but_not_one_at_the_end(tmp_path):
-    with refused("a"):
-        found_in(written(tmp_path, b"a\rb\rc", b"1\n2\n3\n"))
+def test_marks_of_other_systems_are_no_text_and_other_line_ends_and_encodings_are_reported(tmp_path):
     assert found_in(written(tmp_path, b"Hello\r", b"Hallo")) == ([(1, "Hello", "Hallo")], [])
-
-
-def test_a_byte_order_mark_is_no_text_and_other_encodings_are_reported(tmp_path):
     assert found_in(written(tmp_path, codecs.BOM_UTF8 + b"a\n", b"1\n")) == ([(1, "a", "1")], [])
     pairs, bad = told(written(tmp_path, "a\nb\n".encode("utf-16"), b"1\n2\n3\n"))
     assert pairs == [] and {reason for _, _, reason in bad} <= {"encoding", "nul"}
+    for long in ("x" * (MAX_LINE + 1), "ä" * 330_000):  # a few characters more, and more bytes than are kept
+        assert told(written(tmp_path, f"{long}\nb\n", b"1\n2\n")) == ([(2, "b", "2")], [("a", 1, "long")])
+    with refused("a"):
+        found_in(written(tmp_path, b"a\rb\rc", b"1\n2\n3\n"))
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):

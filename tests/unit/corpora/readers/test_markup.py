@@ -74,35 +74,9 @@ def test_wmt_with_several_references(tmp_path):
     assert block.references == (["Eins!", "", "", ""],)
 
 
-def test_wmt_without_references_in_the_language_is_said(tmp_path):
-    with refused("a"):
-        found_in(written(tmp_path, WMT, target="fr"))
-
-
 ENTITIES = """<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">%s]>
 <tmx version="1.4"><body><tu><tuv xml:lang="en"><seg>&%s;</seg></tuv><tuv xml:lang="de"><seg>x</seg>
 </tuv></tu></body></tmx>"""
-
-
-@pytest.mark.parametrize("text", [
-    ENTITIES % ("".join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9)), "j"),
-    ENTITIES % ('<!ENTITY x SYSTEM "file:///etc/passwd">', "x"),
-    TMX.replace("Fish", "&nbsp;"),  # with a DTD that is not fetched
-    TMX.replace("</", "<a>" * 600 + "</", 1),
-    TMX.replace("UTF-8", "no-such"),
-])  # fmt: skip
-def test_entities_neither_grow_nor_are_fetched_and_wrong_xml_is_refused(tmp_path, text):
-    with refused("a"):
-        found_in(written(tmp_path, text, format="tmx"))
-
-
-def test_files_without_a_format_that_fits_are_refused(tmp_path):
-    with refused("files of corpus"):
-        found_in(written(tmp_path, TMX, TMX, format="tmx"))
-    with refused("format of corpus"):
-        found_in(written(tmp_path, TMX, format="docx"))
-    with refused("a"):
-        found_in(written(tmp_path, codecs.BOM_UTF8 + b"<p>a line</p>\n"))
 
 
 SOURCE = """<srcset setid="newstest2014-deen-src" srclang="any">
@@ -131,24 +105,35 @@ PAIRS = [(1, "AT&T & R&D: 3 < 4", "Eins"), (2, "Two\nlines", "Zwei"), (3, "Three
 DOCTYPE = '\ufeff<!DOCTYPE srcset SYSTEM "ftp://a.invalid/mteval.dtd">\n'
 
 
-@pytest.mark.parametrize("start", ["", DOCTYPE])
-def test_segments_are_paired_by_document_and_number(tmp_path, start):
-    assert found_in(written(tmp_path, start + SOURCE, REFERENCE)) == (PAIRS, [])
-
-
-def test_segments_that_one_side_has_not(tmp_path):
+def test_segments_are_paired_by_document_and_number(tmp_path):
+    for start in ("", DOCTYPE):
+        assert found_in(written(tmp_path, start + SOURCE, REFERENCE)) == (PAIRS, [])
     reference = REFERENCE.replace('<seg id="1">Eins', '<seg id="7">Eins')
     bad = [("a", 1, "unpaired"), ("a", 4, "unpaired")]
     assert told(written(tmp_path, SOURCE, reference)) == (PAIRS[1:], bad)
+    for wrong, reason in ((b"\xff", "encoding"), (b"", "empty"), (b"x" * 400_000, "long")):
+        source = SOURCE.encode().replace(b" Two\nlines ", wrong)
+        assert told(written(tmp_path, source, REFERENCE)) == (PAIRS[::2], [("a", 2, reason)])
 
 
-@pytest.mark.parametrize(("wrong", "reason"), [(b"\xff", "encoding"), (b"", "empty"), (b"x" * 400_000, "long")])
-def test_a_segment_that_cannot_be_used_costs_itself(tmp_path, wrong, reason):
-    source = SOURCE.encode().replace(b" Two\nlines ", wrong)
-    assert told(written(tmp_path, source, REFERENCE)) == (PAIRS[::2], [("a", 2, reason)])
+ENTITIES = """<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">%s]>
+<tmx version="1.4"><body><tu><tuv xml:lang="en"><seg>&%s;</seg></tuv><tuv xml:lang="de"><seg>x</seg>
+</tuv></tu></body></tmx>"""
 
 
-@pytest.mark.parametrize("contents", [(SOURCE[:-25], REFERENCE), (SOURCE, "<refset></refset>")])
-def test_a_file_that_is_cut_or_has_no_segments_is_refused(tmp_path, contents):
-    with refused("b" if contents[0] == SOURCE else "a"):
-        found_in(written(tmp_path, *contents, format="sgm"))
+@pytest.mark.parametrize(("name", "contents", "settings"), [
+    ("a", [ENTITIES % ("".join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9)), "j")], {}),
+    ("a", [ENTITIES % ('<!ENTITY x SYSTEM "file:///etc/passwd">', "x")], {}),
+    ("a", [TMX.replace("Fish", "&nbsp;")], {}),  # with a DTD that is not fetched
+    ("a", [TMX.replace("</", "<a>" * 600 + "</", 1)], {}),
+    ("a", [TMX.replace("UTF-8", "no-such")], {}),
+    ("files of corpus", [TMX, TMX], {"format": "tmx"}),
+    ("format of corpus", [TMX], {"format": "docx"}),
+    ("a", [codecs.BOM_UTF8 + b"<p>a line</p>\n"], {}),
+    ("a", [WMT], {"target": "fr"}),  # which has no references
+    ("a", [SOURCE[:-25], REFERENCE], {"format": "sgm"}),
+    ("b", [SOURCE, "<refset></refset>"], {"format": "sgm"}),
+])  # fmt: skip
+def test_files_that_are_cut_wrong_or_of_no_known_format_are_refused(tmp_path, name, contents, settings):
+    with refused(name):
+        found_in(written(tmp_path, *contents, **settings))

@@ -14,12 +14,9 @@ NLLB = ("eng_Latn", "swh_Latn", "arb_Arab", "arz_Arab", "zho_Hans", "zho_Hant", 
     ("swh", ("en_XX", "sw_KE"), "sw_KE"), ("eng", ("en", "ns"), "en"), ("ns", ("en", "ns"), "ns"),
     ("fr", ("fra", "deu"), "fra"),
 ])  # fmt: skip
-def test_a_language_is_the_one_of_the_model_in_its_script(lang, known, code):
+def test_a_language_is_a_users_choice_or_the_one_of_the_model_in_its_script(lang, known, code):
     assert codes_of_model([lang], known, {}) == {lang: code}
-
-
-def test_a_users_choice_comes_first():
-    assert codes_of_model(["ar", "en"], NLLB, {"ar": "arz_Arab"}) == {"ar": "arz_Arab", "en": "eng_Latn"}
+    assert codes_of_model([lang], known, {lang: known[1]}) == {lang: known[1]}
 
 
 @pytest.mark.parametrize(("langs", "given", "named"), [

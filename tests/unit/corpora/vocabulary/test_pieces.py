@@ -39,13 +39,10 @@ def test_a_given_dictionary_decides_by_the_text_of_the_pieces(mbarts, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["▁a 3\nb\n", "▁a 3\nb x\n", "▁a 3\nb 1\n▁a 1\n", "<s> 1\n▁a 3\n", "▁xyz 3\nq 1\n"])
-def test_dictionaries_that_do_not_fit(mbarts, tmp_path, text):
+def test_dictionaries_that_do_not_fit_and_what_is_no_model(mbarts, tmp_path, text):
     (tmp_path / "dict.txt").write_text(text, encoding="utf-8")
     with refused("dict.txt", first=False):
         load(mbarts, tmp_path / "dict.txt")
-
-
-def test_what_is_no_model():
     for model in (b"", b"no model"):
         with refused("vocabulary.model"):
             load(model)
@@ -86,17 +83,13 @@ def counts(**changed) -> dict[str, int]:
     return {"words": 100, "tokens": 150, "unknown": 0, "characters": 600, **changed}
 
 
-def test_a_row_for_each_language():
+def test_a_row_for_each_language_warns_of_too_many_pieces_and_unknown_tokens():
     rows = table({"de": counts(unknown=3), "zh_CN": counts(), "fr": counts(words=0, tokens=0, characters=0)}, OF_RECIPE)
     assert rows["de"] == {
         **{"pieces_per_word": 1.5, "characters_per_piece": 4.0, "unknown_share": 0.02},
         "warning": f"2.00% of the tokens are unknown, above 0.5%; {OF_RECIPE}",
     }
-    assert rows["zh_CN"]["pieces_per_word"] is None
-    assert rows["fr"]["characters_per_piece"] is None and rows["fr"]["warning"] is None
-
-
-def test_a_warning_where_a_language_is_cut_into_too_many_pieces():
+    assert rows["zh_CN"]["pieces_per_word"] is rows["fr"]["characters_per_piece"] is rows["fr"]["warning"] is None
     for lang, characters, warns in (
         ("de", 299, True), ("de", 301, False), ("my_MM", 299, True), ("ja_XX", 179, True), ("ko", 181, False)
     ):  # fmt: skip
