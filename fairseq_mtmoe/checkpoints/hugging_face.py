@@ -14,13 +14,15 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.core.errors import UserError, first_line, raise_invalid
-from fairseq_mtmoe.core.files import new_folder, read_json, regular_file
+from fairseq_mtmoe.core.files import link, new_folder, read_json, regular_file
 from fairseq_mtmoe.core.typed import Name, Rule, between, fault, mapping, mapping_of
 
 # The remedy for a damaged file of this command
 IMPORT_ANEW = "write it again with `mtmoe import-hf`"
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"
+SHARED_FILE = "model-00001-of-00002.safetensors"  # of folders that share tensors
+OWN_FILE = "model-00002-of-00002.safetensors"
 TORCH = "pytorch_model.bin"
 ADAPTERS = "adapter_config.json"
 MOST = 1 << 24  # maximum of any size: a file with a larger one is damaged
@@ -260,23 +262,44 @@ def write_model(
     config: Mapping[str, Any],
     files: Mapping[str, bytes],
     tensors: Mapping[str, Tensor],
+    own: Collection[str] = (),
+    like: Path | None = None,
 ) -> None:
     """Write a new folder, completely or not at all.
 
+    own: names of tensors that other folders do not share; these get a file of their own.
+    like: a folder that has the others; its file gets a second name here.
+
     Raises `UserError` if the folder exists or cannot be written, or `safetensors` is missing.
     """
-    library = _safetensors("write")
     with new_folder(folder) as partial:
         (partial / CONFIG).write_bytes(as_json(config))
         for name, content in files.items():
             (partial / name).write_bytes(content)
-        state = {name: value.contiguous() for name, value in tensors.items()}
-        try:
-            library.save_file(state, partial / SAFETENSORS, metadata={"format": "pt"})
-        except Exception as error:  # the library's own class, even for a full disk
-            raise OSError(first_line(error)) from error
-        # The library makes files that only their owner reads.
-        (partial / SAFETENSORS).chmod((partial / CONFIG).stat().st_mode)
+        if not own:
+            _write_safetensors(partial / SAFETENSORS, tensors)
+            return
+        file_of = {name: OWN_FILE if name in own else SHARED_FILE for name in tensors}
+        size = sum(value.nbytes for value in tensors.values())
+        index = {"metadata": {"total_size": size}, "weight_map": file_of}
+        (partial / f"{SAFETENSORS}.index.json").write_bytes(as_json(index))
+        _write_safetensors(partial / OWN_FILE, {name: tensors[name] for name in own})
+        if like is not None:
+            link(like / SHARED_FILE, partial / SHARED_FILE)
+            return
+        shared = {name: value for name, value in tensors.items() if name not in own}
+        _write_safetensors(partial / SHARED_FILE, shared)
+
+
+def _write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    state = {name: value.contiguous() for name, value in tensors.items()}
+    try:
+        _safetensors("write").save_file(state, path, metadata={"format": "pt"})
+    except UserError:
+        raise
+    except Exception as error:  # the library's own class, even for a full disk
+        raise OSError(first_line(error)) from error
+    path.chmod((path.parent / CONFIG).stat().st_mode)  # the library's files are their owner's
 
 
 def as_json(value: Any) -> bytes:

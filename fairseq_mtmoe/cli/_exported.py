@@ -1,8 +1,8 @@
 """Conversion of checkpoints to Hugging Face's classes, for `mtmoe export-hf`."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from fairseq_mtmoe.checkpoints.loading import expect_finite
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.files import new_folder
 from fairseq_mtmoe.nlu.bert import pretrained as bert_pretrained
 from fairseq_mtmoe.nlu.bert.config import EncoderConfig
 from fairseq_mtmoe.nlu.bert.heads import heads_from_text
@@ -23,6 +24,14 @@ from fairseq_mtmoe.nlu.t5 import pretrained as t5_pretrained
 from fairseq_mtmoe.nlu.t5.config import T5, T5Config
 from fairseq_mtmoe.nlu.t5.model import bare_state
 from fairseq_mtmoe.nlu.t5.pretrained import PretrainedT5
+from fairseq_mtmoe.translation.decode import stored
+from fairseq_mtmoe.translation.decode.text_batches import Forms
+from fairseq_mtmoe.translation.pretrained.one_task import (
+    chosen_tasks,
+    dense_parameters,
+    has_fixed_gates,
+    own_parameters,
+)
 from fairseq_mtmoe.translation.pretrained.writing import ExportedTranslator, exported_translator
 
 HEADS = "heads."
@@ -59,6 +68,67 @@ class Exported(NamedTuple):
         return f"{self.model.config.model_type} for transformers{self.said}"
 
 
+@dataclass(frozen=True)
+class ExportedByTask:
+    """The dense translators that one with fixed gates is, by their folders' names."""
+
+    translators: Mapping[str, ExportedTranslator]
+    own: set[str]  # names of the parameters that differ
+
+    def write(self, folder: Path) -> str:
+        """Write a folder for each task into the new `folder`; return a text on its content."""
+        like: Path | None = None
+        with new_folder(folder) as partial:
+            for name, translator in self.translators.items():
+                translator.write(partial / name, self.own, like)
+                like = partial / name
+        sizes = {}
+        for file in folder.glob("*/*"):
+            status = file.stat()
+            sizes[status.st_ino] = status.st_size
+        (kind, *_) = {each.config.model_type for each in self.translators.values()}
+        said = next(iter(self.translators.values())).said
+        return (
+            f"{', '.join(self.translators)}, each {kind} for transformers; "
+            f"{sum(sizes.values()) / 1e6:.1f} MB in all{said}"
+        )
+
+
+def exported_by_task(
+    path: Path, content: Mapping[str, Any], sources: Sequence[str], targets: Sequence[str]
+) -> ExportedByTask | None:
+    """Return the dense translators of the chosen languages; None for other models than those.
+
+    Raises `UserError`: languages are chosen for a model without layers of languages, or none for
+    one with them.
+    """
+    options = model_options(content) or {}
+    by_task = has_experts(dict(content)) and has_fixed_gates(options)
+    if not by_task:
+        if sources or targets:
+            raise UserError(
+                f"`--{'to' if targets else 'from'}` needs a model with a feed-forward layer per "
+                f"language (`--expert-gates fixed`), but `{path}` is none."
+            )
+        return None
+    _expect_expressible(path, {**content, "model": {DECODER: None}}, options)
+    if not sources and not targets:
+        raise UserError(
+            f"`{path}` has a feed-forward layer per language: choose languages with `--to`, such "
+            "as `--to all`, and each gets a folder."
+        )
+    state = stored.read(str(path))
+    forms = Forms([state], [str(path)])
+    chosen = chosen_tasks(forms, forms.task.args.lang_pairs, sources, targets)
+    parameters = state["model"]
+    expect_finite(str(path), parameters.values())
+    translators = {}
+    for name, task in chosen.items():
+        dense = {**content, "model": dense_parameters(parameters, task.index)}
+        translators[name] = exported_translator(path, dense, options, task.first_word)
+    return ExportedByTask(translators, own_parameters(parameters))
+
+
 def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     """Convert a file of `mtmoe import-hf` or a checkpoint.
 
@@ -92,14 +162,14 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
     if options.get("t5"):
         advice = "use `mtmoe predict`"
     if not (options.get("t5") or options.get("encoder")):
-        advice = "train a `--arch base_dense` on its translations"
+        advice = "serve it with `mtmoe translate --web`, or train with `--expert-gates fixed`"
         if DECODER not in content["model"]:
             raise UserError(
                 f"`{path}` must be a translator, an encoder or a T5, but is of "
                 f"{options.get('_name')!r}, which has no class in `transformers`."
             )
     parts = {
-        "experts": has_experts(dict(content)),
+        "experts that tokens are routed to": has_experts(dict(content)),
         "conditional parts": options.get("conditional", "none") != "none",
         "adapters": bool(options.get("pemt")),
     }

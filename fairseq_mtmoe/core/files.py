@@ -292,6 +292,14 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def link(path: Path, other: Path) -> None:
+    """Give a file a second name, or copy it where that is impossible."""
+    try:
+        os.link(path, other)
+    except OSError:
+        shutil.copyfile(path, other)
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` as UTF-8 with Unix line ends, completely or not at all."""
     with replacing(path) as partial:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_mtmoe.core import tiers
+from fairseq_mtmoe.core.files import link
 from fairseq_mtmoe.corpora.binarize import writer
 from fairseq_mtmoe.corpora.engine.encoding import SOURCE, Vocabulary
 from fairseq_mtmoe.corpora.engine.state import (
@@ -133,7 +133,7 @@ class DataDirectory:
         if count > 1:
             for name in OF_ALL_SHARDS:
                 if (folders[0] / name).exists():
-                    _link(folders[0] / name, folder / name)
+                    link(folders[0] / name, folder / name)
         self._write_ids(tools, folders)
         for pair, splits in self.splits.items():
             for split, corpora in splits.items():
@@ -170,7 +170,7 @@ class DataDirectory:
             for folder in folders:
                 path = folder / dictionary_name(self.recipe.data_code(lang))
                 if kind in first:
-                    _link(first[kind], path)
+                    link(first[kind], path)
                 else:
                     first[kind] = path
                     shutil.copyfile(self.vocabulary.dictionary(kind), path)
@@ -219,13 +219,6 @@ class DataDirectory:
                     # Some corpora may have fewer references; an empty line means none.
                     none = np.full(place.size, ord("\n"), np.uint8)
                     out.write(load(place.block, name).get(name, none).tobytes())
-
-
-def _link(path: Path, other: Path) -> None:
-    try:
-        os.link(path, other)
-    except OSError:
-        shutil.copyfile(path, other)
 
 
 def write_side(files: Sequence[Path], side: str, prefixes: Sequence[Path], symbols: int) -> None:

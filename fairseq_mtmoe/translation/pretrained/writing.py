@@ -1,7 +1,7 @@
 """Export a dense translator, imported or trained, to Hugging Face's folder."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,18 +70,27 @@ class ExportedTranslator:
         assert embeddings is not None
         return f"; {OTHER_START}" if embeddings[self.tokenizer.pad_id].any() else ""
 
-    def write(self, folder: Path) -> None:
-        """Write the folder, completely or not at all; see `write_model`."""
+    def write(self, folder: Path, own: Collection[str] = (), like: Path | None = None) -> None:
+        """Write the folder, completely or not at all; see `write_model`.
+
+        own: names of our parameters.
+        """
         kind = json.loads(self.tokenizer.files[SETTINGS])["tokenizer_class"]
         values = {**self.config.for_hugging_face(), "tokenizer_class": kind}
         files = {**self.tokenizer.files, FILE: hugging_face.as_json(self.generation)}
-        hugging_face.write_model(folder, values, files, self.tensors)
+        own = [f"{THEIR_PREFIX}{name}" for name in own]
+        hugging_face.write_model(folder, values, files, self.tensors, own, like)
 
 
 def exported_translator(
-    path: Path, content: Mapping[str, Any], options: Mapping[str, Any]
+    path: Path,
+    content: Mapping[str, Any],
+    options: Mapping[str, Any],
+    first_word: int | None = None,
 ) -> ExportedTranslator:
     """Return the folder's content for a dense translator's checkpoint.
+
+    first_word: id of the language token that `generate` begins with, unless told otherwise.
 
     Raises `UserError`: no class computes it.
     """
@@ -132,6 +141,8 @@ def exported_translator(
         decoder_start_token_id=tokenizer.start_id,
     )
     generation = for_hugging_face(settings.get(GENERATION), config, tokenizer.target_rows)
+    if first_word is not None:
+        generation["forced_bos_token_id"] = tokenizer.target_rows.index(first_word)
     tensors = _tensors(state, config, tokenizer, options)
     return ExportedTranslator(config, tokenizer, tensors, generation)
 

@@ -1,0 +1,113 @@
+"""The dense translators that a model with a fixed gate is, one for each task.
+
+With `--expert-gates fixed` a token's expert is its sentence's task, and the expert's weight is 1.
+For the sentences of one task an expert layer is therefore a feed-forward layer: that task's expert.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_mtmoe.checkpoints.key_maps import DENSE_TO_EXPERTS, EXPERTS, MOE
+from fairseq_mtmoe.core.errors import UserError
+
+FIXED = "fixed"
+OF_EXPERTS = {name: key for key, name in DENSE_TO_EXPERTS.items()}
+
+
+@dataclass(frozen=True)
+class OneTask:
+    """A task of a model with fixed gates.
+
+    Attributes:
+        index: the task's id, which is its expert's number.
+        first_word: id of the language token that each translation begins with, if all of the
+            task's translations begin with the same one.
+    """
+
+    index: int
+    first_word: int | None
+
+
+def has_fixed_gates(options: Mapping[str, Any]) -> bool:
+    """Return whether all expert layers of a model with these options choose experts by task."""
+    gates = str(options.get("expert_gates") or "").split(",")
+    return {gate.strip() for gate in gates} == {FIXED}
+
+
+def dense_parameters(parameters: Mapping[str, Tensor], task: int) -> dict[str, Tensor]:
+    """Return the parameters of the dense model that computes one task.
+
+    parameters: of the sparse model; an expert layer's are stacked, (N, …).
+    """
+    dense = {}
+    for name, value in parameters.items():
+        block, is_expert, part = name.partition(EXPERTS)
+        if is_expert:
+            dense[f"{block}.{OF_EXPERTS[part]}"] = value[task]
+        elif MOE not in name:
+            dense[name] = value
+    return dense
+
+
+def own_parameters(parameters: Mapping[str, Tensor]) -> set[str]:
+    """Return the names of the dense models' parameters that differ by task."""
+    names = set()
+    for name in parameters:
+        block, is_expert, part = name.partition(EXPERTS)
+        if is_expert:
+            names.add(f"{block}.{OF_EXPERTS[part]}")
+    return names
+
+
+def chosen_tasks(
+    forms: Any, pairs: Sequence[str], sources: Sequence[str], targets: Sequence[str]
+) -> dict[str, OneTask]:
+    """Return the tasks of the chosen directions, by the name of their folder.
+
+    The name is what tells tasks apart: a target, a source or a pair.
+
+    Args:
+        forms: the translator's languages and task (`Forms`).
+        pairs: on which it was trained.
+        sources: languages of `--from`; empty or `all`: any.
+        targets: likewise, of `--to`.
+
+    Raises:
+        UserError: a language is in no pair.
+    """
+    kind = forms.task.args.task_ids
+    tasks: dict[str, OneTask] = {}
+    first_words: dict[str, set[int | None]] = {}
+    for pair in _chosen_pairs(forms.path, pairs, sources, targets):
+        source, _, target = pair.partition("-")
+        name = {"source": source, "pair": pair}.get(kind, target)
+        direction = forms.direction(source, target)
+        first_words.setdefault(name, set()).add(direction.first_word)
+        words = first_words[name]
+        tasks[name] = OneTask(direction.task_id, next(iter(words)) if len(words) == 1 else None)
+    return tasks
+
+
+def _chosen_pairs(
+    path: str, pairs: Sequence[str], sources: Sequence[str], targets: Sequence[str]
+) -> list[str]:
+    chosen = list(pairs)
+    for option, side, wanted in (("--from", 0, sources), ("--to", 1, targets)):
+        there = sorted({pair.split("-")[side] for pair in pairs})
+        for lang in wanted:
+            if lang not in (*there, "all"):
+                raise UserError(
+                    f"`{option}` must be one of {', '.join(there)} or `all`, the languages that "
+                    f"`{path}` was trained on, but is {lang!r} instead."
+                )
+        if wanted and "all" not in wanted:
+            chosen = [pair for pair in chosen if pair.split("-")[side] in wanted]
+    if not chosen:
+        raise UserError(
+            f"`--from` and `--to` must name a pair that `{path}` was trained on, "
+            f"{', '.join(pairs)}, but name none."
+        )
+    return chosen

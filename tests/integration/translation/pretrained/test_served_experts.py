@@ -1,0 +1,106 @@
+"""A translator with fixed gates is a dense one for each language, pair or source: `mtmoe export-hf --to`."""
+
+import os
+
+import pytest
+import torch
+
+from fairseq_mtmoe import load_translator, register
+from tests.helpers import untrained
+from tests.helpers.invoked import mtmoe
+from tests.helpers.refused import refused
+from tests.helpers.translated_text import SPARSE, make_text_data, texts
+
+transformers = pytest.importorskip("transformers")
+NORMS = ("--encoder-normalize-before", "--decoder-normalize-before")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    register()
+    return make_text_data(tmp_path_factory.mktemp("served") / "data")
+
+
+def fixed(data, path, *options):
+    """A file of a model whose experts differ much."""
+    register()
+    untrained.save_model(data, path, *SPARSE, *NORMS, "--expert-gates", "fixed", *options)
+    state = torch.load(path, weights_only=False)
+    generator = torch.Generator().manual_seed(1)
+    for name, value in state["model"].items():
+        if ".moe.experts." in name:
+            value.add_(torch.randn(value.shape, generator=generator) * 0.1)
+        if "embed_tokens" in name or "output_projection" in name:
+            value[untrained.dictionary().unk()] = 0  # never chosen: libraries spell it otherwise
+    torch.save(state, path)
+    return path
+
+
+# Options, and for each folder a direction that it translates
+BY_TARGET = ((), {"aa": ("en", "aa"), "cc": ("en", "cc")})
+KINDS = {
+    "target": BY_TARGET,
+    "pair": (("--task-ids", "pair"), {"en-aa": ("en", "aa"), "en-cc": ("en", "cc")}),
+    "source": (("--task-ids", "source", "--lang-pairs", "en-aa,aa-bb"), {"en": ("en", "aa"), "aa": ("aa", "bb")}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transformers_and_ctranslate2_write_what_mtmoe_translate_writes(kind, data, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    options, folders = KINDS[kind]
+    model = fixed(data, tmp_path / "model.pt", *options)
+    choice = ("--from", "all") if kind == "source" else ("--to", ",".join(target for _, target in folders.values()))
+    said = mtmoe("export-hf", model, tmp_path / "served", *choice)
+    assert {folder.name for folder in (tmp_path / "served").iterdir()} == set(folders)
+    assert all(name in said for name in folders) and "MB in all" in said
+    lines = texts(200, 3)
+    translator = load_translator(model, cpu=True)
+    written = []
+    for name, (source, target) in folders.items():
+        folder = tmp_path / "served" / name
+        wanted = translator.translate(lines, source=source, target=target, beam=1, max_len_b=30)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        rows = [tokenizer(f">>{target}<< {line}").input_ids for line in lines]
+        theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+        inputs = tokenizer.pad({"input_ids": rows}, return_tensors="pt")
+        found = theirs.generate(**inputs, num_beams=1, max_new_tokens=30)
+        assert tokenizer.batch_decode(found, skip_special_tokens=True) == wanted
+        ctranslate2.converters.TransformersConverter(str(folder)).convert(str(tmp_path / f"ct2-{name}"))
+        server = ctranslate2.Translator(str(tmp_path / f"ct2-{name}"), compute_type="float32", intra_threads=1)
+        results = server.translate_batch(
+            [tokenizer.convert_ids_to_tokens(row) for row in rows], beam_size=1, max_decoding_length=30,
+            target_prefix=[[f">>{target}<<"]] * len(rows),
+        )  # fmt: skip
+        ids = [tokenizer.convert_tokens_to_ids(result.hypotheses[0][1:]) for result in results]
+        assert tokenizer.batch_decode(ids, skip_special_tokens=True) == wanted
+        written.append(wanted)
+    assert written[0] != written[1]
+
+
+def test_common_weights_are_stored_once(data, tmp_path):
+    model = fixed(data, tmp_path / "model.pt")
+    mtmoe("export-hf", model, tmp_path / "all", "--to", "all")
+    folders = sorted((tmp_path / "all").iterdir())
+    assert [folder.name for folder in folders] == ["aa", "bb", "cc"]
+    common = {os.stat(folder / "model-00001-of-00002.safetensors").st_ino for folder in folders}
+    assert len(common) == 1
+    mtmoe("import-hf", folders[0], tmp_path / "again.pt")
+    parts = load_translator(tmp_path / "again.pt", cpu=True), load_translator(model, cpu=True)
+    lines = texts(20, 5)
+    first, second = (part.translate(lines, source="en", target="aa", beam=1, max_len_b=30) for part in parts)
+    assert first == second
+
+
+def test_wrong_choices_are_one_sentence(data, tmp_path):
+    model = fixed(data, tmp_path / "model.pt")
+    with refused("model.pt", "--to"):
+        mtmoe("export-hf", model, tmp_path / "out")
+    with refused("--to"):
+        mtmoe("export-hf", model, tmp_path / "out", "--to", "zz")
+    untrained.save_model(data, tmp_path / "task.pt", *SPARSE, *NORMS)
+    with refused("task.pt", "--expert-gates fixed"):
+        mtmoe("export-hf", tmp_path / "task.pt", tmp_path / "out")
+    with refused("--to", "--expert-gates fixed", "task.pt"):
+        mtmoe("export-hf", tmp_path / "task.pt", tmp_path / "out", "--to", "aa")
+    assert not (tmp_path / "out").exists()
