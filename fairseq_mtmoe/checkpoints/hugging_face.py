@@ -279,7 +279,7 @@ def write_model(
         if not own:
             _write_safetensors(partial / SAFETENSORS, tensors)
             return
-        file_of = {name: OWN_FILE if name in own else SHARED_FILE for name in tensors}
+        file_of = {**dict.fromkeys(tensors, SHARED_FILE), **dict.fromkeys(own, OWN_FILE)}
         size = sum(value.nbytes for value in tensors.values())
         index = {"metadata": {"total_size": size}, "weight_map": file_of}
         (partial / f"{SAFETENSORS}.index.json").write_bytes(as_json(index))
