@@ -109,10 +109,16 @@ def _pairs_to_load(args: Namespace) -> list[str]:
 def task_names(args: Namespace, langs: list[str]) -> list[str]:
     """Return the tasks of `--task-ids`: pairs, or languages or groups.
 
-    Languages and groups are in the order of `langs`.
+    Languages and groups are in the order of `langs`. In training these are the languages that are a
+    target (with `source`, a source) of a pair, as no others need experts.
     """
+    pairs = all_pairs(args)
     if args.task_ids == "pair":
-        return all_pairs(args)
+        return pairs
+    if is_training(args) and pairs:
+        side = 0 if args.task_ids == "source" else -1
+        needed = {pair.split("-")[side] for pair in pairs}
+        langs = [lang for lang in langs if lang in needed]
     return list(dict.fromkeys(task_of_language(args.task_ids, lang) for lang in langs))
 
 

@@ -226,6 +226,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             raise options.unknown_in_pair(unknown[0], self.lang_pairs[0], langs)
         if self.initial is not None and not from_checkpoint:
             self.initial.note_sizes(cfg)
+        if self.training and not from_checkpoint:
+            self._take_over_tasks()
         model = super().build_model(cfg, from_checkpoint)
         if from_checkpoint or not self.training:
             return model
@@ -238,6 +240,15 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if self.args.train_only:
             self._step_context = NewEmbeddings(model, options.new_symbols(settings)).kept
         return model
+
+    def _take_over_tasks(self) -> None:
+        """Take the tasks of the checkpoint to go on from, if it has this run's and more.
+
+        It may be of a run with more pairs, or of a version with a task for each language.
+        """
+        before = self.options_to_go_on_with().get("task_names")
+        if before and set(self.task_names) < set(before.split(",")):
+            self.task_names = before.split(",")
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """Take an optimizer step; `--train-only` keeps the embeddings of old symbols."""
