@@ -14,7 +14,7 @@ from tests.helpers.refused import refused
 IMPORT_ALL = """
 import importlib, sys
 from click.testing import CliRunner
-from fairseq_mtmoe.cli.main import COMMANDS
+from fairseq_mtmoe.cli.main import COMMANDS, commands
 
 assert CliRunner().invoke(commands, ["--help"]).exit_code == 0
 print(*(name for name in sys.modules if name.startswith("fairseq_mtmoe.cli.")))
