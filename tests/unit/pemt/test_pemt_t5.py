@@ -43,19 +43,6 @@ def test_a_source_begins_as_its_t5_after_its_description():
     torch.testing.assert_close(scores(model), wanted)
 
 
-@pytest.mark.parametrize(("adapter", "no_prompt"), [("lora", False), ("bottleneck", True)])
-def test_one_source_of_weight_1_is_that_source_s_model(adapter, no_prompt):
-    """Where the target's own adapters add nothing, and its prompt is the source's."""
-    kinds = dict(adapter=adapter, no_prompt=no_prompt)
-    source = source_model("bb", **kinds)
-    target = pemt_model(pemt_sources=source_files(**kinds)[1], **kinds)
-    for block in adapter_blocks(target).values():
-        torch.nn.init.zeros_(block.mixture.target_adapter.up.weight)
-    if not no_prompt:
-        target.encoder.prompt.forward = source.encoder.prompt.forward
-    torch.testing.assert_close(scores(target), scores(source), rtol=1e-5, atol=1e-5)
-
-
 def test_a_new_target_weighs_its_sources_equally_and_reads_its_own_description():
     model = target_model()
     prompt = model.encoder.prompt
