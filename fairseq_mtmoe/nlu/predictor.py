@@ -63,9 +63,9 @@ class Predictor:
         settings = stored.task_settings(
             state, checkpoint, ("glue", "text_to_text"), "language understanding"
         )
-        stored.change(
-            settings, data=data, **({} if task_table is None else {"task_table": task_table})
-        )
+        stored.change(settings, data=data)
+        if task_table is not None:
+            stored.change(settings, task_table=task_table)
         self._task: Any = tasks.setup_task(settings)
         self._task.load_state_dict(state["task_state"])
         self.table: Mapping[str, TaskRow] = self._task.table  # all known tasks, by name

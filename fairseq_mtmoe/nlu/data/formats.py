@@ -264,13 +264,15 @@ def _squad(content: Any) -> Iterator[Fields]:
                 yield {
                     **asked,
                     "context": paragraph["context"],
-                    "answers": answers and texts,
+                    "answers": answers and texts,  # None in data without labels
                     "spans": spans,
                 }
 
 
 def _mrqa(record: Any) -> Iterator[Fields]:
-    for question in record["qas"] if "header" not in record else ():
+    if "header" in record:
+        return
+    for question in record["qas"]:
         spans = []
         for answer in question.get("detected_answers", ()):
             for start, last in answer["char_spans"]:  # the last character, not the end

@@ -358,11 +358,8 @@ def _expect(where: str, part: object, rules: Iterable[RowRule]) -> None:
     for holds, name, rule, *wrong in rules:
         if not holds:
             value = wrong[0] if wrong else getattr(part, name)
-            raise_invalid(
-                f"{where}: {name}" if name else where,
-                rule,
-                value.name if isinstance(value, Enum) else value,
-            )
+            shown = value.name if isinstance(value, Enum) else value
+            raise_invalid(f"{where}: {name}", rule, shown)
 
 
 def _rules_of_head(row: TaskRow, rows: Mapping[str, TaskRow]) -> Iterator[RowRule]:
