@@ -159,11 +159,7 @@ def write_source(write, source, content):
         write(source.file.replace("{label}", label).replace("*", "0_1"), content)
 
 
-def test_every_row_of_the_table_is_tested():
-    assert FILES.keys() == {name for name, row in ROWS.items() if row.sets("train")}
-
-
-@pytest.mark.parametrize("task", FILES)
+@pytest.mark.parametrize("task", [name for name, row in ROWS.items() if row.sets("train")])
 def test_every_split_in_the_authors_form(task, tmp_path, write):
     row, (content, examples) = ROWS[task], FILES[task]
     for name, sources in row.splits.items():

@@ -158,15 +158,12 @@ def mrqa(**fields):
     return {"context": PASSAGE, "qas": [{**asked, **fields}]}
 
 
-def test_squads_own_file(tmp_path, write):
+def test_questions_in_squads_own_file_and_without_answers_in_mrqas(tmp_path, write, caplog):
     write("SQuAD/train-v1.1.json", json.dumps(squad(question(), question(id="5b", answers=[]))))
     asked = Example(ASKED, None, "5a", (Span(1, 0, 6), Span(1, 15, 18)), answers=("Ann Öz", "Ann"))
     assert read(tmp_path, "squad") == [asked]
     assert read(tmp_path, "squad", labelled=False) == [Example(ASKED, None, "5a"), Example(ASKED, None, "5b")]
-
-
-def test_questions_without_answers_are_counted(tmp_path, write, caplog):
-    """In training; one whose answers are nowhere in the passage is scored, as in MRQA's own evaluation."""
+    # A question whose answers are nowhere in the passage is scored, as in MRQA's own evaluation.
     nowhere = [{"text": "Bea", "char_spans": [[0, 2]]}]
     records = [mrqa(answers=[], detected_answers=[]), mrqa(detected_answers=nowhere), mrqa(detected_answers=[])]
     path = write("MRQA/train/SQuAD.jsonl", records)

@@ -144,7 +144,7 @@ def test_few_examples_are_of_all_labels_or_values_and_a_part_of_more():
     assert len(four) == 4 and np.ptp(four) > 2
 
 
-def test_pieces_and_back():
+def test_pieces_and_back_and_what_is_no_model_of_them():
     text = "rte sentence1: a b sentence2: d"
     assert PIECES.text([*PIECES.numbers(text), PIECES.end, 7]) == text
     assert PIECES.as_written("not_entailment") == "not_entailment"
@@ -152,9 +152,6 @@ def test_pieces_and_back():
     assert PIECES.text([PIECES.end]) == ""
     runs, _ = PIECES.runs(["a \ud83d b"], 16)
     assert PIECES.text(runs.tokens_T.tolist()).replace("⁇", "?") == "a ? b", "half a character"
-
-
-def test_what_is_no_model_of_pieces():
     for model in (b"", spiece().replace(b"not_e", b"\xffot_e")):
         with refused("spiece.model"):
             Pieces(model)

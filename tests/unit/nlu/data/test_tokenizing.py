@@ -85,13 +85,11 @@ def tokens_of(files, *texts):
     return split.tokens_T.tolist(), split.segment_start_S.tolist()
 
 
-def test_berts_vocabulary_in_lower_case_or_as_it_is_written():
+def test_berts_vocabulary_in_lower_case_or_as_it_is_written_and_robertas_pieces():
     assert tokens_of(BERT, "Abc é") == ([2, 5, 6, 8, 3], [5])
     assert tokens_of(BERT, "ab", "abc") == ([2, 5, 3, 5, 6, 3], [3])
     assert tokens_of({**BERT, "tokenizer_config.json": '{"do_lower_case": false}'}, "Abc é")[0] == [2, 4, 6, 7, 3]
-
-
-def test_robertas_pieces_have_two_ends_between_texts_and_no_second_type():
+    # RoBERTa's pieces have two ends between texts, and no second type.
     assert tokens_of(ROBERTA, "ab a") == ([0, 6, 8, 2], [4])
     assert tokens_of(ROBERTA, "ab", "b") == ([0, 6, 2, 2, 5, 2], [6])
 
