@@ -86,7 +86,17 @@ def _start(data: Path, save_dir: Path, case: Case, processes: int, moment: Momen
         logs.append(save_dir.with_suffix(f".{rank}.log"))
         chosen = moment if rank == case.victim else None
         workers.append(FORKED.Process(target=train, args=(arguments, chosen, logs[-1])))
-    ends = _ends(workers)
+    deadline = time.monotonic() + SECONDS
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+        ends = [worker.exitcode for worker in workers]  # None for one that did not end by itself
+    finally:
+        for worker in workers:
+            if worker.pid is not None:
+                worker.kill()
     if moment is None:
         good = not any(ends)
     else:  # a companion of the killed one ends with an error, by itself
@@ -95,21 +105,6 @@ def _start(data: Path, save_dir: Path, case: Case, processes: int, moment: Momen
     if not good:
         shown = "".join(f"\n-- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
         raise AssertionError(f"{case.phase}, {moment}: the processes ended with {ends}{shown}")
-
-
-def _ends(workers: list[Any]) -> list[int | None]:
-    """Start processes and wait; returns how they ended, None for one that did not end by itself."""
-    deadline = time.monotonic() + SECONDS
-    try:
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
-        return [worker.exitcode for worker in workers]
-    finally:
-        for worker in workers:
-            if worker.pid is not None:
-                worker.kill()
 
 
 def _arguments(data: Path, save_dir: Path, case: Case, processes: int) -> list[str]:

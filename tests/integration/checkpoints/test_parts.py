@@ -93,29 +93,18 @@ def test_what_some_processes_wrote_any_others_read(tmp_path, num_experts, writer
         assert_same(read_whole(path), state)
 
 
-def test_another_number_of_experts_is_refused(checkpoint, parts, tmp_path):
+def test_another_number_of_experts_is_refused_and_a_dense_checkpoint_taken_as_it_is(checkpoint, parts, tmp_path):
     state, parameters = checkpoint
     torch.save(state, tmp_path / "whole.pt")
     placement = ExpertPlacement(8, 0, 2)
     for path in (parts, tmp_path / "whole.pt"):
         with refused("--num-experts", path.name):
             local(path, placement, parameters)
-
-
-def test_a_dense_checkpoint_is_taken_as_it_is(checkpoint, parts, tmp_path):
-    state = {"model": {"encoder.fc1.weight": torch.ones(2)}, "last_optimizer_state": {"state": {}, "param_groups": []}}
-    torch.save(state, tmp_path / "dense.pt")
-    assert_same(local(tmp_path / "dense.pt", ExpertPlacement(4, 0, 2), [], True), state)
-    assert "last_optimizer_state" not in whole(tmp_path / "dense.pt", state, ["model"])
-    assert [has_experts(one) for one in (state, checkpoint[0], load_shared_part(parts))] == [False, True, True]
-
-
-def test_reading_takes_what_overlaps_from_each_file(checkpoint, parts):
-    reader = ShardReader(parts, load_shared_part(parts))
-    content = reader.read(1, 2)
-    assert set(reader.read(2, 1, ["model"])) == {"first", "count", "model"} and reader.read(3, 1)["first"] == 3
-    assert {tuple(v.shape[:1]) for v in content["optimizer"][FC1].values() if torch.is_tensor(v)} == {(2,)}
-    assert torch.equal(content["model"][FC1], checkpoint[0]["model"][FC1][1:3])
+    dense = {"model": {"encoder.fc1.weight": torch.ones(2)}, "last_optimizer_state": {"state": {}, "param_groups": []}}
+    torch.save(dense, tmp_path / "dense.pt")
+    assert_same(local(tmp_path / "dense.pt", ExpertPlacement(4, 0, 2), [], True), dense)
+    assert "last_optimizer_state" not in whole(tmp_path / "dense.pt", dense, ["model"])
+    assert [has_experts(one) for one in (dense, state, load_shared_part(parts))] == [False, True, True]
 
 
 def test_a_file_that_is_missing_or_of_other_experts_is_refused(parts, tmp_path):

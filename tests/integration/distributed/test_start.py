@@ -29,13 +29,9 @@ def test_a_process_that_is_not_started_is_missed(corpus, tmp_path):
     assert sentence.startswith(f"Process 0 of 2 could not join the others at file://{tmp_path}/meeting within")
 
 
-def torchrun(corpus, folder, *options):
-    arguments = training_arguments(corpus, folder, *OPTIONS, *options)
-    command = [BIN / "torchrun", "--standalone", "--nproc-per-node", 2, BIN / "fairseq-train", *arguments]
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=REPOSITORY)
-
-
 def test_torchrun_starts_processes_on_cpus(corpus, tmp_path):
-    result = torchrun(corpus, tmp_path, "--num-experts", 4)
+    arguments = training_arguments(corpus, tmp_path, *OPTIONS, "--num-experts", 4)
+    command = [BIN / "torchrun", "--standalone", "--nproc-per-node", 2, BIN / "fairseq-train", *arguments]
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=REPOSITORY)
     assert result.returncode == 0, result.stderr[-3000:]
     assert sorted(path.name for path in tmp_path.glob("checkpoint_last.experts/*/*")) == ["0-1.pt", "2-3.pt"]

@@ -25,8 +25,9 @@ WAY = "infinite gradients of a finite loss"
 # ---- bad updates ----
 
 
-def skip_in_one(rank, data, folder):
-    """What two bad updates, both of the second process, leave behind: which were left out, and how many are counted."""
+def go_wrong(rank, data, folder):
+    """Which updates are left out, two of which are bad in the second process, and sentences of bad weights."""
+    logging.disable(logging.INFO)
     trainer = trainer_here(data, folder, *SMALL, "--update-freq", 2)
     outputs = []
     for number, samples in enumerate(groups_of(trainer, 5)):
@@ -36,12 +37,6 @@ def skip_in_one(rank, data, folder):
         outputs.append(trainer.train_step(samples) is None)
         after = state_of(trainer)
         assert outputs[-1] == (set(before) == set(after) and all(torch.equal(before[key], after[key]) for key in after))
-    return outputs, trainer.get_num_updates(), trainer._nonfinite.total
-
-
-def spoil_an_expert(rank, data, folder):
-    """What each process says of weights that are not finite in the second one alone, before and after they are."""
-    trainer = trainer_here(data, folder, *SMALL)
     trainer.expect_finite_weights()
     if rank == 1:
         with torch.no_grad():
@@ -51,15 +46,9 @@ def spoil_an_expert(rank, data, folder):
         with pytest.raises(UserError) as caught:
             trainer.expect_finite_weights(restored)
         sentences.append(str(caught.value))
-    return sentences
-
-
-def go_wrong(rank, data, folder):
-    logging.disable(logging.INFO)
-    skipped, sentences = skip_in_one(rank, data, folder), spoil_an_expert(rank, data, folder)
     with pytest.raises(UserError) as in_use:
         train_here(data, folder, *SMALL)
-    return skipped, sentences, str(in_use.value)
+    return (outputs, trainer.get_num_updates(), trainer._nonfinite.total), sentences, str(in_use.value)
 
 
 def test_both_processes_leave_a_bad_batch_out_and_end_at_bad_weights_or_in_a_folder_that_is_used(corpus, tmp_path):
@@ -67,7 +56,7 @@ def test_both_processes_leave_a_bad_batch_out_and_end_at_bad_weights_or_in_a_fol
         found, other = run_processes(go_wrong, 2, corpus, tmp_path)
     skipped, (first, restored), in_use = found
     assert found == other and skipped == ([False, True, True, False, False], 3, 2)
-    assert first.startswith("The weights are not finite after update 0") and restored.startswith("`a.pt` must have")
+    assert first.startswith("The weights are not finite after update 3") and restored.startswith("`a.pt` must have")
     assert f"is used by process {os.getpid()} of" in in_use
 
 

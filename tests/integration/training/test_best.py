@@ -75,12 +75,12 @@ def test_a_run_that_has_ended_says_so_and_trains_no_more(end, corpus, tmp_path, 
     assert train_here(corpus, tmp_path / "new", *end, *again)["losses"]
 
 
-METRIC, TASKS = ("--best-checkpoint-metric", "ppl"), ("--lang-pairs", "en-aa,en-bb")
+TASKS = ("--lang-pairs", "en-aa,en-bb")
 CASES = {  # changed options, and whether the best begins anew
     "maximized": (("--maximize-best-checkpoint-metric",), True),
     "another subset more": (("--valid-subset", "valid,test"), False),
     "tasks and subset": (("--valid-subset", "test", "--ignore-unused-valid-subsets", *TASKS), True),
-    "metric": (METRIC, True),
+    "metric": (("--best-checkpoint-metric", "ppl"), True),
 }
 
 

@@ -30,9 +30,7 @@ def shown(monkeypatch):
     """A screen without a terminal, and a function that says what is on it."""
     text = io.StringIO()
     own = screen.Screen(Console(file=text, width=100))
-    cfg = SimpleNamespace(
-        optimization=SimpleNamespace(max_update=100, max_epoch=5),
-    )
+    cfg = SimpleNamespace(optimization=SimpleNamespace(max_update=100, max_epoch=5))
     # What is asked of a trainer: its options, its updates, and its task's groups.
     own.trainer = SimpleNamespace(cfg=cfg, task=grouped(*TIERS), done=0)
     own.trainer.get_num_updates = lambda: own.trainer.done

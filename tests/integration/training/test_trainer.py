@@ -220,20 +220,15 @@ def test_workers_end_with_their_epoch(corpus, tmp_path, monkeypatch):
 
     def count(owner, name):
         step = getattr(owner, name)
-
-        def counted(*args, **kwargs):
-            alive[name].append(len(multiprocessing.active_children()))
-            return step(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, counted)
+        note = lambda: alive[name].append(len(multiprocessing.active_children()))  # noqa: E731
+        monkeypatch.setattr(owner, name, lambda *args, **kwargs: note() or step(*args, **kwargs))
 
     count(SparseTrainer, "train_step")
     count(FairseqTask, "valid_step")
     gc.disable()
     try:
         options = ("--virtual-epoch-size", 60, "--max-tokens", 300, "--required-batch-size-multiple", 1, "--no-save")
-        loading = ("--num-workers", 1, "--data-buffer-size", 4)
-        train_here(corpus, tmp_path / "run", *options, *loading, "--max-epoch", 5)
+        train_here(corpus, tmp_path, *options, "--num-workers", 1, "--data-buffer-size", 4, "--max-epoch", 5)
     finally:
         gc.enable()
     for counts in alive.values():  # a worker of the epoch, one of the validation, and one that is about to end

@@ -148,7 +148,8 @@ def test_an_older_checkpoint_is_suggested_only_with_all_its_experts(tmp_path):
         assemble.whole(last, shared_part)
 
 
-def test_fairseq_reads_all_experts_and_moments_or_what_a_read_function_returns(checkpoint, parts):
+def test_fairseq_reads_all_experts_and_moments_or_what_a_read_function_returns(checkpoint, parts, monkeypatch):
+    """Models for generation are whole and read no moments."""
     found, state = checkpoint_utils.load_checkpoint_to_cpu(str(parts)), checkpoint[0]
     states.assert_same(found["model"], state["model"], "model")
     states.assert_same(found["last_optimizer_state"], state["last_optimizer_state"])
@@ -157,8 +158,6 @@ def test_fairseq_reads_all_experts_and_moments_or_what_a_read_function_returns(c
     assert found["asked"] == str(parts) and not any(EXPERT in key for key in found["model"])
     assert found["cfg"].model._name == "base_moe"  # fairseq's upgrade of a dict
 
-
-def test_models_for_generation_are_whole_and_read_no_moments(parts, monkeypatch):
     def build(*args, **kwargs):
         state = checkpoint_utils.load_checkpoint_to_cpu(str(parts))
         assert are_whole() and "last_optimizer_state" not in state

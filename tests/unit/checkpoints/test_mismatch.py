@@ -8,17 +8,14 @@ from fairseq_mtmoe.checkpoints import mismatch
 from tests.helpers.refused import refused
 
 PARTS = {"conditional": "attention,norm", "conditional_positions": 9, "conditional_form": "base"}
+BOTTLENECK = {"conditional": "bottleneck", "conditional_form": "base"}
 CASES = {  # the options of the checkpoint and of the run, and those that the sentence names
     "parts": ({"conditional": "norm"}, PARTS, ["--conditional"]),
     "no parts there": ({**PARTS, "conditional": "none"}, PARTS, ["weight"]),
     "no parts here": (PARTS, {**PARTS, "conditional": "none"}, ["--conditional"]),
     "positions": (PARTS, {**PARTS, "conditional_positions": 5}, ["--conditional-positions"]),
     "positions of no part": ({**PARTS, "conditional": "norm"}, {"conditional_positions": 5}, ["weight"]),
-    "a form": (
-        {"conditional": "bottleneck", "conditional_form": "large"},
-        {"conditional": "bottleneck", "conditional_form": "base"},
-        ["--conditional-form"],
-    ),
+    "a form": ({**BOTTLENECK, "conditional_form": "large"}, BOTTLENECK, ["--conditional-form"]),
     "a form of no part": ({**PARTS, "conditional_form": "large"}, PARTS, ["weight"]),
     "tied embeddings": ({"share_all_embeddings": False}, {"share_all_embeddings": True}, ["--share-all-embeddings"]),
 }  # fmt: skip

@@ -21,22 +21,16 @@ PACKAGE = Path(fairseq_mtmoe.__file__).parent
 OURS = "fairseq_mtmoe"
 
 
-def foreign_names(tree):
-    """The names that a file binds to other packages, and to what is in them; `os.environ` is the process's own."""
-    found = set()
+def replaced_in(source):
+    """The lines in which attributes of other packages are assigned, or modules are looked up to do so."""
+    tree, foreign, found = ast.parse(source), set(), []
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                found |= {(one.asname or one.name).split(".")[0] for one in names if not one.name.startswith(OURS)}
+                foreign |= {(one.asname or one.name).split(".")[0] for one in names if not one.name.startswith(OURS)}
             case ast.ImportFrom(module=module, names=names) if not module.startswith(OURS):
-                found |= {one.asname or one.name for one in names}
-    return found - {"os"}
-
-
-def replaced_in(source):
-    """The lines in which attributes of other packages are assigned, or modules are looked up to do so."""
-    tree = ast.parse(source)
-    foreign, found = foreign_names(tree), []
+                foreign |= {one.asname or one.name for one in names}
+    foreign -= {"os"}  # `os.environ` is the process's own
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
