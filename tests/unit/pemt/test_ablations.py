@@ -66,31 +66,23 @@ CHANGES = (
 )  # fmt: skip
 
 
-def assert_it_is(model, options, alone):
-    """Each option, seen in the model."""
-    assert (model.encoder.prompt is None) == bool(alone or options.get("no_prompt"))
-    assert model.encoder.gate_input == (
-        None if alone else options.get("gate_input", "hidden" if options.get("no_prompt") else "correlation")
-    )
-    for block in adapter_blocks(model).values():
-        bank = block.mixture.adapters
-        assert (bank is None) == alone
-        assert alone or type(bank) is ADAPTERS[options.get("adapter", "lora")]
-        wanted = options.get("target_adapter_size", max(1, len(block.fc2.weight) // 16))
-        assert block.mixture.target_adapter.down.out_features == wanted
-    if "prompt_init" in options:
-        described = {"description": True, "random": False}[options["prompt_init"]]
-        embedded = model.prompt_embeddings()[list(model.metadata.tokens)]
-        assert torch.equal(model.encoder.prompt.weight, embedded) == described
-
-
 @pytest.mark.parametrize("options", CHANGES, ids=lambda case: "".join(map(str, case.values())))
 @backbones
 def test_each_option_alone(backbone, options):
     given = {name: value for name, value in options.items() if name != ALONE}
     make = backbone.make if ALONE in options else partial(target_model, make=backbone.make)
     model = make(**given)
-    assert_it_is(model, given, ALONE in options)
+    alone, default_input = ALONE in options, "hidden" if "no_prompt" in given else "correlation"
+    assert (model.encoder.prompt is None) == (alone or "no_prompt" in given)
+    assert model.encoder.gate_input == (None if alone else given.get("gate_input", default_input))
+    for block in adapter_blocks(model).values():
+        bank = block.mixture.adapters
+        assert bank is None if alone else type(bank) is ADAPTERS[given.get("adapter", "lora")]
+        wanted = given.get("target_adapter_size", max(1, len(block.fc2.weight) // 16))
+        assert block.mixture.target_adapter.down.out_features == wanted
+    if not (alone or "no_prompt" in given):
+        embedded = model.prompt_embeddings()[list(model.metadata.tokens)]
+        assert torch.equal(model.encoder.prompt.weight, embedded) == ("prompt_init" not in given)
     perturb(model).train()
     output, extra = backbone.says(model)
     assert ("task_sparsity" in extra) == (ALONE not in options)
