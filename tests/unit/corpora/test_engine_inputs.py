@@ -39,14 +39,10 @@ def test_checksums_hold_for_files_that_a_person_put_there_and_records_for_downlo
     file.write_bytes(TEXT + b"more\n")
     with refused("a.tsv", *([] if about else ["a.tsv.origin.json"])):
         inputs(folder, about=about)
-
-
-def test_checksums_are_of_the_archive_that_a_file_is_in(folder):
     with tarfile.open(folder / "raw" / "a.tar", "w") as archive:
-        archive.add(folder / "raw" / "a.tsv", "in/a.tsv")
+        archive.add(file, "in/a.tsv")
     right = hashlib.sha256((folder / "raw" / "a.tar").read_bytes()).hexdigest()
-    found = inputs(folder, "a.tar!in/a.tsv", {"sha256": [right]})
-    assert found.corpora[0].digests == (f"{right}!in/a.tsv",)
+    assert inputs(folder, "a.tar!in/a.tsv", {"sha256": [right]}).corpora[0].digests == (f"{right}!in/a.tsv",)
 
 
 def test_the_model_for_identification_is_below_raw_and_its_path_decides_about_nothing(folder, tmp_path):
