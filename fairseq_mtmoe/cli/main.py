@@ -5,7 +5,9 @@ import importlib
 import os
 import signal
 import sys
+from collections import ChainMap, UserDict
 from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -13,60 +15,65 @@ from fairseq_mtmoe import __version__
 from fairseq_mtmoe.core.errors import UserError, find_user_error
 from fairseq_mtmoe.core.known_warnings import filter_known
 
-COMMANDS = {
-    "download": "Download the corpora of a recipe.",
-    "prepare": "Make a data directory that fairseq-train reads.",
-    "suggest": "Suggest a training for a data directory and this machine.",
-    "import-hf": "Convert a pretrained Hugging Face translator, encoder or T5.",
-    "export-hf": "Write a folder for transformers and CTranslate2.",
-    "upcycle": "Make a dense checkpoint sparse.",
-    "reshard": "Change the number of experts in each checkpoint file.",
-    "average": "Average the parameters of checkpoints.",
-    "merge": "Merge trained adapters into the model.",
-    "add-task": "Add a task or a language pair to a checkpoint.",
-    "extend": "Add a language to a translator.",
-    "translate": "Translate text.",
-    "score": "Compute the log-probabilities of given translations.",
-    "evaluate": "Score a model on test sets: BLEU, chrF++, task metrics.",
-    "predict": "Write a model's predictions for benchmark test sets.",
-    "compare": "Compare evaluations and test significance.",
-    "report": "Show training runs on one HTML page.",
-    "options": "List the options of an architecture, task or criterion.",
-    "user-dir": "Print the path for fairseq's --user-dir.",
-    "doctor": "Check this machine: packages, GPUs, kernels, memory.",
+SECTIONS = {
+    "Prepare data": {
+        "download": "Download the corpora of a recipe.",
+        "prepare": "Make a data directory that fairseq-train reads.",
+    },
+    "Train": {
+        "suggest": "Suggest a training command for a data directory and this machine.",
+        "options": "List the options of an architecture, task or criterion.",
+        "user-dir": "Print the path for fairseq's --user-dir.",
+    },
+    "Translate and evaluate": {
+        "translate": "Translate text, or serve a web page that does.",
+        "score": "Compute the log-probabilities of given translations.",
+        "evaluate": "Score a model on test sets: BLEU, chrF++, task metrics.",
+        "compare": "Compare evaluations, with significance tests.",
+        "predict": "Write a model's predictions for benchmark test sets.",
+    },
+    "Convert models": {
+        "import-hf": "Convert a pretrained Hugging Face translator, encoder or T5.",
+        "export-hf": "Convert a model for transformers and CTranslate2.",
+        "average": "Average the parameters of checkpoints.",
+        "upcycle": "Turn a dense checkpoint into a sparse one.",
+        "extend": "Add a language to a translator.",
+        "add-task": "Add a task or a language pair to a checkpoint.",
+        "merge": "Merge trained adapters into the model.",
+        "reshard": "Change the number of experts in each checkpoint file.",
+    },
+    "Look at runs and machines": {
+        "report": "Show training runs on one HTML page.",
+        "doctor": "Check this machine: packages, GPUs, kernels, memory.",
+    },
 }
+COMMANDS = ChainMap(*SECTIONS.values())
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
-class _Commands(click.Group):
-    """Group that imports a command's module on first use.
+class _Modules(UserDict[str, Any]):
+    """Commands by name. Each is imported from its module on first use."""
 
-    `mtmoe compare` does not import fairseq, and `mtmoe --help` imports no command.
-    """
+    def __getitem__(self, name: str) -> Any:
+        return importlib.import_module(self.data[name]).command
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(
-            f"fairseq_mtmoe.cli.{name.replace('-', '_')}"
-        ).command
-        return command
-
+class _Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for title, summaries in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(summaries.items()))
 
 
-@click.command(cls=_Commands, context_settings=SETTINGS)
+MODULES = _Modules({name: f"fairseq_mtmoe.cli.{name.replace('-', '_')}" for name in COMMANDS})
+
+
+@click.command(cls=_Group, commands=MODULES, context_settings=SETTINGS)
 @click.version_option(__version__)
 def commands() -> None:
-    """Prepare data, and convert, evaluate and inspect models of fairseq_mtmoe.
+    """Prepare data, and train, evaluate and convert multilingual models in fairseq.
 
-    Train with fairseq-train and translate with fairseq-generate, each with --user-dir
-    fairseq_mtmoe.
+    Train with `fairseq-train --user-dir "$(mtmoe user-dir)"`: `mtmoe suggest` prints the command.
     """
 
 

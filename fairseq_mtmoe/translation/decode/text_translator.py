@@ -73,19 +73,19 @@ class TextTranslator:
                 ends of sentences.
             source: Language of the lines, as in `langs`.
             target: Language to translate into.
-            options: Values of the search.
+            options: Options of the search:
 
-                beam: Width of the beam, 5 by default; 1 is greedy.
-                lenpen: Length penalty, 1 by default: higher values favour longer translations.
-                max_len_a: With `max_len_b`, a translation has at most a · source tokens + b tokens;
-                    0 by default.
-                max_len_b: See `max_len_a`; 200 by default.
-                max_tokens: Tokens in a batch, 12000 by default.
-                batch_size: Sentences in a batch.
-                sampling: Sample from the model's distribution instead of beam search; `beam`
-                    samples, 1 by default, of which the most probable is returned.
-                sampling_topk: Sample each token from this many most probable ones.
-                seed: Seed of the samples, 1 by default; the batches determine them, too.
+                - beam: Width of the beam, 5 by default; 1 is greedy search.
+                - lenpen: Length penalty, 1 by default; higher values favour longer translations.
+                - max_len_a: With `max_len_b`, limits a translation to a · (source tokens) + b
+                  tokens; 0 by default.
+                - max_len_b: See `max_len_a`; 200 by default.
+                - max_tokens: Tokens in a batch, 12000 by default.
+                - batch_size: Sentences in a batch.
+                - sampling: Sample from the model's distribution instead of beam search. The model
+                  draws `beam` samples, 1 by default, and the most probable is returned.
+                - sampling_topk: Sample each token from this number of most probable tokens.
+                - seed: Seed of the samples, 1 by default. Samples also depend on the batches.
 
         Raises:
             UserError: a language is unknown, an option is out of range, or a line has a sentence

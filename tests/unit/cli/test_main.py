@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from fairseq_mtmoe import cli
-from fairseq_mtmoe.cli.main import COMMANDS
+from fairseq_mtmoe.cli.main import COMMANDS, commands
 from tests.helpers.invoked import invoked
 from tests.helpers.refused import refused
 
@@ -57,6 +58,9 @@ def test_help_lists_each_command_and_imports_none():
     assert COMMANDS.keys() | {"main"} == of_files
     shown = invoked("--help").stdout
     assert all(f"{name} " in shown and summary in shown for name, summary in COMMANDS.items())
+    page = (Path(cli.__file__).parents[2] / "docs/reference/commands.rst").read_text()
+    assert all(f":prog: mtmoe {name}\n" in page for name in COMMANDS)
+    assert "Did you mean 'translate'?" in CliRunner().invoke(commands, ["translat"]).output
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=True)
     by_help, by_light, by_all = done.stdout.splitlines()
     assert by_help == "fairseq_mtmoe.cli.main"
