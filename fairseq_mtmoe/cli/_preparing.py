@@ -68,7 +68,7 @@ def prepare_corpora(
     elif not has_experts:
         click.echo(
             "It trains all weights, and the model loses in its other languages: "
-            "docs/how_to/pretrained.md."
+            "docs/start/pretrained.md."
         )
     if vocabulary is not None:
         click.echo(vocabulary.how_to_go_on(data))

@@ -1,6 +1,6 @@
 """Sparse mixtures of experts in PyTorch.
 
-docs/concepts/expert_layer.md explains the letters of shapes.
+docs/development/expert_layer.md explains the letters of shapes.
 """
 
 from fairseq_mtmoe.moe.adapters import AdapterBank, BottleneckBank, LoraBank

@@ -1,4 +1,4 @@
-"""The steps of `docs/how_to/add_a_system.md`, followed: a folder, a row in the battery, no more."""
+"""The steps of `docs/development/add_a_system.md`, followed: a folder, a row in the battery, no more."""
 
 import os
 import re

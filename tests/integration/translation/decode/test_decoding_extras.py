@@ -1,4 +1,4 @@
-"""fairseq's decoding options with each kind of translator, as docs/reference/decoding.md lists them."""
+"""fairseq's decoding options with each kind of translator, as docs/reference/fairseq.md lists them."""
 
 from functools import partial
 
