@@ -77,7 +77,7 @@ def test_intervals_in_pages_are_quoted():
         known.setdefault(one.page, set()).add(figure)
     difference = re.compile(r"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|one seed|too few runs)\)")
     docs = REPOSITORY / "docs"
-    for path in (REPOSITORY / "README.md", *(docs / "how_to").glob("*.md"), *(docs / "results").glob("*.md")):
+    for path in (REPOSITORY / "README.md", *docs.rglob("*.md")):
         page = path.relative_to(REPOSITORY).as_posix()
         lines = path.read_text("utf-8").splitlines()
         assert set(difference.findall("\n".join(lines))) <= known.get(page, set()), page

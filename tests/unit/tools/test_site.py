@@ -36,6 +36,6 @@ def test_the_site_is_searched_and_read_from_the_disk(tmp_path):
         assert browser.run(BACKGROUND) != light
         phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
         browser.send("Emulation.setDeviceMetricsOverride", **phone)
-        for page in ("index", "start/ten_minutes", "how_to/choose_options"):
+        for page in ("index", "start/ten_minutes", "guides/choose_model"):
             browser.open(site / f"{page}.html")
             assert browser.run("document.documentElement.scrollWidth <= innerWidth"), page
