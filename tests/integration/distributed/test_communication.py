@@ -1,4 +1,4 @@
-"""What leaves a process: the operations and the bytes that docs/development/communication.md states, and nothing else."""
+"""What leaves a process: only the operations and bytes that docs/development/communication.md states."""
 
 import logging
 from contextlib import nullcontext
