@@ -197,7 +197,6 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("changes", "option", "words"), OTHERS.values(), ids=OTHERS)
-@pytest.mark.parametrize(("changes", "option", "words"), OTHERS.values(), ids=OTHERS)
 def test_another_criterion_or_optimizer_is_named(tmp_path, changes, option, words):
     with refused(option, "--reset-optimizer") as caught:
         go_on(tmp_path, "dense", "--restore-file", DENSE, **changes)

@@ -9,7 +9,8 @@ from fairseq.dataclass.configs import CheckpointConfig, DistributedTrainingConfi
 from fairseq_cli import train
 from omegaconf import OmegaConf
 
-from fairseq_mtmoe.report.run_log import is_plain
+from fairseq_mtmoe.core.typed import fault
+from fairseq_mtmoe.report.run_log import Plain
 from fairseq_mtmoe.training import launch
 from fairseq_mtmoe.training.option_check import changed_options, refuse_full_sharding
 from tests.helpers.commands import training_arguments
@@ -122,4 +123,4 @@ def test_options_that_are_not_the_defaults(tmp_path):
     assert expected.items() <= changed.items()
     assert not changed.keys() & {"seed", "max_epoch", "patience", "weight_decay", "beam", "expert_gates"}
     assert json.loads(json.dumps(changed)) == changed
-    assert all(map(is_plain, changed.values()))
+    assert fault(changed, dict[str, Plain]) is None
