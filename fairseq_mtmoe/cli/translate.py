@@ -40,7 +40,7 @@ from fairseq_mtmoe.cli._workers import done_by, load
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.translation.decode.decode import Decoder
+    from fairseq_mtmoe.translation.decode.decode import RowDecoder
     from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 
 
@@ -191,7 +191,7 @@ def _check(
 
 def _translate(
     translator: TextTranslator,
-    decoder: Decoder,
+    decoder: RowDecoder,
     source: str,
     targets: Sequence[str],
     inputs: Sequence[Path],
@@ -204,8 +204,8 @@ def _translate(
 
     `total` is the number of lines in all languages, 0 if unknown.
     """
-    form = "{0.score:.4f}\t{0.text}" if scores else "{0.text}"
-    lines = 0
+    line_format = "{0.score:.4f}\t{0.text}" if scores else "{0.text}"
+    lines_read = 0
     cut = 0
     with done_by(workers, decoder.decode) as decode_all:
         translator.forms.check(source, targets)
@@ -214,17 +214,18 @@ def _translate(
         with writing(sink, "translating", total or None) as (progress, bar):
             advance = partial(progress.advance, bar)
             for group in chain.from_iterable(map(read, inputs or (None,))):
-                written = max(0, sink.lines - lines * decoder.n_best)
-                lines += len(group.lines)
-                if lines * decoder.n_best > sink.lines:
+                # An interrupted translation may have written the first lines of this group.
+                written = max(0, sink.lines - lines_read * decoder.n_best)
+                lines_read += len(group.lines)
+                if lines_read * decoder.n_best > sink.lines:
                     translated = translator.translated(
                         group, source, targets, decoder, decode_all, advance
                     )
                     for target, hypotheses in translated.items():
-                        texts = map(form.format, chain.from_iterable(hypotheses))
+                        texts = map(line_format.format, chain.from_iterable(hypotheses))
                         sink.write(target, as_file(islice(texts, written, None)))
                         cut += sum(best.is_cut for best, *_ in hypotheses)
-                progress.update(bar, completed=lines * len(targets))
+                progress.update(bar, completed=lines_read * len(targets))
     if cut:
         click.echo(
             f"translations that may lack their end: {cut:,}; they reached the length limit of "

@@ -6,7 +6,7 @@ import torch
 from fairseq.sequence_generator import EnsembleModel
 from torch import Tensor
 
-from fairseq_mtmoe.translation.model.decoding import STATE
+from fairseq_mtmoe.translation.model.beam_attention import STATE
 
 
 def orders(*kept: Any, seed: int = 2) -> list[Tensor]:

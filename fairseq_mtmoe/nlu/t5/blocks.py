@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.nlu.t5.config import ACTIVATIONS, T5Config
 from fairseq_mtmoe.slots import BatchContext, Block
-from fairseq_mtmoe.translation.model.decoding import STATE, BeamState, split_heads
+from fairseq_mtmoe.translation.model.beam_attention import STATE, BeamState, split_heads
 
 
 def buckets_of(distances: Tensor, num_buckets: int, max_distance: int, looks_ahead: bool) -> Tensor:

@@ -17,7 +17,7 @@ from fairseq_mtmoe.nlu.t5.blocks import (
 from fairseq_mtmoe.nlu.t5.config import T5Config
 from fairseq_mtmoe.slots import BatchContext
 from fairseq_mtmoe.slots.blocks import SlotPlans, Stack
-from fairseq_mtmoe.translation.model.decoding import STATE, BeamState, SearchedEncoder
+from fairseq_mtmoe.translation.model.beam_attention import STATE, BeamState, SearchedEncoder
 
 
 class T5Stack(Stack):

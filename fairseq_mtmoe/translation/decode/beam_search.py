@@ -49,7 +49,7 @@ class BeamSearch:
         self._penalty = generator.len_penalty
         self._generator = generator
         # As in fairseq: there are 2 * beam candidates, of which the first half may end.
-        self._memory = _Memory(2 * self._beam, generator.pad, generator.eos)
+        self._scorer = _WordScorer(2 * self._beam, generator.pad, generator.eos)
 
     @torch.no_grad()
     def generate(
@@ -65,7 +65,7 @@ class BeamSearch:
         Translations begin with `prefix_tokens` (S, 1); `bos_token` is the decoder's first input.
         """
         limit_S = length_limits(self._generator, sample["net_input"]["src_lengths"])
-        reader = Reader(self._ensemble, sample["net_input"], self._beam, self._memory)
+        reader = Reader(self._ensemble, sample["net_input"], self._beam, self._scorer)
         first = self._eos if bos_token is None else bos_token
         beams = _Beams(limit_S, reader.width, self._beam, first, self._eos, self._penalty)
         if prefix_tokens is not None:
@@ -78,6 +78,8 @@ class BeamSearch:
                 if order_R is not None:
                     reader.reorder(order_R)
                 tokens_RL = beams.tokens_RL
+            # A process without sentences repeats its last call, because others wait for its
+            # experts.
             scores = reader.read(tokens_RL, torch.full_like(tokens_RL[:, 0], self._eos))
             if beams.is_growing:
                 order_R = beams.grow(scores)
@@ -99,7 +101,7 @@ class Scores:
     asked_R: Tensor
 
 
-class _Memory:
+class _WordScorer:
     """Finds the `count` best words in reused memory, never `pad`, nor `eos` at first."""
 
     def __init__(self, count: int, pad: int, eos: int) -> None:
@@ -184,11 +186,11 @@ class Reader:
     """The models with their states of a batch; at first one row per sentence if able."""
 
     def __init__(
-        self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _Memory
+        self, ensemble: Any, net_input: dict[str, Any], beam: int, scorer: _WordScorer
     ) -> None:
         self._ensemble = ensemble
         self._beam = beam
-        self._memory = memory
+        self._scorer = scorer
         self._projection = projection(ensemble.single_model) if ensemble.models_size == 1 else None
         self._encoded = ensemble.forward_encoder(net_input)
         self._states: list[dict[str, Any]] = [{} for _ in range(ensemble.models_size)]
@@ -214,9 +216,9 @@ class Reader:
                 features_only=True,
                 alignment_layer=NO_LAYER,
             )
-            return self._memory.projected(features[:, -1], self._projection, asked_R, may_end)
+            return self._scorer.projected(features[:, -1], self._projection, asked_R, may_end)
         log_probs_RV, _ = self._ensemble.forward_decoder(tokens_RL, self._encoded, self._states)
-        return self._memory.chosen(log_probs_RV, asked_R, may_end)
+        return self._scorer.chosen(log_probs_RV, asked_R, may_end)
 
     def reorder(self, order_R: Tensor) -> None:
         """Continue rows from the rows `order_R`, which are beam-wide for each sentence."""

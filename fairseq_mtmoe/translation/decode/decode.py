@@ -137,7 +137,7 @@ class Hypothesis(NamedTuple):
     is_cut: bool
 
 
-class Decoder:
+class RowDecoder:
     """Models (several are an ensemble) with a search, for a task of fairseq's or ours."""
 
     def __init__(

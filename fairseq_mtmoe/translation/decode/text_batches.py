@@ -57,6 +57,14 @@ class Translated(NamedTuple):
 NOTHING = Translated("", 0.0, 0)
 
 
+class LinePart(NamedTuple):
+    """The key of a row: a part of a line, to translate into `target`."""
+
+    target: str
+    line: int
+    part: int
+
+
 def joined(parts: Sequence[Translated], lenpen: float) -> Translated:
     """Join the translations of a line's parts, with the score of one hypothesis."""
     if len(parts) < 2:
@@ -200,7 +208,7 @@ class Forms:
                     _warn_of_untrained(path, f"{source}-{target}", pairs)
 
     def rows(self, lines: Lines, source: str, targets: Sequence[str]) -> list[Row]:
-        """Return a row for each target and part of a line, by `(target, line, part)`.
+        """Return a row for each target and part of a line, by its `LinePart`.
 
         Raises:
             UserError: one is too long.
@@ -212,7 +220,7 @@ class Forms:
             for line, pieces_of_parts in enumerate(parts):
                 for part, pieces in enumerate(pieces_of_parts):
                     tokens = self.tokens(pieces, source, target)
-                    rows.append(Row((target, line, part), direction, tokens))
+                    rows.append(Row(LinePart(target, line, part), direction, tokens))
         return rows
 
     def direction(self, source: str, target: str) -> Direction:

@@ -13,16 +13,16 @@ from typing import Any
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.translation.decode import stored
 from fairseq_mtmoe.translation.decode.decode import (
-    Decoder,
     Decoding,
     Hypothesis,
     Row,
+    RowDecoder,
     batch_of,
     ready,
 )
 from fairseq_mtmoe.translation.decode.first_words import first_words
 from fairseq_mtmoe.translation.decode.lines import Lines
-from fairseq_mtmoe.translation.decode.text_batches import Forms, Translated, bits, joined
+from fairseq_mtmoe.translation.decode.text_batches import Forms, LinePart, Translated, bits, joined
 from fairseq_mtmoe.translation.decode.text_scores import Forced, Given, log_probs
 
 _ARGUMENTS = "source", "target"
@@ -50,8 +50,12 @@ class TextTranslator:
         for path in checkpoints:  # frees each state: it is as large as its model
             model = stored.build_model(self._task, states.pop(0), path)
             self._models.append(ready(model, self.decoding))
-        self.decoder = lru_cache(maxsize=4)(partial(Decoder, self._task, self._models))
+        self._decoders = lru_cache(maxsize=4)(partial(RowDecoder, self._task, self._models))
         self._spellers = cache(self._speller)
+
+    def decoder(self, decoding: Decoding, n_best: int = 1) -> RowDecoder:
+        """Return a decoder with these options; the last four keep their memory."""
+        return self._decoders(decoding, n_best)
 
     @property
     def langs(self) -> list[str]:
@@ -95,7 +99,8 @@ class TextTranslator:
             options.setdefault("beam", 1)
         decoder = self.decoder(replace(self.decoding, **options))
         self.forms.check(source, [target], _ARGUMENTS)
-        translated = self.translated(Lines(_texts("lines", lines)), source, [target], decoder)
+        texts = Lines(_checked_texts("lines", lines))
+        translated = self.translated(texts, source, [target], decoder)
         return [best.text for best, *_ in translated[target]]
 
     def translated(
@@ -103,7 +108,7 @@ class TextTranslator:
         lines: Lines,
         source: str,
         targets: Sequence[str],
-        decoder: Decoder,
+        decoder: RowDecoder,
         decode_all: DecodeAll | None = None,
         advance: Callable[[int], object] = lambda count: None,
     ) -> dict[str, list[list[Translated]]]:
@@ -119,11 +124,11 @@ class TextTranslator:
         """
         batches = decoder.batches(self.forms.rows(lines, source, targets))
         outputs = (decode_all or partial(map, decoder.decode))(batches)
-        texts: dict[tuple[str, int, int], list[Translated]] = {}
+        texts: dict[LinePart, list[Translated]] = {}
         for batch, hypotheses in zip(batches, outputs, strict=True):
             for row, best in zip(batch, hypotheses, strict=True):
-                texts[row.key] = self._texts(row.key[0], best)
-            advance(sum(row.key[2] == 0 for row in batch))
+                texts[row.key] = self._spelled(row.key.target, best)
+            advance(sum(row.key.part == 0 for row in batch))
         parts = defaultdict(list)
         for (target, line, _), several in sorted(texts.items()):
             parts[target, line].append(several)
@@ -156,7 +161,7 @@ class TextTranslator:
         self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str
     ) -> list[list[tuple[str, float]]]:
         """Return each target's tokens with their log-probabilities, which `score` sums."""
-        texts = _texts("sources", sources), _texts("targets", targets)
+        texts = _checked_texts("sources", sources), _checked_texts("targets", targets)
         if len(texts[1]) != len(texts[0]):
             rule = f"as many lines as there are sources, {len(texts[0]):,}"
             raise UserError(f"`targets` must be {rule}, but are {len(texts[1]):,} instead.")
@@ -193,7 +198,7 @@ class TextTranslator:
         with first_words(self._models, direction.end):
             return log_probs(self._models, sample["net_input"], written, begins, dictionary.pad())
 
-    def _texts(self, target: str, hypotheses: Sequence[Hypothesis]) -> list[Translated]:
+    def _spelled(self, target: str, hypotheses: Sequence[Hypothesis]) -> list[Translated]:
         spell = self._spellers(target)
         texts = []
         for best in hypotheses:
@@ -207,7 +212,7 @@ class TextTranslator:
         return self.forms.target(target).speller(ignored)
 
 
-def _best_of_line(parts: Sequence[Sequence[Translated]], decoder: Decoder) -> list[Translated]:
+def _best_of_line(parts: Sequence[Sequence[Translated]], decoder: RowDecoder) -> list[Translated]:
     """Join the translations of a line's parts.
 
     The best of each, the second best of each, and so on.
@@ -219,7 +224,7 @@ def _best_of_line(parts: Sequence[Sequence[Translated]], decoder: Decoder) -> li
     return lines
 
 
-def _texts(name: str, lines: Iterable[str]) -> list[str]:
+def _checked_texts(name: str, lines: Iterable[str]) -> list[str]:
     """Return the lines (UserError: one string, or a line that is no string)."""
     texts = list(lines)
     if isinstance(lines, str) or not all(isinstance(line, str) for line in texts):

@@ -22,7 +22,7 @@ from fairseq_mtmoe.core.protocols import training_task
 from fairseq_mtmoe.translation.data.file_names import SENTENCEPIECE
 from fairseq_mtmoe.translation.data.recorded_sizes import with_shards
 from fairseq_mtmoe.translation.decode import stored
-from fairseq_mtmoe.translation.decode.decode import Decoder, Decoding, Direction, Row, ready
+from fairseq_mtmoe.translation.decode.decode import Decoding, Direction, Row, RowDecoder, ready
 from fairseq_mtmoe.translation.decode.test_sets import (
     FAIRSEQ,
     TEXT,
@@ -170,7 +170,7 @@ class Translator:
         self, together: Sequence[PairData], advance: Callable[[int], object]
     ) -> Iterator[Translation]:
         # All tasks share a target dictionary.
-        decoder = Decoder(together[0].task, self.models, self.decoding)
+        decoder = RowDecoder(together[0].task, self.models, self.decoding)
         hypotheses: dict[str, dict[int, str]] = defaultdict(dict)
         for batch in decoder.batches(chain.from_iterable(map(PairData.rows, together))):
             for row, (best, *_) in zip(batch, decoder.decode(batch), strict=True):

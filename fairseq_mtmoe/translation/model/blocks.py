@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.slots import BatchContext, Block
 from fairseq_mtmoe.slots.blocks import Conditions
-from fairseq_mtmoe.translation.model.decoding import STATE, BeamAttention, BeamState
+from fairseq_mtmoe.translation.model.beam_attention import STATE, BeamAttention, BeamState
 
 _NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
 

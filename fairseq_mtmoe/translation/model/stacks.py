@@ -26,8 +26,8 @@ from fairseq_mtmoe.core.transformer_options import MARIAN
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.slots import BatchContext
 from fairseq_mtmoe.slots.blocks import Conditions, SlotPlans, Stack
+from fairseq_mtmoe.translation.model.beam_attention import STATE, TASKS, BeamState, SearchedEncoder
 from fairseq_mtmoe.translation.model.blocks import DecoderBlock, EncoderBlock, FairseqBlock
-from fairseq_mtmoe.translation.model.decoding import STATE, TASKS, BeamState, SearchedEncoder
 
 
 class FairseqStack(Stack):

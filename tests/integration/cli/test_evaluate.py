@@ -213,7 +213,7 @@ def test_further_references_and_further_metrics(model, result, tmp_path, monkeyp
 
 
 def test_bad_input_is_one_sentence_before_anything_is_translated(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(decode.Decoder, "decode", None)
+    monkeypatch.setattr(decode.RowDecoder, "decode", None)
     monkeypatch.setitem(sys.modules, "comet", None)
     (tmp_path / "file").write_text("")
     for arguments, name in (

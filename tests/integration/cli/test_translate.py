@@ -22,7 +22,7 @@ from fairseq_mtmoe.cli import _lines, _web, _workers
 from fairseq_mtmoe.cli import translate as command
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.core.errors import UserError
-from fairseq_mtmoe.translation.decode.decode import Decoder, Decoding
+from fairseq_mtmoe.translation.decode.decode import Decoding, RowDecoder
 from fairseq_mtmoe.translation.decode.lines import Lines
 from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 from tests.helpers.invoked import invoked
@@ -96,7 +96,7 @@ def test_a_killed_translation_of_files_goes_on_after_its_groups_of_lines(model, 
     monkeypatch.setattr(_lines, "GROUP", 7)
     job = (model, *SHORT, "--to", "aa,cc", "--input", file, "--input", file, "--batch-size", 4, "--n-best", 2)
     translate(*job, "--out", tmp_path / "whole-{lang}")
-    out, steps, decoded, decode = tmp_path / "new" / "out", itertools.count(1), [], Decoder.decode
+    out, steps, decoded, decode = tmp_path / "new" / "out", itertools.count(1), [], RowDecoder.decode
 
     def dying(function):
         """The first of three calls ends the process before it, the third behind it."""
@@ -111,7 +111,7 @@ def test_a_killed_translation_of_files_goes_on_after_its_groups_of_lines(model, 
 
         return call
 
-    monkeypatch.setattr(Decoder, "decode", lambda one, rows: decoded.append(len(rows)) or decode(one, rows))
+    monkeypatch.setattr(RowDecoder, "decode", lambda one, rows: decoded.append(len(rows)) or decode(one, rows))
     monkeypatch.setattr(_lines.Files, "write", dying(_lines.Files.write))
     moves, move = itertools.count(1), _lines.move_into_place
 

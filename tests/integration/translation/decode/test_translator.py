@@ -21,7 +21,7 @@ from fairseq_mtmoe.report.scores import score_pair
 from fairseq_mtmoe.translation.decode import beam_search, decode
 from fairseq_mtmoe.translation.decode import translator as translator_module
 from fairseq_mtmoe.translation.decode.beam_search import length_limits
-from fairseq_mtmoe.translation.decode.decode import Decoder, Decoding
+from fairseq_mtmoe.translation.decode.decode import Decoding, RowDecoder
 from fairseq_mtmoe.translation.decode.translator import Translator, joining_of
 from tests.helpers import untrained
 from tests.helpers.refused import refused
@@ -300,8 +300,8 @@ def test_a_search_of_a_model_that_is_broken_ends(two):
     data = translator.pair_data("en-aa", "test")
     with torch.no_grad():
         translator.models[0].decoder.output_projection.weight.fill_(torch.nan)
-    (batch,) = Decoder(data.task, translator.models, WIDE).batches(data.rows()[:3])
-    found = Decoder(data.task, translator.models, WIDE).decode(batch)
+    (batch,) = RowDecoder(data.task, translator.models, WIDE).batches(data.rows()[:3])
+    found = RowDecoder(data.task, translator.models, WIDE).decode(batch)
     assert [best.tokens for best, *_ in found] == [[2]] * 3
 
 

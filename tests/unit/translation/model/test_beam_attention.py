@@ -84,4 +84,4 @@ def test_the_host_asks_once_for_each_word_of_a_translation():
         generator.generate([sparse], {"net_input": {key: x.cuda() for key, x in batch(task_ids=False).items()}})
     words = sum(line.endswith("stacks.py:context_of") for _, line in rules.waits)
     assert words > 5
-    assert sum(line.endswith("decoding.py:_compute_order") for _, line in rules.waits) == words - 1
+    assert sum(line.endswith("beam_attention.py:_compute_order") for _, line in rules.waits) == words - 1
