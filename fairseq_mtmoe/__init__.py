@@ -1,4 +1,4 @@
-"""fairseq_mtmoe: sparse multilingual translation and multi-task learning as a fairseq `--user-dir`.
+"""Sparse multilingual translation and multi-task learning for fairseq.
 
 `fairseq-train DATA --user-dir fairseq_mtmoe …` imports this package and finds its models and tasks.
 Importing `fairseq_mtmoe.moe`, the sparse layers, needs only torch. `load_translator` is for use in
@@ -49,7 +49,7 @@ def register() -> None:
 
 
 def systems() -> list[str]:
-    """Return the dotted names of the systems' folders, which have a README.md and a model.py.
+    """Return dotted names of the systems: folders with a README.md and a model.py.
 
     They are in the package, or in the folder of their subject.
     """

@@ -76,7 +76,7 @@ class ExportedByTask:
     own: set[str]  # names of the parameters that differ
 
     def write(self, folder: Path) -> str:
-        """Write a folder for each task into the new `folder`; return a text on its content."""
+        """Write a folder for each task into a new one; return a text on its content."""
         like: Path | None = None
         with new_folder(folder) as partial:
             for name, translator in self.translators.items():
@@ -97,7 +97,7 @@ class ExportedByTask:
 def exported_by_task(
     path: Path, content: Mapping[str, Any], sources: Sequence[str], targets: Sequence[str]
 ) -> ExportedByTask | None:
-    """Return the dense translators of the chosen languages; None for other models than those.
+    """Return the chosen languages' dense translators, or None for other models.
 
     Raises `UserError`: languages are chosen for a model without layers of languages, or none for
     one with them.

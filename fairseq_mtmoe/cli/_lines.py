@@ -75,7 +75,7 @@ def _some(file: BinaryIO, count: int, name: str, first: int) -> list[str]:
 
 
 def survey(*paths: Path) -> tuple[int, list[str]]:
-    """Return the number of lines of files, and each file's digest (UserError: see `read`)."""
+    """Return the number of lines of all files, and each one's digest; see `read`."""
     count = 0
     digests = []
     for path in paths:

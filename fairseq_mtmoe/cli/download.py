@@ -40,6 +40,7 @@ lines list the files that you must get by hand.
     help="List files, sizes, licences and state; download nothing.",
 )
 def command(recipe_name: str, raw: Path, only_list: bool) -> None:
+    """Download the files of a recipe's corpora, or list them; see the options."""
     from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 
     recipe = load_recipe(recipe_name, "RECIPE")

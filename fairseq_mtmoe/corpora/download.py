@@ -41,9 +41,11 @@ class Watch(Protocol):
     It gets a file's bytes so far, or is called before a pause.
     """
 
-    def has(self, item: Item, done: int, size: int | None) -> None: ...
+    def has(self, item: Item, done: int, size: int | None) -> None:
+        """Take the number of bytes of a file so far, and of the whole if known."""
 
-    def waits(self, item: Item, reason: str, pause: float) -> None: ...
+    def waits(self, item: Item, reason: str, pause: float) -> None:
+        """Take the reason and length, in seconds, of a pause before another try."""
 
 
 class Stopped(Exception):

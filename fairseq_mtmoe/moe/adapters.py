@@ -112,6 +112,7 @@ class AdapterBank(StackedBank, ABC):
         return None
 
     def extra_repr(self) -> str:
+        """Return the sizes for `repr`."""
         sizes = f"input_size={self.down.shape[2]}, output_size={self.up.shape[2]}, rank={self.rank}"
         return f"num_members={self.num_members}, {sizes}, scale={self.scale}"
 
@@ -122,6 +123,7 @@ class LoraBank(AdapterBank):
     reads_inner = True
 
     def narrow(self, x: Tensor) -> Tensor:
+        """Return all members' products with `down`: (…, I) to (…, M)."""
         return F.linear(x, self.down.flatten(0, 1))
 
     @torch.no_grad()
@@ -146,6 +148,7 @@ class BottleneckBank(AdapterBank):
         self.up_bias = nn.Parameter(torch.zeros(num_members, output_size))
 
     def narrow(self, x: Tensor) -> Tensor:
+        """Return the ReLU of all members' products with `down`: (…, I) to (…, M)."""
         return F.relu(F.linear(x, self.down.flatten(0, 1), self.down_bias.flatten()))
 
     def _offset(self, weights: Tensor | None) -> Tensor | None:

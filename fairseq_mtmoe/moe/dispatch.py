@@ -75,11 +75,13 @@ class LocalDispatcher(Dispatcher[LocalPlan]):
         max_rows: int | None = None,
         arriving_PE: Tensor | None = None,
     ) -> tuple[Tensor, LocalPlan]:
+        """Return the rows (T, H), sorted by expert, and the plan; see `Dispatcher`."""
         token_T, row_T, offsets_N = sorted_by_expert(expert_T, self.num_experts)
         plan = LocalPlan(offsets_N=offsets_N, max_rows=max_rows, token_T=token_T, row_T=row_T)
         return _reordered(x_TH, token_T, row_T), plan
 
     def combine(self, rows_SH: Tensor, plan: LocalPlan, scale_T: Tensor | None = None) -> Tensor:
+        """Return the rows in the tokens' order, (T, H), times `scale_T` if given."""
         return _reordered(rows_SH, plan.row_T, plan.token_T, scale_T)
 
 

@@ -105,6 +105,7 @@ class ExpertBank(StackedBank):
         return super().train(mode)
 
     def extra_repr(self) -> str:
+        """Return the sizes and this rank's experts for `repr`."""
         count, inner_size, hidden_size = self.fc1_weight.shape
         first = self.placement.first
         here = "" if count == self.num_experts else f", here={first}-{first + count - 1}"

@@ -123,6 +123,7 @@ class Gate(nn.Module, ABC):
         """Return the routing of float32 tokens; its values at padding are ignored."""
 
     def extra_repr(self) -> str:
+        """Return the sizes for `repr`."""
         return (
             f"num_experts={self.num_experts}, hidden_size={self.hidden_size}, "
             f"num_tasks={self.num_tasks}"
@@ -159,6 +160,7 @@ class BaseGate(Gate):
         nn.init.orthogonal_(self.weight, gain=0.1)
 
     def route(self, tokens: Tokens) -> Routing:
+        """Route by balanced assignment, prices or the best score; gates are sigmoids."""
         scores_TN = self.scores(self.weight, tokens)
         fixed_TN = scores_TN.detach()
         max_rows = arriving_PE = None
@@ -208,6 +210,7 @@ class TaskGate(Gate):
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
     def route(self, tokens: Tokens) -> Routing:
+        """Route each token to the best expert of its task; gates are the softmax."""
         gate_T, expert_T = self.scores(self.weight, tokens).softmax(1).max(1)
         return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)
 
@@ -285,6 +288,7 @@ class FixedGate(Gate):
         assert 1 <= num_tasks <= num_experts
 
     def route(self, tokens: Tokens) -> Routing:
+        """Route each token to the expert of its task, with the stored gate 1."""
         gate_T = real_tokens(tokens.hidden_TH)
         expert_T = tasks_of_tokens(checked_tasks(tokens, self.num_tasks), len(gate_T))
         return Routing(expert_T, gate_T, uniform_gate=1.0)

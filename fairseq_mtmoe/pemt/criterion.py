@@ -93,6 +93,7 @@ class PemtMultitaskCriterion(_SparsityLoss, MultitaskCriterion):
     """The losses of the tasks' heads and the task sparsity loss."""
 
     def outputs(self, model: Any, sample: Dict[str, Any]) -> Dict[str, Tensor]:
+        """Return the heads' outputs; take the sparsity loss from them."""
         outputs: Dict[str, Tensor] = model(**sample["net_input"])
         self._sparsity = outputs.pop(SPARSITY, None)
         return outputs

@@ -38,7 +38,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class System:
-    """A system's runs, which differ in their seeds; tasks or pairs and groups in order."""
+    """A system's runs, one per seed; tasks or pairs, and groups, in order."""
 
     name: str
     runs: tuple[Scores, ...]

@@ -41,6 +41,7 @@ class Columns:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Columns:
+        """Return the columns of texts."""
         text = " ".join(["", *texts, ""])
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         return cls(

@@ -100,6 +100,7 @@ class SideKeys:
 
     @classmethod
     def of(cls, columns: Columns) -> SideKeys:
+        """Return the keys and lengths of one side's texts."""
         characters, counted = folded(columns)
         ends = np.cumsum(counted)
         sentence = _hashes(characters, ends - counted, ends)

@@ -97,7 +97,7 @@ def remove_held_out(
 def filter_corpus(
     corpus: CorpusState, keys_file: Path, drawn: Sequence[Path], out: Path
 ) -> CorpusState:
-    """Return a corpus without held-out sentences and the pairs of `drawn` blocks; a job."""
+    """Return a corpus without held-out sentences and drawn blocks' pairs; a job."""
     keys = load(keys_file, "keys")["keys"]
     pair_keys = [NO_KEYS]
     for block in drawn:

@@ -58,7 +58,7 @@ def _range(parts, programs, PROGRAMS: tl.constexpr):
 @triton.jit
 @no_type_check
 def _spread(parts, programs, PROGRAMS: tl.constexpr):
-    """Return the number of tokens that are not padding, at least 1, and the second scale."""
+    """Return the number of tokens without padding, at least 1, and the second scale."""
     part = tl.arange(0, PROGRAMS)
     lowest = tl.sum(tl.load(parts + 2 * programs + part, mask=part < programs, other=0.0), 0)
     numbers = tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0)
@@ -273,7 +273,7 @@ def _rank(
     groups, loss, leaves, token, mine, cost, num_tokens,
     IN_LEAVING: tl.constexpr, TOKENS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Return the number of tokens of the same group that are cheaper, or as cheap and earlier.
+    """Return how many tokens of the group are cheaper, or as cheap and earlier.
 
     IN_LEAVING: whether only leaving tokens count.
     """

@@ -74,7 +74,7 @@ def grouped_network(
 
 
 def computed_dtype(rows: Tensor) -> torch.dtype:
-    """Return the type in which a linear layer would compute rows: autocast's, or theirs."""
+    """Return the type in which a linear layer computes rows: autocast's, or theirs."""
     device = rows.device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)

@@ -93,13 +93,16 @@ class MixtureDataset(FairseqDataset):
         return sizes
 
     def num_tokens(self, index: int) -> int:
+        """Return the length of an example's longest side, in tokens."""
         return max(self.size(index))
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        """Return the length of the longest side of each example, (V,)."""
         longest_V: np.ndarray = self.sizes_of(indices).max(axis=1)
         return longest_V
 
     def size(self, index: int) -> tuple[int, ...]:
+        """Return the lengths of an example's sides, in tokens."""
         return tuple(self.sizes_of(np.array([index]))[0].tolist())
 
     def filter_indices_by_size(
@@ -113,6 +116,7 @@ class MixtureDataset(FairseqDataset):
         return indices[~too_long_V], indices[too_long_V].tolist()
 
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+        """Return batches of the indices, in their order; see `batches_of`."""
         return batches_of(indices, self.num_tokens_vec(indices), *args, **kwargs)
 
     def collater(self, items: Sequence[Item]) -> Batch:
@@ -161,6 +165,7 @@ class EvaluationMixture(MixtureDataset):
         self.choose(datasets, Numbering(list(map(len, datasets)), [len(datasets)], [1]))
 
     def collater(self, items: Sequence[Item]) -> Batch:
+        """Return a batch with the name of its task."""
         batch = super().collater(items)
         if items:
             batch["task"] = self.names[items[0][0]]
@@ -174,6 +179,7 @@ class EvaluationMixture(MixtureDataset):
         return order_V
 
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+        """Return batches of one task each, interleaved if the set is."""
         tasks, _ = self.numbering.locate_all(indices)
         batches: list[np.ndarray] = []
         places: list[float] = []

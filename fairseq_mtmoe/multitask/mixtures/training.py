@@ -124,6 +124,7 @@ class TrainingMixture(MixtureDataset):
         return task, {**example, INDEX: number, LENGTH: self.num_tokens(index)}
 
     def collater(self, items: Sequence[Item]) -> Batch:
+        """Return a batch of examples, or of candidates to choose from."""
         if items and self.draws_candidates:
             return candidate_batch(self.chosen_batch, items, self.dropout_draws)
         return self.chosen_batch(items)

@@ -188,7 +188,7 @@ class BertEncoder(Stack):
     def extend(
         self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, padding_mask: Tensor
     ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
-        """Return the stream before the first block, its context and batch, possibly longer.
+        """Return the stream before the first block, context and batch, maybe longer.
 
         The output drops positions after the tokens. `padding_mask` is (B, L).
         """

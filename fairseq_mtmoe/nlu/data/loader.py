@@ -59,6 +59,7 @@ class BenchmarkLoader(Generic[Split]):
         return [(split.num_rows,) for split in self.sets]
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
+        """Return the dataset of each task; a benchmark has no shards."""
         return list(map(self._dataset_of, self.sets))
 
 

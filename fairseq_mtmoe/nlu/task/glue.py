@@ -55,6 +55,7 @@ class GlueTask(BenchmarkTask):
         self.set_up_rows(rows, lambda row: task_type_of(row).metrics)
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the encoder's fields and the maximum lengths, in tokens."""
         about = {**about_encoder(cfg), "max_positions": self.args.max_positions}
         lengths = {name: row.max_positions for name, row in self.rows.items() if row.max_positions}
         if lengths:
@@ -62,16 +63,19 @@ class GlueTask(BenchmarkTask):
         return about
 
     def load_backbone(self, path: str) -> PretrainedEncoder:
+        """Return the encoder in a file, with its tokenizer."""
         encoder = load(path)
         return PretrainedEncoder(
             encoder.config, {SERIALIZED: serialized_tokenizer(encoder.tokenizer)}, encoder.state
         )
 
     def backbone_of(self, state: Mapping[str, Any]) -> PretrainedEncoder:
+        """Return a checkpoint's encoder: sizes and tokenizer, without weights."""
         config = EncoderConfig(**json.loads(state["cfg"]["model"]["encoder"]))
         return PretrainedEncoder(config, {SERIALIZED: state["task_state"][TOKENIZER]}, {})
 
     def note_backbone(self, cfg: Any) -> None:
+        """Store sizes, heads and tokenizer (UserError: longer than the encoder's)."""
         encoder = self.pretrained
         for name, row in self.rows.items():
             length = row.max_positions or self.args.max_positions
@@ -100,14 +104,17 @@ class GlueTask(BenchmarkTask):
         return TextTokenizer(getattr(self.state, TOKENIZER), self.args.max_positions)
 
     def tokenizer_of(self, row: TaskRow) -> TextTokenizer:
+        """Return the encoder's tokenizer with the maximum length of a task."""
         return TextTokenizer(
             getattr(self.state, TOKENIZER), row.max_positions or self.args.max_positions
         )
 
     def numbers(self, text: str) -> list[int]:
+        """Return the token ids of a text, without an end token."""
         return self.tokenizer.numbers(text)
 
     def few_of(self, name: str, split: TokenizedSplit) -> TokenizedSplit:
+        """Return a task's examples, or the share of them in `--train-share`."""
         share = self.shares[name]
         if share == 1:
             return split
@@ -115,14 +122,17 @@ class GlueTask(BenchmarkTask):
         return few_of(split, share, self.args.train_share_seed, is_regression)
 
     def collate_of(self, tasks: Sequence[str]) -> TaskCollate:
+        """Return the collate function of sets of these tasks."""
         return TaskCollate(self.tokenizer.padding, tasks)
 
     def dropout_draws(self, tasks: Sequence[str]) -> list[int]:
+        """Return the number of outputs under dropout for each task's uncertainty."""
         return [self.task_types[task].dropout_draws for task in tasks]
 
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return examples' ids, entropies and maximal entropies, (E,) each."""
         ids_E, uncertainty = unwrapped(criterion).uncertainties(model, sample, under_dropout)
         return ids_E, uncertainty.entropy, uncertainty.most
 
@@ -143,15 +153,19 @@ class GlueTask(BenchmarkTask):
         return super().for_models(sample, models)
 
     def scored(self, row: TaskRow) -> TaskType:
+        """Return the type of a task."""
         return task_type_of(row)
 
     def shape_of(self, row: TaskRow) -> object:
+        """Return the size of a task's head."""
         return task_type_of(row).head
 
     def head_shapes(self, model: Any) -> Mapping[str, object]:
+        """Return the sizes of the model's heads by task."""
         return {task: head.size for task, head in model.heads.items()}
 
     def predicted(self, model: Any, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor:
+        """Return the predictions by a head, (E, …), with its labels in the task's order."""
         numbers = model(**sample["net_input"])[head]
         if not numbers.isfinite().all():
             raise UserError(f"The head of {head} must give finite numbers, but does not.")
@@ -164,6 +178,7 @@ class GlueTask(BenchmarkTask):
     def predictions(
         self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]
     ) -> Tensor:
+        """Return the predictions, (E, …), which the criterion has computed."""
         predictions: Tensor = logging_output.pop("predictions")
         return predictions
 

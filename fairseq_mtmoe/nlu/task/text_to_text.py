@@ -61,6 +61,7 @@ class TextToTextTask(BenchmarkTask):
         self.dictionary = begun_dictionary()
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the sizes of the T5, the task, and the maximum lengths, in tokens."""
         t5 = json.loads(cfg["model"]["t5"])
         task = cfg["task"]
         return {
@@ -78,16 +79,19 @@ class TextToTextTask(BenchmarkTask):
     target_dictionary = source_dictionary
 
     def backbone_of(self, state: Mapping[str, Any]) -> PretrainedT5:
+        """Return a checkpoint's T5: sizes and vocabulary, without weights."""
         config = T5Config(**json.loads(state["cfg"]["model"]["t5"]))
         return PretrainedT5(config, state["task_state"][PIECES].numpy().tobytes(), {})
 
     def note_backbone(self, cfg: Any) -> None:
+        """Store the T5's sizes, the labels and the vocabulary."""
         note_sizes(cfg, self.pretrained.config)
         cfg.head_labels = labels_to_text(self.head_labels)
         pieces = torch.frombuffer(bytearray(self.pretrained.sentencepiece), dtype=torch.uint8)
         self.state.merge_state_dict({PIECES: pieces})
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model and fill the dictionary (UserError: no model on a T5)."""
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, T5Model):
             raise_invalid("--path", "a checkpoint of a model on a T5", getattr(cfg, "_name", None))
@@ -102,12 +106,15 @@ class TextToTextTask(BenchmarkTask):
         return text_split.Pieces(getattr(self.state, PIECES).numpy().tobytes())
 
     def collate_of(self, tasks: Sequence[str]) -> text_split.TextCollate:
+        """Return the collate function, the same for all tasks."""
         return text_split.TextCollate(self.pieces.padding, self.first_token)
 
     def numbers(self, text: str) -> list[int]:
+        """Return the token ids of a text, without an end token."""
         return self.pieces.numbers(text)
 
     def tokenizer_of(self, row: TaskRow) -> text_split.TextTokenizer:
+        """Return the tokenizer with the maximum lengths of a task."""
         return text_split.TextTokenizer(
             self.pieces,
             row.max_positions or self.args.max_source_positions,
@@ -115,6 +122,7 @@ class TextToTextTask(BenchmarkTask):
         )
 
     def few_of(self, name: str, split: text_split.TextSplit) -> text_split.TextSplit:
+        """Return the examples, or the `--train-examples` drawn ones."""
         count = self.args.train_examples
         if count is None or count >= len(split):
             return split
@@ -159,6 +167,7 @@ class TextToTextTask(BenchmarkTask):
             )
 
     def scored(self, row: TaskRow) -> TextTaskType:
+        """Return the scorer of a task's texts."""
         return TextTaskType(row, self.pieces)
 
     def shape_of(self, row: TaskRow) -> object:
@@ -166,9 +175,11 @@ class TextToTextTask(BenchmarkTask):
         return row.text_form and (row.kind, sorted(text_split.label_texts(row)))
 
     def head_shapes(self, model: Any) -> Mapping[str, object]:
+        """Return the form of the single task's answers: a T5 has no other heads."""
         return {self.name: self.shape_of(self.row)}
 
     def predicted(self, model: Any, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor:
+        """Return the generated tokens of each example, (E, L), padded with NaN."""
         return self.predictions(model, sample, {})
 
     def metrics_of(self, key: str) -> list[str]:

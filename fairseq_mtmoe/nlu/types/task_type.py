@@ -160,9 +160,11 @@ class TaskType(Scored):
         """
 
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
+        """Return the labels and the predictions, of one length."""
         return split.labels_E[predictions.examples_E], predictions.values_V
 
     def label_text(self, split: Any, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        """Return the label of each prediction."""
         return [labels[number] for number in predictions.values_V.astype(np.int64).tolist()]
 
 
@@ -179,6 +181,7 @@ class Classification(TaskType):
 
     @property
     def head(self) -> HeadSize:
+        """The head's size: a number for each label."""
         return HeadSize(self.num_labels)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
@@ -188,14 +191,17 @@ class Classification(TaskType):
         )
 
     def predictions(self, numbers: Tensor) -> Tensor:
+        """Return the best labels: (E, C) to (E,)."""
         return numbers.argmax(1).float()
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """Return the entropy over the labels, and its maximum: (E, C) to (E,)."""
         return entropy_of(numbers)
 
     def columns(
         self, metric: str, split: TokenizedSplit, predictions: Predictions
     ) -> tuple[Values, ...]:
+        """Return labels and predictions, or for exact match if questions are right."""
         labels_E, predictions_E = super().columns(metric, split, predictions)
         if metric != "exact-match":
             return labels_E, predictions_E
@@ -220,6 +226,7 @@ class WordPair(Classification):
 
     @property
     def head(self) -> HeadSize:
+        """The head's size: a number for each label, from [CLS] and two words."""
         return HeadSize(self.num_labels, num_words=2)
 
 
@@ -236,6 +243,7 @@ class Ranking(TaskType):
 
     @property
     def head(self) -> HeadSize:
+        """The head's size: one number for each candidate."""
         return HeadSize(1, has_bias=False)  # a bias would be the same for all candidates
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
@@ -250,14 +258,17 @@ class Ranking(TaskType):
         return -(right / candidates.log()).sum()
 
     def predictions(self, numbers: Tensor) -> Tensor:
+        """Return the best candidates: (E, C) to (E,)."""
         return numbers.argmax(1).float()
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """Return the entropy over the candidates, and its maximum: (E, C) to (E,)."""
         return entropy_of(numbers.float().masked_fill(labels.isnan(), -math.inf))
 
     def columns(
         self, metric: str, split: TokenizedSplit, predictions: Predictions
     ) -> tuple[Values, ...]:
+        """Return the score of each chosen candidate, from 0 to 1."""
         chosen_E = self._chosen(split, predictions)
         if metric == "accuracy" or not len(split.names):
             return (split.is_correct_S[chosen_E].astype(np.float64),)
@@ -276,6 +287,7 @@ class Ranking(TaskType):
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Labels
     ) -> list[LabelText]:
+        """Return the name of each chosen candidate, or its label without names."""
         if not len(split.names):
             return super().label_text(split, predictions, labels)
         return list(map(split.names.__getitem__, self._chosen(split, predictions)))
@@ -296,12 +308,15 @@ class Regression(TaskType):
 
     @property
     def head(self) -> HeadSize:
+        """The head's size: one number."""
         return HeadSize(1)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of squared errors: (E, 1) and (E,) to a scalar, float32."""
         return F.mse_loss(numbers.squeeze(1).float(), labels.float(), reduction="sum")
 
     def predictions(self, numbers: Tensor) -> Tensor:
+        """Return the numbers from `low` to `high`: (E, 1) to (E,)."""
         return numbers.squeeze(1).float().clamp(self.low, self.high)
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
@@ -312,4 +327,5 @@ class Regression(TaskType):
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Labels
     ) -> list[LabelText]:
+        """Return each number with the digits of a float32."""
         return [float(str(np.float32(value))) for value in predictions.values_V]

@@ -83,6 +83,7 @@ class TextTaskType(Scored):
     def columns(
         self, metric: str, split: TextSplit, predictions: Predictions
     ) -> tuple[Values, ...]:
+        """Return labels and the values of texts, or each text's score."""
         written = self.written(predictions)
         # The answer is compared with the most similar right text.
         if metric in answers.ALIKE and not self.row.labels:

@@ -37,6 +37,7 @@ class Span(TaskType):
 
     @property
     def head(self) -> HeadSize:
+        """The head's size: two numbers for each token, from it and [CLS]."""
         return HeadSize(2, num_words=1, per_token=True)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
@@ -87,6 +88,7 @@ class Span(TaskType):
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Labels
     ) -> list[LabelText]:
+        """Return the text of each question's answer."""
         return [
             *split.passages.found(
                 split, predictions.examples_E, predictions.values_V.reshape(-1, 3)
@@ -114,6 +116,7 @@ class WordLabels(TaskType):
 
     @property
     def head(self) -> HeadSize:
+        """The head's size: a number for each label of a word."""
         return HeadSize(len(self.labels), per_word=True)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
@@ -158,6 +161,7 @@ class WordLabels(TaskType):
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Labels
     ) -> list[LabelText]:
+        """Return lines of a word, a tab and its label for each example."""
         texts: list[LabelText] = []
         for example, numbers in predictions:
             lines = []

@@ -26,6 +26,7 @@ class PairCollate:
         self.one_collater = one_collater
 
     def __call__(self, datasets: Sequence[FairseqDataset], items: Sequence[Item]) -> Batch:
+        """Return the batch of examples of language pairs."""
         if self.one_collater:
             batch: Batch = datasets[items[0][0]].collater([sample for _, sample in items])
         else:

@@ -31,6 +31,7 @@ class Side:
 
     @property
     def pair(self) -> str:
+        """The language pair, as `en-de`."""
         return f"{self.source}-{self.target}"
 
 

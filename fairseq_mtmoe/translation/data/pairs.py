@@ -74,6 +74,7 @@ class PairSource:
 
     @property
     def name(self) -> str:
+        """The language pair, as `en-de`."""
         return f"{self.source}-{self.target}"
 
     @property

@@ -177,6 +177,7 @@ class PieceSampling:
         self._sides = sides
 
     def __call__(self, example: dict[str, Any], seed: int) -> dict[str, Any]:
+        """Return the example with new segmentations, drawn from the seed."""
         drawn = dict(example)
         for name, side in self._sides.items():
             drawn[name] = side.drawn(example[name], seed + SIDES.index(name))

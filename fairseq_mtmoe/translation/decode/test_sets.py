@@ -119,6 +119,7 @@ class Speller:
         self._ignored = set(ignored)
 
     def __call__(self, tokens: Sequence[int], unknown: str) -> str:
+        """Return the text of tokens, with `unknown` for the unknown one."""
         text: str = self.dictionary.string(
             tokens, self._post_process, extra_symbols_to_ignore=self._ignored, unk_string=unknown
         )

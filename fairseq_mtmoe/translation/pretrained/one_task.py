@@ -32,7 +32,7 @@ class OneTask:
 
 
 def has_fixed_gates(options: Mapping[str, Any]) -> bool:
-    """Return whether all expert layers of a model with these options choose experts by task."""
+    """Return whether all expert layers of these options choose experts by task."""
     gates = str(options.get("expert_gates") or "").split(",")
     return {gate.strip() for gate in gates} == {FIXED}
 
