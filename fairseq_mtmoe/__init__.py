@@ -1,8 +1,8 @@
 """Sparse multilingual translation and multi-task learning for fairseq.
 
-`fairseq-train DATA --user-dir fairseq_mtmoe …` imports this package and finds its models and tasks.
-Importing `fairseq_mtmoe.moe`, the sparse layers, needs only torch. `load_translator` is for use in
-Python.
+`fairseq-train DATA --user-dir "$(mtmoe user-dir)" …` imports this package and finds its models and
+tasks. Importing `fairseq_mtmoe.moe`, the sparse layers, needs only torch. `load_translator` is for
+use in Python.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ adapt() {
         fi
         train "$folder" "$ARCH" "$2" 32 "$updates" --seed "$seed" --train-share "$3" --train-share-seed "$seed" \
             --freeze-layers 0 --validate-interval "$every" --save-interval "$every" "${begin[@]}" --no-save-optimizer-state "${@:4}"
-        fairseq-validate "$GLUE_DIR" --user-dir fairseq_mtmoe --task glue --path "$folder/checkpoint_best.pt" \
+        fairseq-validate "$GLUE_DIR" --user-dir "$(mtmoe user-dir)" --task glue --path "$folder/checkpoint_best.pt" \
             --batch-size 128 --results-path "$folder"
         rm -f "$folder/begin.pt"
     done

@@ -23,7 +23,7 @@ together() {
         echo "== $1, seed $seed: $2"
         train "$folder" "$ARCH" "$2" 32 "$UPDATES" --seed "$seed" --init-encoder "$ENCODER" \
             --virtual-epoch-size "$((UPDATES * 32 / 10 + 1))" "${@:3}"
-        fairseq-validate "$GLUE_DIR" --user-dir fairseq_mtmoe --task glue --path "$folder/checkpoint_best.pt" \
+        fairseq-validate "$GLUE_DIR" --user-dir "$(mtmoe user-dir)" --task glue --path "$folder/checkpoint_best.pt" \
             --batch-size 128 --results-path "$folder"
     done
 }

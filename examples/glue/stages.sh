@@ -35,7 +35,7 @@ known() {
 
 # train FOLDER ARCH TASKS BATCH UPDATES [options]
 train() {
-    fairseq-train "$GLUE_DIR" --user-dir fairseq_mtmoe --save-dir "$1" --task glue --arch "$2" --glue-tasks "$3" \
+    fairseq-train "$GLUE_DIR" --user-dir "$(mtmoe user-dir)" --save-dir "$1" --task glue --arch "$2" --glue-tasks "$3" \
         ${TABLE:+--task-table "$TABLE"} \
         --criterion multitask --batch-size "$4" --optimizer fused_adam --adam-betas '(0.9,0.999)' --clip-norm 1 \
         --lr "${LR:-5e-5}" --lr-scheduler polynomial_decay --max-update "$5" --total-num-update "$5" \
@@ -58,7 +58,7 @@ tune() {
     local updates
     updates=$(awk "BEGIN { n = ${EXAMPLES[$3]} * ${SHARE:-1} * $EPOCHS / 32 + 1; print int(n < $UPDATES ? n : $UPDATES) }")
     train "$1" "$2" "$3" 32 "$updates" --no-last-checkpoints --no-save-optimizer-state "${@:4}"
-    fairseq-validate "$GLUE_DIR" --user-dir fairseq_mtmoe --task glue --path "$1/checkpoint_best.pt" --batch-size 128 \
+    fairseq-validate "$GLUE_DIR" --user-dir "$(mtmoe user-dir)" --task glue --path "$1/checkpoint_best.pt" --batch-size 128 \
         --results-path "$1"
 }
 

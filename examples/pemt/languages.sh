@@ -27,7 +27,7 @@ learn() {
     [ -e "$1/finished" ] && return
     local interval=$(($4 > $5 ? $4 / $5 : 1))
     echo "== ${1##*/}"
-    fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "$1" --task translation_heated --arch "$2" \
+    fairseq-train "$DATA" --user-dir "$(mtmoe user-dir)" --save-dir "$1" --task translation_heated --arch "$2" \
         --lang-dict "$DATA/langs.txt" --lang-pairs "$3" --encoder-langtok tgt --decoder-langtok \
         --lang-tok-style "$(cat "$DATA/lang_tok_style.txt" 2>/dev/null || echo multilingual)" \
         --sampling-method temperature --sampling-temperature 1.5 --label-smoothing 0.1 --optimizer fused_adam \

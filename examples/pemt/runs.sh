@@ -27,7 +27,7 @@ declare -A POSITIONS=([squad]=512 [record]=512 [multirc]=348) # all others have 
 # learn FOLDER TASK EXAMPLES EPOCHS BATCH WARMUP [options]: keep the best epoch's checkpoint.
 learn() {
     local updates=$((($3 * $4 + $5 - 1) / $5))
-    fairseq-train "$GLUE_DIR" --user-dir fairseq_mtmoe --save-dir "$1" --task text_to_text --init-model "$T5" \
+    fairseq-train "$GLUE_DIR" --user-dir "$(mtmoe user-dir)" --save-dir "$1" --task text_to_text --init-model "$T5" \
         --max-source-positions "${POSITIONS[$2]:-256}" --batch-size "$5" --optimizer fused_adam --adam-betas '(0.9,0.999)' \
         --clip-norm 1 --lr-scheduler polynomial_decay --max-update "$updates" --total-num-update "$updates" \
         --warmup-updates "$(($6 < updates ? $6 : updates / 10))" --best-checkpoint-metric all \
@@ -76,7 +76,7 @@ targets() {
             echo "== $1, seed $seed: $task"
             learn "$folder" "$task" "$examples" "$epochs" "$batch" 0 "${which[@]}" --task-table "$HALVES" --seed "$seed" \
                 "${few[@]}" "${@:3}"
-            fairseq-validate "$GLUE_DIR" --user-dir fairseq_mtmoe --task text_to_text "${which[@]}" \
+            fairseq-validate "$GLUE_DIR" --user-dir "$(mtmoe user-dir)" --task text_to_text "${which[@]}" \
                 --max-source-positions "${POSITIONS[$task]:-256}" --path "$folder/checkpoint_best.pt" --batch-size 64 \
                 --valid-subset "$subset" --results-path "$folder"
         done

@@ -59,8 +59,8 @@ def command(
 
     The mean is that of fairseq's scripts/average_checkpoints.py. The inputs may have separate
     expert files. The output is one file without optimizer state, for fairseq-generate with
-    --user-dir fairseq_mtmoe. All other entries come from the first input, with --num-… from the
-    newest.
+    --user-dir "$(mtmoe user-dir)". All other entries come from the first input, with --num-… from
+    the newest.
     """
     from fairseq_mtmoe.checkpoints import rewriting
 

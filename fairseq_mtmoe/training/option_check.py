@@ -176,7 +176,7 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
     if cfg.common.model_parallel_size > 1:
         raise_invalid(
             "--model-parallel-size",
-            "1 with `--user-dir fairseq_mtmoe`",
+            "1 with this plugin",
             cfg.common.model_parallel_size,
         )
     options = cfg.checkpoint

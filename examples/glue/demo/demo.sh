@@ -15,7 +15,7 @@ train() {  # NAME [options]: train into runs/glue/NAME
 }
 
 validate() {  # NAME: print a table, and write scores.json and scores.md to runs/glue/NAME/scores
-    fairseq-validate "$DATA" --user-dir fairseq_mtmoe --task glue --path "$RUN/$1/checkpoint_best.pt" --batch-size 32 \
+    fairseq-validate "$DATA" --user-dir "$(mtmoe user-dir)" --task glue --path "$RUN/$1/checkpoint_best.pt" --batch-size 32 \
         --cpu --no-progress-bar --results-path "$RUN/$1/scores"
 }
 

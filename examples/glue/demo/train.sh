@@ -7,7 +7,7 @@ HERE=$(dirname "$0")
 RUN=${RUNS:-runs}/glue
 NAME=$1
 shift
-exec fairseq-train "$RUN/data" --user-dir fairseq_mtmoe --save-dir "$RUN/$NAME" \
+exec fairseq-train "$RUN/data" --user-dir "$(mtmoe user-dir)" --save-dir "$RUN/$NAME" \
     --task glue --task-table "$HERE/tasks.yaml" --glue-tasks docstrings --max-positions 64 \
     --sampling-method temperature --sampling-temperature 2 --virtual-epoch-size 1280 \
     --arch mt_tag_minilm --criterion multitask --batch-size 32 \

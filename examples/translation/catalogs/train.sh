@@ -5,7 +5,7 @@ set -euo pipefail
 # Hide warnings from the imports of fairscale and fairseq, which come before the plugin can filter them
 export PYTHONWARNINGS=ignore::FutureWarning:fairscale.experimental.nn.offload LOGLEVEL=${LOGLEVEL:-WARNING}
 DATA=${DATA:-${RUNS:-runs}/catalogs/data}
-fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${MODEL:-${RUNS:-runs}/catalogs/model}" \
+fairseq-train "$DATA" --user-dir "$(mtmoe user-dir)" --save-dir "${MODEL:-${RUNS:-runs}/catalogs/model}" \
     --task translation_heated --lang-pairs "$DATA/lang_pairs.txt" --encoder-langtok tgt --decoder-langtok \
     --sampling-method temperature --sampling-temperature 1.5 --heating-coefficient 3 --heating-epochs 15 \
     --virtual-epoch-size 12000 \

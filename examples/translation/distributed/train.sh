@@ -4,7 +4,7 @@ set -euo pipefail
 # Hide warnings from the imports of fairscale and fairseq, which come before the plugin can filter them
 export PYTHONWARNINGS=ignore::FutureWarning:fairscale.experimental.nn.offload LOGLEVEL=${LOGLEVEL:-WARNING}
 DATA=${RUNS:-runs}/distributed/data
-exec fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/distributed/model" \
+exec fairseq-train "$DATA" --user-dir "$(mtmoe user-dir)" --save-dir "${RUNS:-runs}/distributed/model" \
     --task translation_heated --lang-pairs "$DATA/lang_pairs.txt" --encoder-langtok tgt --decoder-langtok \
     --sampling-method temperature --sampling-temperature 1.5 --virtual-epoch-size 8000 \
     --arch base_moe_tiny --encoder-embed-dim 128 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 \

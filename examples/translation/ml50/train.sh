@@ -2,7 +2,7 @@
 # Train as configs/experiment/ml50.yaml, with options of fairseq-train.
 set -euo pipefail
 DATA=${DATA:-${RUNS:-runs}/ml50/data}
-exec fairseq-train "$DATA" --user-dir fairseq_mtmoe \
+exec fairseq-train "$DATA" --user-dir "$(mtmoe user-dir)" \
     --save-dir "${RUNS:-runs}/ml50/model" \
     --task translation_heated --lang-dict "$DATA/langs.txt" --lang-pairs "$DATA/lang_pairs.txt" \
     --lang-tok-style "$(cat "$DATA/lang_tok_style.txt" 2>/dev/null || echo multilingual)" \

@@ -30,7 +30,7 @@ if [ ! -e "$RUN/sparse.pt" ]; then
 fi
 
 echo "== Continue training the sparse model for half the number of updates."
-fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "$RUN/sparse" --continue-once "$RUN/sparse.pt" \
+fairseq-train "$DATA" --user-dir "$(mtmoe user-dir)" --save-dir "$RUN/sparse" --continue-once "$RUN/sparse.pt" \
     --task translation_heated --arch base_moe --num-experts 8 \
     --criterion moe_label_smoothed_cross_entropy --optimizer fused_adam \
     "${SAME[@]}" "${TRAINING[@]}" --max-update $((UPDATES + UPDATES / 2)) \

@@ -2,7 +2,7 @@
 # Train as configs/experiment/wmt15.yaml, with options of fairseq-train.
 set -euo pipefail
 DATA=${DATA:-${RUNS:-runs}/wmt15/data}
-exec fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/wmt15/model" \
+exec fairseq-train "$DATA" --user-dir "$(mtmoe user-dir)" --save-dir "${RUNS:-runs}/wmt15/model" \
     --task translation_heated --lang-dict "$DATA/langs.txt" --lang-pairs "$DATA/lang_pairs.txt" \
     --lang-tok-style "$(cat "$DATA/lang_tok_style.txt" 2>/dev/null || echo multilingual)" \
     --encoder-langtok tgt --decoder-langtok --virtual-epoch-size 1000000 \
