@@ -85,8 +85,8 @@ class ScoreFolder:
             texts = list(self._texts("*-*"))
             if texts and not self._overwrite:
                 raise UserError(
-                    f"`{self.folder}` holds {texts[0].name} without scores, of unknown origin; "
-                    "give another folder as --out, or --overwrite to replace it."
+                    f"`{self.folder}` contains {texts[0].name}, but no scores; give another folder "
+                    "as --out, or --overwrite to replace it."
                 )
         check_writable(self.folder)
         return None
@@ -101,7 +101,7 @@ class ScoreFolder:
             ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"`{path}` must be of an unfinished evaluation, but is not; remove it."
+                f"`{path}` does not belong to an unfinished evaluation; remove it."
             ) from error
         differing = self._differing(settings)
         self._refuse("an unfinished evaluation", differing)
@@ -165,7 +165,9 @@ class ScoreFolder:
     def _refuse(self, what: str, differing: Sequence[str]) -> None:
         if differing and not self._overwrite:
             otherwise = "give another folder as --out, or --overwrite to replace them"
-            raise UserError(f"`{self.folder}` holds {what} of {', '.join(differing)}; {otherwise}.")
+            raise UserError(
+                f"`{self.folder}` contains {what} of {', '.join(differing)}; {otherwise}."
+            )
 
     def _differing(self, settings: Mapping[str, object]) -> list[str]:
         """Return descriptions of the settings that differ from the folder's."""

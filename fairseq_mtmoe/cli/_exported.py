@@ -108,7 +108,7 @@ def exported_by_task(
         if sources or targets:
             raise UserError(
                 f"`--{'to' if targets else 'from'}` needs a model with a feed-forward layer per "
-                f"language (`--expert-gates fixed`), but `{path}` is none."
+                f"language (`--expert-gates fixed`), but `{path}` has none."
             )
         return None
     _expect_expressible(path, {**content, "model": {DECODER: None}}, options)
@@ -138,7 +138,7 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
         family = t5_pretrained if T5 in content else bert_pretrained
         return Exported(family.load(path, content))
     if not isinstance(content.get("model"), dict):
-        raise UserError(f"`{path}` must be a checkpoint of a model, but has no parameters.")
+        raise UserError(f"`{path}` is not the checkpoint of a model: it has no parameters.")
     expect_finite(str(path), content["model"].values())
     options = model_options(content) or {}
     _expect_expressible(path, content, options)
@@ -151,9 +151,7 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(
-            f"`{path}` must hold the settings of its model, but does not: it is damaged."
-        ) from error
+        raise UserError(f"`{path}` is damaged: it lacks settings of its model.") from error
 
 
 def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -165,8 +163,8 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
         advice = "serve it with `mtmoe translate --web`, or train with `--expert-gates fixed`"
         if DECODER not in content["model"]:
             raise UserError(
-                f"`{path}` must be a translator, an encoder or a T5, but is of "
-                f"{options.get('_name')!r}, which has no class in `transformers`."
+                f"`{path}` must be a translator, an encoder or a T5; `transformers` has no class "
+                f"for {options.get('_name')!r}."
             )
     parts = {
         "experts that tokens are routed to": has_experts(dict(content)),

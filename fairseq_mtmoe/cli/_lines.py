@@ -64,9 +64,7 @@ def _some(file: BinaryIO, count: int, name: str, first: int) -> list[str]:
     while len(lines) < count and (line := file.readline(LONGEST + 1)):
         number = first + len(lines)
         if len(line) > LONGEST:
-            raise UserError(
-                f"Line {number} of {name} must have at most {LONGEST >> 20} MiB, but is longer."
-            )
+            raise UserError(f"Line {number} of {name} is longer than {LONGEST >> 20} MiB.")
         text = decoded_line(line, number, name).removesuffix("\n").removesuffix("\r")
         if number == 1:
             text = text.removeprefix("\ufeff")
@@ -90,7 +88,7 @@ def survey(*paths: Path) -> tuple[int, list[str]]:
 def expect_output(out: Path | None) -> None:
     """Raise `UserError` if there is neither `--out` nor an open standard output."""
     if out is None and sys.stdout is None:
-        raise UserError("`--out` must be given if the standard output is closed, but is not.")
+        raise UserError("`--out` is required, because the standard output is closed.")
 
 
 class Screen:
@@ -114,7 +112,7 @@ class Screen:
             raise
         except OSError as error:
             raise UserError(
-                f"The `standard output` must be writable, but is not: {error.strerror}."
+                f"The `standard output` cannot be written: {error.strerror}."
             ) from error
 
     def finish(self) -> None:
@@ -174,7 +172,7 @@ class Files:
         if before is not None and not goes_on and not self._overwrite:
             raise UserError(
                 f"`{self._note}` belongs to an unfinished translation with other options or input; "
-                "give another `--out`, or `--overwrite` to start again."
+                "give another `--out`, or `--overwrite` to start over."
             )
         for path in self._paths.values():
             output_file("--out", path, self._overwrite or goes_on, **self._inputs)

@@ -27,8 +27,8 @@ def vocabulary_in(path: Path, state: Mapping[str, Any]) -> Vocabulary:
     vocabulary = Vocabulary.of_state(settings)
     if vocabulary is None or not all(settings.get(name) for name in _FORMS):
         raise UserError(
-            f"`{path}` must be a translator with a vocabulary, from `mtmoe import-hf` or a run on "
-            "data of `mtmoe prepare`, but has none."
+            f"`{path}` contains no vocabulary; use a translator from `mtmoe import-hf`, or from a "
+            "run on data of `mtmoe prepare`."
         )
     return with_codes(vocabulary, settings)
 

@@ -62,9 +62,7 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), Page)
         except OSError as error:
-            raise UserError(
-                f"`--port` must be a free port, but {port} is not: {first_line(error)}."
-            ) from error
+            raise UserError(f"`--port` {port} cannot be used: {first_line(error)}.") from error
 
     @property
     def hosts(self) -> list[str]:

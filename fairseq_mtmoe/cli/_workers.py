@@ -32,7 +32,7 @@ def load(model: str, decoding: Decoding, workers: int = 1) -> TextTranslator:
         import torch
 
         if decoding.use_cuda:
-            raise_invalid("--workers", "1 on a GPU; `--cpu` computes on the CPU", workers)
+            raise_invalid("--workers", "1 on a GPU (`--cpu` computes on the CPU)", workers)
         torch.set_num_threads(1)  # threads do not survive a fork
     from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 
@@ -52,8 +52,8 @@ def done_by(workers: int, work: Work) -> Iterator[DoAll]:
     threads = max(1, cores() // workers)
     executor = ProcessPoolExecutor(workers, get_context("fork"), _begin, (work, threads))
     too_many = UserError(
-        "`--workers` must be a number of processes that fit into memory, but one process died or "
-        "could not start, most likely for want of memory."
+        "`--workers` is too high: a process died or could not start, most likely because the "
+        "memory is full."
     )
     try:
         try:

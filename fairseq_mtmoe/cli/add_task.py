@@ -87,9 +87,9 @@ def command(
     heads = heads_from_text(options["heads"]) if options.get("heads") else {}
     tasks = list(heads) or (options.get("task_names") or "").split(",")
     if tasks == [""]:
-        raise UserError(f"`{checkpoint}` must be of a model with several tasks, but is not.")
+        raise UserError(f"`{checkpoint}` does not contain a model of several tasks.")
     if name in tasks:
-        raise_invalid("--task", f"a task other than the checkpoint's {', '.join(tasks)}", name)
+        raise UserError(f"`--task` {name} is a task of the checkpoint already: {', '.join(tasks)}.")
     if heads:
         change = _task_of_benchmark(options, heads, name, task_table, seed)
     else:
@@ -170,8 +170,8 @@ def _task_of_translation(state: Mapping[str, Any], tasks: Sequence[str], name: s
     )
     if not has_tokens or list(langs) != tasks:
         raise UserError(
-            "The checkpoint's tasks must be languages, and its vocabulary must end in one token "
-            "for each, so that another can be added, but this is not so: train the model with the "
-            "new language in `--langs`."
+            "A language can be added only if the checkpoint's tasks are languages and its "
+            "vocabulary ends in one token for each; train a model with the new language in "
+            "`--langs`."
         )
     return _Change(symbols=1, task_state={"langs": [*langs, name]})

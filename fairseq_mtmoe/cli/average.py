@@ -70,18 +70,18 @@ def command(
     ]
     if len(counts) > 1:
         raise UserError(
-            "Only one of `--num-epoch-checkpoints` and `--num-update-checkpoints` must be given."
+            "`--num-epoch-checkpoints` cannot be combined with `--num-update-checkpoints`."
         )
     if counts:
         if len(paths) != 1:
-            raise UserError("`--inputs` must be one folder with `--num-…-checkpoints`.")
+            raise UserError("`--inputs` must be one folder if `--num-…-checkpoints` is given.")
         pattern = rewriting.EPOCHS if num_epoch_checkpoints is not None else rewriting.UPDATES
         paths = rewriting.newest(
             paths[0], pattern, counts[0], checkpoint_upper_bound, checkpoint_suffix
         )
     elif checkpoint_upper_bound is not None:
         others = "`--num-epoch-checkpoints` or `--num-update-checkpoints`"
-        raise UserError(f"`--checkpoint-upper-bound` must be given with {others}.")
+        raise UserError(f"`--checkpoint-upper-bound` requires {others}.")
     for path in paths:
         output_file("--output", output, overwrite, **{"--inputs": path})
     with progress_bar("checkpoints", transient=True) as progress:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, progress_bar, say, show
-from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.files import check_writable, write_text
 from fairseq_mtmoe.report import comparison, differences
 from fairseq_mtmoe.report.differences import SEED, Sampling
@@ -69,7 +69,7 @@ def command(
         return
     for option, value in {"--seed": seed, "--samples": samples, "--spm": spm}.items():
         if value is not None:
-            raise_invalid(option, "absent with NAME=RUN,…, for which no test is run", str(value))
+            raise UserError(f"`{option}` cannot be combined with NAME=RUN,…: it is for RESULTS.")
     compared = read_systems(systems)
     show(comparison.mean_table(compared).on_screen())
     difference_table = comparison.difference_table(compared)
@@ -122,7 +122,7 @@ def read_systems(arguments: Sequence[str]) -> list[comparison.System]:
                 "NAME=RUN,…", f"{rule}, or one of several folders of mtmoe evaluate", argument
             )
         if name in systems:
-            raise_invalid("NAME=RUN,…", "given once for each name", argument)
+            raise UserError(f"`NAME=RUN,…` gives the name {name} twice.")
         systems[name] = []
         for pattern in patterns:
             systems[name] += map(read_scores, expanded(pattern))

@@ -70,9 +70,9 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
     then = f"mtmoe prepare corpora {raw} DATA --recipe {recipe_name}"
     if failed:
         raise UserError(
-            f"{len(failed)} of {len(items)} files could not be downloaded; the others are kept: "
-            "try again later, put each file by hand where `failed:` names it, or continue without: "
-            f"`{then} --skip-missing`."
+            f"{len(failed)} of {len(items)} files could not be downloaded; the others are kept. "
+            "Try again later, or copy each file to the place that `failed:` names, or continue "
+            f"without them: `{then} --skip-missing`."
         )
     click.echo(
         "Then: "
@@ -100,8 +100,8 @@ def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
         from fairseq_mtmoe.corpora.download import download
     except ModuleNotFoundError as error:
         raise UserError(
-            f"`mtmoe download` needs the Python package {error.name}: pip install "
-            "'fairseq_mtmoe[corpora]'."
+            f"`mtmoe download` needs the Python package {error.name}: run `pip install "
+            "'fairseq_mtmoe[corpora]'`."
         ) from error
     console = Console(stderr=True)
     columns = (

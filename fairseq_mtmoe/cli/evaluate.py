@@ -20,7 +20,7 @@ from fairseq_mtmoe.cli._shared import (
     precision_options,
     quiet_fairseq,
 )
-from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError
 
 BENCHMARK_BATCH = 32
 # Options that apply to benchmark tasks; the others are for translation.
@@ -128,8 +128,9 @@ def command(
     mtmoe evaluate GLUE_DIR --path rte/checkpoint_best.pt --batch-size 64
     """
     if outs and len(outs) != len(models):
-        raise_invalid(
-            "--out", f"given once for each of the {len(models)} --path, or not at all", len(outs)
+        raise UserError(
+            f"`--out` is given {len(outs)} times, and --path {len(models)} times: give one --out "
+            "for each --path, or none."
         )
     expect_checkpoints(*models)
     benchmark = _benchmark_of(models)
@@ -158,7 +159,7 @@ def _benchmark_of(models: Sequence[str]) -> str | None:
     if not names & set(OF_BENCHMARKS):
         return None
     if len(names) > 1:
-        raise_invalid("--path", "checkpoints of one task in one evaluation", ", ".join(models))
+        raise UserError(f"`--path` gives checkpoints of several tasks: {', '.join(models)}.")
     return str(names.pop())
 
 
@@ -168,13 +169,13 @@ def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
         is_given = ctx.get_parameter_source(str(parameter.name)) is not ParameterSource.DEFAULT
         if is_given and parameter.name not in BENCHMARK_OPTIONS:
             raise UserError(
-                f"`{parameter.opts[0]}` must be left out with checkpoints of `--task {task}`, "
-                "which are scored as by `fairseq-validate`, but was given."
+                f"`{parameter.opts[0]}` cannot be combined with checkpoints of `--task {task}`, "
+                "which are scored as in `fairseq-validate`."
             )
     options = ctx.params
     for model in options["models"]:
         if ":" in model:
-            raise_invalid("--path", f"one checkpoint with `--task {task}`, and no ensemble", model)
+            raise UserError(f"`--path` {model} is an ensemble, which `--task {task}` cannot score.")
     subset = options["subset"]
     if ctx.get_parameter_source("subset") is ParameterSource.DEFAULT:
         subset = "valid"  # which has labels
@@ -195,7 +196,7 @@ def _result_folders(models: Sequence[str], subset: str, outs: Sequence[Path]) ->
             path = Path(model.split(":")[0])
             folders.append(path.parent / "scores" / f"{path.stem}-{subset}")
     if len(set(map(os.path.realpath, folders))) < len(folders):
-        raise_invalid("--out", "another folder for each --path", ", ".join(map(str, folders)))
+        raise UserError(f"`--out` must differ for each --path: {', '.join(map(str, folders))}.")
     return dict(zip(folders, models, strict=True))
 
 

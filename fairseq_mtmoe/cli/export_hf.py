@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, list_option, quiet_fairseq
-from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.errors import UserError
 
 
 @click.command("export-hf")
@@ -45,7 +45,7 @@ def command(model: Path, folder: Path, targets: Sequence[str], sources: Sequence
     route tokens (other gates), adapters and conditional parts have no class in `transformers`.
     """
     if os.path.lexists(folder):
-        raise_invalid("FOLDER", "a folder that does not exist yet", str(folder))
+        raise UserError(f"`FOLDER` {folder} exists already; give a folder that does not exist yet.")
     expect_checkpoints(model)
     from fairseq_mtmoe.checkpoints import file_io
     from fairseq_mtmoe.checkpoints.hugging_face import IMPORT_ANEW

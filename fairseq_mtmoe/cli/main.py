@@ -107,4 +107,4 @@ def _of_full_disk(error: Exception) -> UserError | None:
         return None
     # Python writes the rest when it ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return UserError(f"The output must fit on its disk, but does not: {error.strerror}.")
+    return UserError(f"The output cannot be written: {error.strerror}.")

@@ -114,11 +114,11 @@ def corpora_command(
     damaged file, or a line of a validation or test set that cannot be read, ends the command.
     """
     if not raw.is_dir():
-        raise UserError(
-            f"`{raw}` must be the folder RAW with the recipe's corpora, but is no folder."
-        )
+        raise UserError(f"`{raw}` is not a folder; RAW must contain the recipe's corpora.")
     if scheduler is not None and workers is not None:
-        raise_invalid("--workers", "absent with `--scheduler`, which has its own workers", workers)
+        raise UserError(
+            "`--workers` cannot be combined with `--scheduler`, which has workers of its own."
+        )
     from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 
     recipe = _with_settings(
@@ -144,11 +144,12 @@ def _with_settings(
     vocabulary = {"vocab-size": vocab_size, "character-coverage": character_coverage}
     for option, value in {**vocabulary, "held-out": held_out}.items():
         if value is not None and name != "folder":
-            rule = "absent with a recipe that sets it: only `--recipe folder` takes it"
-            raise_invalid(f"--{option}", rule, value)
+            raise UserError(
+                f"`--{option}` requires `--recipe folder`; other recipes set it themselves."
+            )
         if value is not None and vocabulary_from is not None and option in vocabulary:
-            raise_invalid(
-                f"--{option}", "absent with `--vocabulary-from` or `--vocabulary-of`", value
+            raise UserError(
+                f"`--{option}` cannot be combined with `--vocabulary-from` or `--vocabulary-of`."
             )
     coverage = (
         recipe.vocabulary.character_coverage if character_coverage is None else character_coverage
@@ -169,9 +170,9 @@ def _given(
 ) -> AbstractContextManager[GivenVocabulary | None]:
     """Return a context that enters the options' vocabulary, or None without options."""
     if folder is not None and model is not None:
-        raise_invalid("--vocabulary-from", "absent with `--vocabulary-of`", str(folder))
+        raise UserError("`--vocabulary-from` cannot be combined with `--vocabulary-of`.")
     if codes and model is None:
-        raise_invalid("--codes", "absent without `--vocabulary-of`", ",".join(codes))
+        raise UserError("`--codes` requires `--vocabulary-of`.")
     chosen = {}
     for entry in codes:
         lang, _, code = entry.partition("=")

@@ -104,14 +104,15 @@ def _check_options(
     if out is None and png is None:
         raise_invalid("OUT.html", "a file name that ends in .html, or --png FOLDER", str(runs[-1]))
     if scores and len(scores) != len(runs):
-        raise_invalid(
-            "--scores", f"given once for each of the {len(runs)} RUN, or not at all", len(scores)
+        raise UserError(
+            f"`--scores` is given {len(scores)} times for {len(runs)} runs: give one for each RUN, "
+            "or none."
         )
     if watch is not None and (out is None or not math.isfinite(watch)):
         raise_invalid("--watch", "a number of seconds, with OUT.html", watch)
     paths = [os.path.realpath(run) for run in runs]
     if len(set(paths)) < len(paths):
-        raise_invalid("RUN…", "different runs", ", ".join(map(str, runs)))
+        raise UserError(f"`RUN…` names a run twice: {', '.join(map(str, runs))}.")
 
 
 def checkpoints_of(paths: Sequence[Path]) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def write_pictures(
     charts = page.charts_of(page.read_shown(paths, scores), states)
     if not charts:
         raise UserError(
-            f"The run log of {paths[0]} has nothing to draw yet: wait for its first epoch."
+            f"The run log of {paths[0]} has no values to draw yet: wait for its first epoch."
         )
     for name, chart in charts.items():
         path = folder / f"{name}.png"

@@ -33,7 +33,7 @@ def command(
     from fairseq_mtmoe.checkpoints import rewriting
 
     if single_file == (experts_per_file is not None):
-        raise UserError("Exactly one of `--experts-per-file` and `--single-file` must be given.")
+        raise UserError("Give either `--experts-per-file` or `--single-file`.")
     output_file("OUT", target, overwrite, IN=source)
     if experts_per_file is None:
         rewriting.write_whole(source, target)

@@ -101,8 +101,8 @@ def command(
                 break
     if trial is None or chosen is None:
         raise UserError(
-            f"Two updates on `DATA` must take less than {minutes:.1f} minutes, but take longer; "
-            "see --cpu."
+            f"Two updates on `DATA` take longer than {minutes:.1f} minutes, the most that a trial "
+            "may take."
         )
     options += length_options(size, chosen, str(save_dir))
     remarks = remarks_on(trial, chosen, hours, least_hours(trial, pairs, held))
@@ -284,8 +284,7 @@ def run_trial(data: str, options: Sequence[Part], minutes: float) -> Trial | Non
             told = output.read().decode(errors="replace").strip()
         if status:
             raise UserError(
-                "A trial on `DATA` must train, but ends so: "
-                f"{(told or 'no output').splitlines()[-1]}"
+                f"The trial run on `DATA` failed: {(told or 'no output').splitlines()[-1]}"
             )
         log = run_log.read(Path(folder, run_log.FILE_NAME))
         events = [event for event in log if event["event"] == "train"]

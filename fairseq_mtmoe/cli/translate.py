@@ -146,7 +146,7 @@ def command(
     assert source is not None
     targets = tuple(dict.fromkeys(targets))
     if not inputs and sys.stdin is None:
-        raise UserError("`--input` must be given if the standard input is closed, but is not.")
+        raise UserError("`--input` is required, because the standard input is closed.")
     total, digests = survey(*inputs)
     sink: Screen | Files
     if out is None:
@@ -172,21 +172,13 @@ def _check(
 ) -> None:
     """Raise `UserError` if options conflict."""
     if len(models) > 1:
-        raise_invalid(
-            "MODEL",
-            "one model, or FILE:FILE for an ensemble; only --web takes several",
-            " ".join(models),
-        )
+        raise UserError("Several `MODEL`s require `--web`; an ensemble is written FILE:FILE.")
     for option, value in (("--from", source), ("--to", targets)):
         if not value:
-            raise UserError(
-                f"`{option}` must be given, such as `--from en --to sw,ig`, but is not."
-            )
+            raise UserError(f"`{option}` is required, as in `--from en --to sw,ig`.")
     expect_output(out)
     if out is None and len(targets) > 1:
-        raise_invalid(
-            "--to", "one language for the standard output; `--out` takes several", ",".join(targets)
-        )
+        raise UserError("Several languages in `--to` require `--out`.")
 
 
 def _translate(

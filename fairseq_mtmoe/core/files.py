@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError
 
 
 def regular_file(path: str | Path, what: str = "a file") -> Path:
@@ -25,8 +25,8 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError as error:
-        reason = "it is a link that leads nowhere" if path.is_symlink() else "there is none"
-        raise UserError(f"`{path}` must be {what}, but {reason}.") from error
+        reason = "is a link to nothing" if path.is_symlink() else "does not exist"
+        raise UserError(f"`{path}` {reason}; it must be {what}.") from error
     except (OSError, ValueError) as error:  # a NUL in the name
         raise _unreadable(path, what, error) from error
     if not stat.S_ISREG(mode):
@@ -50,12 +50,10 @@ def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
     """
     for source_name, source in inputs.items():
         if os.path.realpath(path) == os.path.realpath(source):
-            raise_invalid(name, f"another file than {source_name}", str(path))
+            raise UserError(f"`{name}` and {source_name} must be different files: {path}.")
     if os.path.lexists(path):
         if not overwrite:
-            raise_invalid(
-                name, "a file that does not exist yet, or be given with `--overwrite`", str(path)
-            )
+            raise UserError(f"`{name}` {path} exists already; `--overwrite` replaces it.")
         regular_file(path, "a file to overwrite")
     return path
 
@@ -106,8 +104,7 @@ def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
     text = read_text(path, what)
     if "\n" not in text and "\r" in text[:-1]:  # at its end it may be half of Windows' line end
         raise UserError(
-            f"`{path}` must have lines that end in line feeds,"
-            " but has only carriage returns; convert it."
+            f"`{path}` must end its lines with line feeds, not carriage returns; convert it."
         )
     lines = text.replace("\r\n", "\n").split("\n")
     last = lines.pop().removesuffix("\r")
@@ -136,7 +133,7 @@ def open_in_place(path: Path, mode: str, **text: Any) -> Any:
 
     if path.is_symlink():
         raise UserError(
-            f"`{path}` must be a file, but is a link, which could lead to another one; remove it."
+            f"`{path}` must be a file, but is a link, which could point to another one; remove it."
         )
     if os.path.lexists(path):
         regular_file(path)
@@ -153,9 +150,7 @@ def check_writable(folder: str | Path) -> None:
             file.write(b"\n")
             file.flush()
     except OSError as error:
-        raise UserError(
-            f"`{folder}` must be a writable folder, but is not: {_reason(error)}."
-        ) from error
+        raise UserError(f"`{folder}` cannot be written: {_reason(error)}.") from error
     finally:
         for path in missing:
             with suppress(OSError):
@@ -248,13 +243,11 @@ def _check_replaceable(folder: Path, names: Collection[str] | None) -> None:
     if not os.path.lexists(folder):
         return
     if names is None or not folder.is_dir():
-        raise_invalid("the output folder", "one that does not exist yet", str(folder))
+        raise UserError(f"`{folder}` exists already; give a folder that does not exist yet.")
     others = [file.name for file in folder.iterdir() if file.is_dir() or file.name not in names]
     if others:
-        rule = f"one without other files such as {others[0]}"
-        if not names:
-            rule += ", or given with --overwrite"
-        raise_invalid("the output folder", rule, str(folder))
+        remedy = "give another output folder" + ("" if names else ", or --overwrite")
+        raise UserError(f"`{folder}` contains other files, such as {others[0]}; {remedy}.")
 
 
 def _put_in_place(partial: Path, target: Path) -> None:

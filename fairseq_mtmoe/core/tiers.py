@@ -57,7 +57,5 @@ def read_tiers(path: Path) -> dict[str, list[str]]:
     """
     content = read_json(path, "a file of tiers")
     if fault(content, dict[Annotated[str, one_of(TIERS)], list[str]]) is not None:
-        raise UserError(
-            f"`{path}` must map high, mid and low to lists of language pairs, but does not."
-        )
+        raise UserError(f"`{path}` must map high, mid and low to lists of language pairs.")
     return dict(content)

@@ -122,8 +122,8 @@ HARMLESS = "untranslated"
 def unreadable(name: Path, fault: object) -> UserError:
     """Return the error that a file is truncated, damaged or in another format."""
     return UserError(
-        f"`{name}` must be whole and in the format of its corpus, but is not:"
-        f" {excerpt_of(str(fault))}; fetch it again or fix it."
+        f"`{name}` is damaged, or not in the format of its corpus: {excerpt_of(str(fault))};"
+        " download it again, or repair it."
     )
 
 
@@ -163,9 +163,9 @@ def check(bad: BadLine, files: CorpusFiles) -> None:
     """
     if files.is_evaluation and bad.reason != HARMLESS:
         raise UserError(
-            f"`{bad.file}` must be readable text, but line or unit {bad.line} cannot be used:"
+            f"`{bad.file}` cannot be used, because of line or unit {bad.line}:"
             f" {BAD_REASONS[bad.reason]} ({bad.excerpt});"
-            " fix it, or get it again: no line of validation and test sets is left out."
+            " repair it: no line of validation and test sets may be left out."
         )
 
 

@@ -65,7 +65,7 @@ def written_once(
                 if _is_whole(out, stamp["files"]):
                     yield None
                     return
-                logger.warning(f"Files of `{out}` have changed; all of it is made again.")
+                logger.warning(f"Files of `{out}` have changed, so it is made again.")
             elif stamp["files"] and not overwrite:
                 raise UserError(_refusal(out, stamp["made_with"], made_with))
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def disk_errors_of(out: Path) -> Iterator[None]:
 def _own_stamp(out: Path) -> dict[str, Any]:
     """Return the stamp of `out` (UserError: not all its files are ours)."""
     if not out.is_dir():
-        raise UserError(f"`{out}` must be a folder, but is none; give another output folder.")
+        raise UserError(f"`{out}` is not a folder; give another output folder.")
     try:
         content = read_json(out / STAMP)
         files, made_with = dict(content["files"]), dict(content["made_with"])
@@ -108,8 +108,8 @@ def _own_stamp(out: Path) -> dict[str, Any]:
     strangers = sorted(_file_sizes(out).keys() - stamp["files"].keys())
     if strangers:
         raise UserError(
-            f"`{out}` must hold only files of `mtmoe prepare`, but holds `{strangers[0]}`"
-            f" ({len(strangers)} such files in all); move them away or give another output folder."
+            f"`{out}` contains {len(strangers)} files that `mtmoe prepare` did not write, such as"
+            f" `{strangers[0]}`; move them away, or give another output folder."
         )
     return stamp
 
@@ -137,9 +137,9 @@ def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object])
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     changes = ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
     return (
-        f"`{out}` was made with {changes}, and models trained on it would not fit its replacement;"
+        f"`{out}` was made with {changes}, so models trained on it would not fit a new one;"
         " give another output folder, or --overwrite to replace it,"
-        " which repeats only the stages that depend on that."
+        " which repeats only the stages that depend on the change."
     )
 
 

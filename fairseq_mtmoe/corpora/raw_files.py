@@ -116,9 +116,7 @@ def check_file(file: Path, item: Item) -> str:
     """
     sha256, wrong = mismatch(file, item, file)
     if wrong:
-        raise UserError(
-            f"`{file}` is not the expected file ({wrong}); delete or replace it, and run again."
-        )
+        raise UserError(f"`{file}` is not the expected file ({wrong}); delete it or replace it.")
     return sha256
 
 

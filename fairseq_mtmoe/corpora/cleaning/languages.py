@@ -193,17 +193,19 @@ def load_model(path: str) -> tuple[Any, frozenset[str]]:
         import fasttext
     except ModuleNotFoundError:
         raise UserError(
-            "`identify` needs fasttext-predict: pip install 'fairseq_mtmoe[identify]'."
+            "`identify` needs fasttext-predict: run `pip install 'fairseq_mtmoe[identify]'`."
         ) from None
     file = regular_file(path, _WHAT)
     try:
         model = fasttext.load_model(str(file))
         labels, _ = model.predict("", k=-1, threshold=-1.0)
     except (ValueError, RuntimeError, MemoryError) as error:
-        raise UserError(f"`identify` must be {_WHAT}, but `{path}` is none: {error}") from error
+        raise UserError(
+            f"`identify` must be {_WHAT}, but `{path}` cannot be loaded: {error}"
+        ) from error
     if not labels or not _has_all_rows(file, len(labels)):
         raise UserError(
-            f"`identify` must be {_WHAT}, but `{path}` is only a part of one: download it again."
+            f"`identify` must be {_WHAT}, but `{path}` is incomplete; download it again."
         )
     return model, frozenset(map(name_in, labels))
 

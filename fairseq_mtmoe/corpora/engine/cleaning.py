@@ -152,7 +152,7 @@ def check_cleaned(
             lost += corpus.dropped + Counter(unreadable=corpus.bad.total())
         reasons = ", ".join(f"{count:,} {rule}" for rule, count in lost.most_common())
         raise UserError(
-            f"`{pair}` must have training pairs, but cleaning leaves none in {names_of(in_pair)}"
+            f"`{pair}` has no training pairs left after cleaning of {names_of(in_pair)}"
             f" ({reasons or 'which are empty'}); check that their files have the languages"
             " and columns of the recipe, loosen its `filters`, or remove these corpora."
         )
@@ -162,7 +162,7 @@ def check_enough(pair: str, held_out: int, pairs: int) -> None:
     """Check that a pair keeps at least as many training pairs as are held out."""
     if pairs < 2 * held_out:
         raise UserError(
-            f"`held_out` must leave {pair} at least as many training pairs as it takes, but takes"
-            f" {held_out} of {pairs}; lower it (with `--recipe folder`: `--held-out`), or add"
+            f"`held_out` would take {held_out} of the {pairs} pairs of {pair}, more than it leaves"
+            " for training; lower it (with `--recipe folder`: `--held-out`), or add"
             " corpora for validation and test to the recipe."
         )

@@ -66,8 +66,8 @@ def select(
     for pair, in_pair in training_by_pair(training).items():
         if not kept_in(in_pair):
             raise UserError(
-                f"`{pair}` must have training pairs, but {names_of(in_pair)} have none besides"
-                " validation and test sentences; add text to the recipe, or remove these corpora."
+                f"`{pair}` has no training pairs: {names_of(in_pair)} contain only sentences of"
+                " validation and test sets; add text to the recipe, or remove these corpora."
             )
     return [*training, *evaluation, *drawn]
 

@@ -99,8 +99,8 @@ def load(path: Path, *names: str) -> dict[str, NDArray[Any]]:
             return {name: file[name] for name in names if name in file}
     except (zipfile.BadZipFile, ValueError, EOFError, KeyError, FileNotFoundError) as error:
         raise UserError(
-            f"`{path}` must be a whole file of an earlier stage, but is damaged; remove the folder"
-            " of work to make it again."
+            f"`{path}`, which an earlier stage wrote, is damaged; remove the work folder to"
+            " repeat that stage."
         ) from error
 
 

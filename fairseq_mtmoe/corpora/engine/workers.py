@@ -30,7 +30,7 @@ SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_WITHOUT_WORKERS = 60.0  # for a cluster to start a worker after the last one was lost
 SECONDS_BETWEEN_LINES = 15.0
 CLUSTER_ENDED = (
-    "The Dask scheduler of `--scheduler` has ended or cannot be reached; start it and its workers,"
+    "The Dask `--scheduler` has ended or cannot be reached; start it and its workers,"
     " and run the command again to continue with this stage."
 )
 
@@ -211,7 +211,7 @@ def cluster(address: str) -> Iterator[Workers]:
         import distributed
     except ImportError as error:
         raise UserError(
-            "`--scheduler` needs Dask: pip install 'fairseq_mtmoe[cluster]'."
+            "`--scheduler` needs Dask: run `pip install 'fairseq_mtmoe[cluster]'`."
         ) from error
     try:
         connect: Any = distributed.Client
@@ -226,9 +226,7 @@ def cluster(address: str) -> Iterator[Workers]:
         try:
             yield Workers(client.get_executor(pure=False), partial(_check_cluster, client))
         except distributed.KilledWorker as error:
-            raise UserError(
-                f"The workers of `--scheduler` were lost, one after the other: {error}"
-            ) from error
+            raise UserError(f"All workers of `--scheduler` were lost: {error}") from error
 
 
 def _check_cluster(client: Any) -> None:
@@ -237,9 +235,9 @@ def _check_cluster(client: Any) -> None:
         client.wait_for_workers(1, timeout=SECONDS_WITHOUT_WORKERS)
     except TimeoutError as error:
         raise UserError(
-            f"The scheduler of `--scheduler` has had no worker for {SECONDS_WITHOUT_WORKERS:.0f}"
-            " seconds; start some (`dask worker ADDRESS --nthreads 1`), and run the command again"
-            " to continue with this stage."
+            f"The Dask `--scheduler` has had no worker for {SECONDS_WITHOUT_WORKERS:.0f}"
+            " seconds; start workers (`dask worker ADDRESS --nthreads 1`), and run the command"
+            " again to continue with this stage."
         ) from error
     except (
         CancelledError,

@@ -65,7 +65,7 @@ def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     number = _NUM_FILES.get(form, 1)
     if len(files.paths) != number:
         raise_invalid(
-            f"files of {files.name}", f"{number} in the format {form}", list(map(str, files.paths))
+            f"files of {files.name}", f"{number} for the format {form}", list(map(str, files.paths))
         )
     if form in _PAIRS:
         yield from _PAIRS[form](files)
@@ -100,7 +100,7 @@ def recognise(files: CorpusFiles) -> str | None:
     if form or not head:
         return form
     raise UserError(
-        f"`{files.paths[0]}` must be a corpus in a known format, but its content matches none;"
+        f"`{files.paths[0]}` is in no known format of corpora;"
         " give both files of a pair, or its `format`."
     )
 

@@ -178,9 +178,8 @@ def _read_sides(files: CorpusFiles, lines: Sequence[Iterator[Batch]]) -> Iterato
     if any(rest):
         shorter, longer = files.paths if rest[1] else reversed(files.paths)
         raise UserError(
-            f"`{longer}` must have as many lines as `{shorter}` ({first - 1}),"
-            f" but has {first - 1 + max(rest)} lines;"
-            " after a missing line all pairs are shifted: fix the files."
+            f"`{longer}` has {first - 1 + max(rest)} lines, and `{shorter}` has {first - 1};"
+            " line N of one must translate line N of the other: repair the files."
         )
 
 

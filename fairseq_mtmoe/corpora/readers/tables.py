@@ -107,7 +107,7 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
         langs = f"{files.source_lang} and {files.target_lang}"
         rule = (
             f"given with the columns of {langs} (`fields: {{source: 1, target: 2}}`),"
-            " as line 1 does not tell them"
+            " because line 1 does not name them"
         )
         raise_invalid(str(files.paths[0]), rule, "\t".join(titles))
     return Columns(titles.index(named[0]), titles.index(named[1]), tabs + 1, header)
@@ -208,7 +208,7 @@ def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys]:
             f"`fields` of `{files.paths[0]}` must give the keys of {files.source_lang} and"
             f" {files.target_lang}, such as"
             f" `{{source: text.{files.source_lang}, target: text.{files.target_lang}}}`,"
-            f" but the first object only has {excerpt_of(', '.join(rows[0]))}."
+            f" but the first object has only {excerpt_of(', '.join(rows[0]))}."
         )
     return (), ()
 

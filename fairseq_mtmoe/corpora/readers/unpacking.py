@@ -75,7 +75,7 @@ def _unpack(file: BinaryIO, paths: Mapping[Path, Path]) -> None:
         for path, out in paths.items():
             if split_member(path)[1] is not None:
                 raise UserError(
-                    f"`{path}` must be a member of a tar or zip archive, but the file is none."
+                    f"`{path}` must be in a tar or zip archive, but the file is not an archive."
                 )
             _write(file, out)
         return
@@ -116,7 +116,7 @@ def _decompressed(file: BinaryIO, stack: ExitStack) -> BinaryIO:
         return file
     if codec not in compr:
         raise UserError(
-            "Files packed by zstd need backports.zstd: `pip install 'fairseq_mtmoe[corpora]'`."
+            "Files in zstd need backports.zstd: run `pip install 'fairseq_mtmoe[corpora]'`."
         )
     unpacked: BinaryIO = stack.enter_context(compr[codec](file, mode="rb"))
     return unpacked
@@ -148,7 +148,7 @@ def _member(names: Sequence[str], path: Path) -> str:
     """
     wanted = split_member(path)[1]
     if wanted is None:
-        rule = f"given with a member, such as `{path.name}!path/inside`, as it is an archive"
+        rule = f"given with a member, such as `{path.name}!path/inside`: it is an archive"
         raise_invalid("the corpus' file", rule, str(path))
     pattern = wanted.removeprefix("./").replace("[", "[[]").replace("?", "[?]")
     matching = [name for name in names if fnmatchcase(name.removeprefix("./"), pattern)]
@@ -156,11 +156,10 @@ def _member(names: Sequence[str], path: Path) -> str:
         return matching[0]
     if matching:
         both = " and ".join(map(excerpt_of, matching[:2]))
-        raise UserError(f"`{path}` must be one member of the archive, but matches both {both}.")
+        raise UserError(f"`{path}` must match one member of the archive, but matches {both}.")
     shown = ", ".join(map(excerpt_of, names[:_SHOWN_NAMES]))
     if len(names) > _SHOWN_NAMES:
         shown += " …"
     raise UserError(
-        f"`{path}` must be a member of the archive, but there is no `{wanted}`,"
-        f" only {shown or 'nothing at all'}."
+        f"`{path}` does not exist: the archive has no `{wanted}`, only {shown or 'nothing'}."
     )

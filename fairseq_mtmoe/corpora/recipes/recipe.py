@@ -147,8 +147,8 @@ class Recipe(Settings):
             matching = self.directions_of(pattern)
             if not matching:
                 raise UserError(
-                    f"`{self.path}: directions` has {pattern}, which no training corpus is for "
-                    f"(there are {', '.join(self.pairs)})."
+                    f"`{self.path}: directions` has {pattern}, but no training corpus is for it; "
+                    f"there are {', '.join(self.pairs)}."
                 )
             trained += sorted(matching - set(trained))
         return trained
@@ -162,9 +162,9 @@ class Recipe(Settings):
         for corpus in self.corpora:
             if corpus.is_synthetic and (turned := reversed_pair(corpus.pair)) in trained:
                 raise UserError(
-                    f"`{self.path}: directions` must be without {turned} for the corpus"
-                    f" {corpus.name}, whose sources are back-translated,"
-                    f" but are {', '.join(trained)}; make a data directory for each direction."
+                    f"`{self.path}: directions` must not contain {turned}, because the sources of"
+                    f" the corpus {corpus.name} are back-translated, but are {', '.join(trained)};"
+                    " make a data directory for each direction."
                 )
 
     def source_languages(self) -> set[str]:
@@ -194,7 +194,7 @@ class Recipe(Settings):
         filled = replace(self, corpora=corpora)
         if not filled.training:
             names = " and ".join(self.training[0].files)
-            raise UserError(f"`{raw}` must have files such as {names}, but has none.")
+            raise UserError(f"`{raw}` contains no files such as {names}.")
         return filled
 
     def missing(self, raw: Path) -> list[Corpus]:
@@ -214,9 +214,7 @@ class Recipe(Settings):
             self, corpora=[corpus for corpus in self.corpora if corpus.name not in names]
         )
         if not left.pairs:
-            raise UserError(
-                f"`{self.path}` must have a training corpus whose files exist, but has none."
-            )
+            raise UserError(f"`{self.path}` has no training corpus whose files exist.")
         directions = list(filter(left.directions_of, self.directions))
         if self.directions and not directions:
             patterns = ", ".join(self.directions)
@@ -240,7 +238,7 @@ class Recipe(Settings):
                 )
                 origin = self._origin(corpus, file, raw)
                 raise UserError(
-                    f"`{raw / file}` of the corpus {corpus.name} is missing: {origin};"
+                    f"`{raw / file}` of the corpus {corpus.name} does not exist: {origin};"
                     f" {lacking}, and `--skip-missing` leaves these out."
                 )
             regular_file(raw / file, f"a file of the corpus {corpus.name}")
@@ -308,18 +306,14 @@ def _check(recipe: Recipe) -> None:
     """Check a recipe's fields with each other (UserError)."""
     dictionary = recipe.vocabulary.dictionary
     if dictionary is not None and recipe.vocabulary.model is None:
-        raise_invalid(
-            f"{recipe.path}: vocabulary: dictionary", "absent without its `model`", dictionary
-        )
+        raise UserError(f"`{recipe.path}: vocabulary: dictionary` requires `model`, its model.")
     if (recipe.filters.duplicates, recipe.filters.near_duplicates) == (Action.keep, Action.drop):
-        rule = "drop unless `near_duplicates` is keep, as equal pairs are near duplicates, too"
+        rule = "drop unless `near_duplicates` is keep: equal pairs are near duplicates, too"
         raise_invalid(f"{recipe.path}: filters: duplicates", rule, recipe.filters.duplicates.name)
     names = [corpus.name for corpus in recipe.corpora]
     for name in names:
         if names.count(name) > 1:
-            raise_invalid(
-                f"{recipe.path}: corpora: {name}: name", "different from all other names", name
-            )
+            raise UserError(f"`{recipe.path}: corpora: {name}: name` is the name of two corpora.")
     if not recipe.pairs and recipe.path.parent != Path(__file__).parent:
         raise_invalid(
             f"{recipe.path}: corpora", "a list with at least one corpus of `role: train`", names

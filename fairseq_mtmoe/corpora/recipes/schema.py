@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
-from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.typed import Rule, at_least, between, one_of
 from fairseq_mtmoe.corpora.recipes.codes import CODE, OPEN, Spelling, is_pair, plain_code
 
@@ -169,12 +169,12 @@ class Corpus:
         if 0 < len(self.langs) < len(self.holes):
             raise_invalid(
                 f"{where}: langs",
-                f"at least two languages, as the pair is {self.pair}",
+                f"at least two languages, because the pair is {self.pair}",
                 list(self.langs),
             )
         if {*map(plain_code, self.languages)} & {*self.langs}:
             raise_invalid(
-                f"{where}: langs", f"other languages than the one in {self.pair}", list(self.langs)
+                f"{where}: langs", f"without the language in {self.pair}", list(self.langs)
             )
         for key in OF_DOWNLOADS:
             if len(values := getattr(self, key)) not in (0, len(self.downloads)):
@@ -183,13 +183,11 @@ class Corpus:
                 )
         for parts in map(urlsplit, self.address):
             if parts.username or parts.password:
-                rule = "without a name or password; keep such a file in RAW by hand"
+                rule = "without a name or password (put such a file into RAW by hand)"
                 raise_invalid(f"{where}: address", rule, f"{parts.scheme}://…")
         for key, default in (("kind", PARALLEL), ("weight", 1)):
             if self.role is not Role.train and getattr(self, key) != default:
-                raise_invalid(
-                    f"{where}: {key}", "absent unless `role` is train", getattr(self, key)
-                )
+                raise UserError(f"`{where}: {key}` is only for corpora whose `role` is train.")
         if self.is_synthetic and (
             len(self.files) < 2 or any(ARCHIVE in file for file in self.files)
         ):

@@ -28,11 +28,13 @@ def corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
         if plain in corpora:
             files = f"{corpora[plain].files[0]} and {filled.files[0]}"
             raise UserError(
-                f"`{raw}` must have each pair in only one spelling of its codes, but has {files}."
+                f"`{raw}` contains a pair in two spellings of its codes: {files}; rename a file."
             )
         for file in filled.files:
             if not filled.is_synthetic and not (raw / file).exists():
-                raise UserError(f"`{raw / file}` is missing: {'-'.join(plain)} needs both sides.")
+                raise UserError(
+                    f"`{raw / file}` does not exist: {'-'.join(plain)} needs both sides."
+                )
         corpora[plain] = filled
     return [corpora[pair] for pair in sorted(corpora)]
 

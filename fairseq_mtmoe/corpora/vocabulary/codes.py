@@ -50,7 +50,7 @@ def codes_of_model(
     for (lang, code), (other, other_code) in combinations(codes.items(), 2):
         if code == other_code:
             raise UserError(
-                "`--codes` must give languages of the text different codes,"
+                "`--codes` must give each language a different code,"
                 f" but {lang} and {other} are {code}."
             )
     return codes
@@ -67,7 +67,7 @@ def _match(lang: str, tags: Mapping[str, str]) -> str:
     closest = [code for code in distances if distances[code] == min(distances.values())]
     if len(closest) > 1:
         raise UserError(
-            f"`--codes` must give the model's code for {lang}, as in {lang}=CODE:"
+            f"`--codes` must name the model's code for {lang}, as in {lang}=CODE;"
             f" the model has {', '.join(closest)}."
         )
     return closest[0]

@@ -86,9 +86,8 @@ def expect_tag(dictionary: Path) -> None:
     """
     if TAG not in _symbols(dictionary):
         raise UserError(
-            f"The given vocabulary must have {TAG}, the first token of sources in corpora of the"
-            " `kind` back-translated, but lacks it;"
-            " remove their `kind` to train on them like other text."
+            f"The given vocabulary lacks {TAG}, the first token of sources in corpora of the `kind`"
+            " back-translated; remove their `kind` to train on them like other text."
         )
 
 
@@ -98,11 +97,9 @@ def _names(model: bytes) -> list[str]:
         processor = load_sentencepiece(model)
         names = list(map(processor.id_to_piece, range(processor.get_piece_size())))
     except RuntimeError as error:
-        raise UserError(
-            f"`vocabulary.model` must be a SentencePiece model, but is none: {error}."
-        ) from error
+        raise UserError(f"`vocabulary.model` is not a SentencePiece model: {error}.") from error
     if not names:
-        raise UserError("`vocabulary.model` must be a SentencePiece model, but has no pieces.")
+        raise UserError("`vocabulary.model` is a SentencePiece model without pieces.")
     names[processor.unk_id()] = SPECIAL[UNKNOWN]
     return names
 
@@ -117,8 +114,8 @@ def _symbols(path: Path) -> list[str]:
         symbol, _, count = line.rstrip().rpartition(" ")
         if not symbol or symbol in symbols or not count.lstrip("-").isdecimal():
             raise UserError(
-                f"`{path}` must have a symbol and a number on each line, each symbol once"
-                f" and none of fairseq's own four, but has the line {line!r:.80}."
+                f"`{path}` must have a new symbol and a number on each line, and none of fairseq's"
+                f" own four symbols, but has the line {line!r:.80}."
             )
         symbols[symbol] = count
     return list(symbols)[len(SPECIAL) :]
@@ -198,8 +195,8 @@ class GivenVocabulary:
             both = recipe.source_languages() & targets
         if both:
             raise UserError(
-                f"`{self.translator}` has different vocabularies for sources and targets:"
-                f" each language must be one or the other, but {min(both)} is both;"
+                f"`{self.translator}` has different vocabularies for sources and targets,"
+                f" but {min(both)} is both a source and a target;"
                 " make a data directory for each direction."
             )
         vocabulary = replace(
@@ -265,15 +262,13 @@ def vocabulary_of_data(folder: Path) -> GivenVocabulary:
     if model_of_sources(folder) != model:
         raise_invalid(
             "--vocabulary-from",
-            "a data directory with one vocabulary for sources and targets;"
-            " give this one's model as `--vocabulary-of MODEL`",
+            "a data directory with one vocabulary for sources and targets"
+            " (give this one's model as `--vocabulary-of MODEL`)",
             str(folder),
         )
     dictionaries = sorted(folder.rglob(dictionary_name("*")))
     if not dictionaries:
-        raise UserError(
-            f"`{folder}` must have a dictionary such as {dictionary_name('en')}, but has none."
-        )
+        raise UserError(f"`{folder}` contains no dictionary such as {dictionary_name('en')}.")
     spelling = Spelling.plain
     if (folder / TOKEN_STYLE).exists():
         spelling = Spelling.mbart

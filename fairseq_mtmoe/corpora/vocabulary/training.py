@@ -187,8 +187,8 @@ def train_model(
         if match := _TOO_FEW_PIECES.search(str(error)):
             raise UserError(
                 f"`{SIZE}` (`--vocab-size`) must be at least {match[1]},"
-                f" the number of characters in this text, but is {vocab_size} instead;"
-                " raise it or lower `character_coverage` (`--character-coverage`)."
+                f" the number of characters in this text, but is {vocab_size};"
+                " raise it, or lower `character_coverage` (`--character-coverage`)."
             ) from error
         match = _TOO_MANY_PIECES.search(str(error))
         if match and may_have_fewer:

@@ -50,7 +50,7 @@ def test_output_without_room_is_one_sentence():
         command = [sys.executable, "-c", "from fairseq_mtmoe.cli.main import main; main()", "--version"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
-    assert done.stderr == "error: The output must fit on its disk, but does not: No space left on device.\n"
+    assert done.stderr == "error: The output cannot be written: No space left on device.\n"
 
 
 def test_help_lists_each_command_and_imports_none():

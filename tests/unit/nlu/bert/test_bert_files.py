@@ -89,7 +89,7 @@ def test_a_written_file_or_folder_is_read_again_by_us_and_by_transformers(config
     assert again.config == config
     torch.testing.assert_close(dict(again.state_dict()), dict(encoder.state), rtol=0, atol=0)
     before = sorted(tmp_path.rglob("*"))
-    with refused("the output folder"):
+    with refused("folder"):
         files.write_folder(encoder, tmp_path / "folder")
     assert sorted(tmp_path.rglob("*")) == before
 
