@@ -38,6 +38,9 @@ MOST_TOKENS_A_LINE_IN_A_FOLDER = 7.8
 MOST_COMPREHENSIONS = 25  # per 1,000 lines
 MOST_CONDITIONAL_EXPRESSIONS = 14  # per 1,000 lines
 MOST_VAGUE_NAMES = 50
+MOST_LINES_OF_A_FILE = 499
+MOST_LINES_OF_A_FUNCTION = 60
+MOST_CHARACTERS_OF_A_SUMMARY = 80  # the first line of a docstring
 
 
 @dataclass
@@ -91,6 +94,19 @@ def statements_too_dense(path: Path) -> Iterator[int]:
         conditional = any(isinstance(part, ast.IfExp) for outer in comprehensions for part in ast.walk(outer))
         if len(comprehensions) > 1 or conditional:
             yield node.lineno
+
+
+def too_long(path: Path) -> Iterator[str]:
+    """Yield a sentence for a long file, and for each long function and first line of a docstring."""
+    if lines_of(path) > MOST_LINES_OF_A_FILE:
+        yield f"{path}: shorten this file to {MOST_LINES_OF_A_FILE} lines."
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= MOST_LINES_OF_A_FUNCTION:
+            yield f"{path}:{node.lineno}: shorten this function to {MOST_LINES_OF_A_FUNCTION} lines."
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+            summary, *_ = (ast.get_docstring(node) or "").split("\n")
+            if len(summary) > MOST_CHARACTERS_OF_A_SUMMARY:
+                yield f"{path}: shorten this line to {MOST_CHARACTERS_OF_A_SUMMARY} characters: {summary}"
 
 
 def tokens_of(path: Path) -> int:
@@ -149,6 +165,7 @@ def too_dense() -> Iterator[str]:
     for path in sorted((ROOT / PACKAGE).rglob("*.py")):
         for line in statements_too_dense(path):
             yield f"{path.relative_to(ROOT)}:{line}: write this statement with one comprehension, without a condition."
+        yield from too_long(path)
 
 
 def sizes() -> dict[str, int]:

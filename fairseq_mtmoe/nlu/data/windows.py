@@ -49,15 +49,11 @@ def tokenize_windows(
             question, passage = map(tokens.__getitem__, example.candidates[0])
             kept = question.ids[:longest]
             room = tokenizer.max_length - marks.size - len(kept)
-            length = len(passage.ids)
             step = min(stride or STRIDE, max(room // 2, 1))
-            starts = [0, *range(step, length - room + step, step)] if length > room else [0]
+            starts = range(0, max(len(passage.ids) - room, 0) + step, step)
             first = len(before) + len(kept) + len(between)
-            spans = []
-            for span in example.spans:
-                span_tokens = passage.of_span(span.start, span.end)
-                if span_tokens is not None:
-                    spans.append(span_tokens)
+            token_spans = (passage.of_span(span.start, span.end) for span in example.spans)
+            spans = list(filter(None, token_spans))
             for start in starts:
                 part = passage.ids[start : start + room]
                 answer = AT_FIRST

@@ -95,18 +95,7 @@ def exported_translator(
     Raises `UserError`: no class computes it.
     """
     settings = content.get("task_state") or {}
-    vocabulary = Vocabulary.of_state(settings)
-    if vocabulary is None:
-        raise UserError(
-            f"`{path}` must contain its vocabulary, but has none; files of `mtmoe import-hf` and "
-            "checkpoints of runs on a data directory of `mtmoe prepare` contain it."
-        )
-    if settings.get("lang_tok_replacing_bos_eos"):
-        raise UserError(
-            f"`{path}` must have language tokens beside the sentences' end tokens, as tokenizers "
-            "of `transformers` do, but has them in place of end tokens "
-            "(`--lang-tok-replacing-bos-eos`)."
-        )
+    vocabulary = _vocabulary_of(path, settings)
     entries = content["model"].items()
     state = {name: value for name, value in entries if not COUNTERS.fullmatch(name)}
     full = with_codes(vocabulary, settings)
@@ -145,6 +134,23 @@ def exported_translator(
         generation["forced_bos_token_id"] = tokenizer.target_rows.index(first_word)
     tensors = _tensors(state, config, tokenizer, options)
     return ExportedTranslator(config, tokenizer, tensors, generation)
+
+
+def _vocabulary_of(path: Path, settings: Mapping[str, Any]) -> Vocabulary:
+    """Return the vocabulary of a task's state (UserError: none, or other marks)."""
+    vocabulary = Vocabulary.of_state(settings)
+    if vocabulary is None:
+        raise UserError(
+            f"`{path}` must contain its vocabulary, but has none; files of `mtmoe import-hf` and "
+            "checkpoints of runs on a data directory of `mtmoe prepare` contain it."
+        )
+    if settings.get("lang_tok_replacing_bos_eos"):
+        raise UserError(
+            f"`{path}` must have language tokens beside the sentences' end tokens, as tokenizers "
+            "of `transformers` do, but has them in place of end tokens "
+            "(`--lang-tok-replacing-bos-eos`)."
+        )
+    return vocabulary
 
 
 def _tensors(
