@@ -47,11 +47,17 @@ def every_device_kind(request):
         yield DeviceKind[request.param]
 
 
-@pytest.fixture(scope="session")
-def digits(tmp_path_factory):
-    """A data directory in which three "languages" are digits copied, reversed and shifted."""
-    from tests.helpers.digits import make_digit_corpus
+def _of_the_zoo(name):
+    """A fixture of a folder that `tests/helpers/zoo.py` makes."""
 
-    folder = tmp_path_factory.mktemp("digits")
-    make_digit_corpus(folder)
-    return folder
+    def folder(tmp_path_factory):
+        from tests.helpers.zoo import folder_of
+
+        return folder_of(name, tmp_path_factory)
+
+    return pytest.fixture(scope="session")(folder)
+
+
+digits, many_digits, text_data, stock, benchmark = map(
+    _of_the_zoo, ("digits", "many_digits", "text_data", "stock", "benchmark")
+)

@@ -8,7 +8,6 @@ from typing import Any
 import sentencepiece
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe import register
 from tests.helpers import untrained
 from tests.helpers.binarized import write_words
 from tests.helpers.piece_models import trained_pieces
@@ -28,7 +27,7 @@ def texts(count: int, seed: int) -> list[str]:
 
 def make_text_data(folder: Path, lines: Sequence[str] = (), **options: object) -> Path:
     """A data directory with `test` sets and what models need of `train`; options are of `trained_pieces`."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     model = trained_pieces(lines or texts(400, 0), "unigram", **{"size": 90, **options})
     (folder / "spm.model").write_bytes(model)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -44,14 +43,6 @@ def make_text_data(folder: Path, lines: Sequence[str] = (), **options: object) -
                 text = lines if lines and split == "test" else texts(count, 100 + 2 * seed + side)
                 _write(folder, f"{split}.{pair}.{lang}", text, processor, dictionary)
     return folder
-
-
-def save_sparse_model(folder: Path) -> Path:
-    """The file of a sparse model with random weights, beside its `data` in a folder."""
-    register()
-    data = make_text_data(folder / "data")
-    untrained.save_model(data, folder / "model.pt", *SPARSE)
-    return folder / "model.pt"
 
 
 def _write(folder: Path, name: str, lines: Sequence[str], processor: object, dictionary: Dictionary) -> None:

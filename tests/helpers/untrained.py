@@ -44,7 +44,7 @@ def write_raw(folder: Path, pair: str, targets: list[str]) -> list[str]:
 
 
 def make_data(folder: Path) -> Path:
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for lang in ("en", "aa", "bb", "cc"):
         dictionary().save(str(folder / f"dict.{lang}.txt"))
     for seed, (pair, size) in enumerate(PAIRS.items()):

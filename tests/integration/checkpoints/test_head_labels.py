@@ -10,7 +10,6 @@ import yaml
 from fairseq_mtmoe.checkpoints.head_labels import labels_of, labels_to_text, match_labels
 from fairseq_mtmoe.checkpoints.rewriting import average
 from fairseq_mtmoe.nlu.data.table import load_tables
-from tests.helpers import benchmark
 from tests.helpers.benchmark import task_arguments
 from tests.helpers.refused import refused
 from tests.helpers.training import run_here
@@ -90,21 +89,12 @@ def test_an_average_is_of_the_same_labels(tmp_path):
 TASKS = ("cola", "wic", "wnut17", "copa")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("labels")
-    benchmark.make_benchmark(folder, {"train": 64, "dev": 8})
-    benchmark.make_words_and_entities(folder, {"train": 64, "dev": 8})
-    benchmark.make_encoder(folder / "encoder.pt")
-    return folder
-
-
-def test_a_run_goes_on_and_begins_with_labels_in_another_order(data, tmp_path):
+def test_a_run_goes_on_and_begins_with_labels_in_another_order(benchmark, tmp_path):
     """It makes the same updates, with the optimizer's moments and without."""
-    options = ("--glue-tasks", ",".join(TASKS), "--init-encoder", data / "encoder.pt", "--disable-validation",
+    options = ("--glue-tasks", ",".join(TASKS), "--init-encoder", benchmark / "encoder.pt", "--disable-validation",
                "--arch", "mt_tag", "--dense-updates", 3, "--lr", 0.01, "--adam-eps", 1e-3)  # fmt: skip
     last = tmp_path / "begun" / "checkpoint_last.pt"
-    run_here(task_arguments(data, last.parent, *options, "--max-update", 5))
+    run_here(task_arguments(benchmark, last.parent, *options, "--max-update", 5))
     rows, orders, table = load_tables(), {}, {}
     for task in TASKS[:3]:
         count = len(rows[task].labels)
@@ -115,7 +105,7 @@ def test_a_run_goes_on_and_begins_with_labels_in_another_order(data, tmp_path):
         runs = []
         for more in ((), ("--task-table", tmp_path / "table.yaml")):
             folder = tmp_path / f"{name} {len(more)}"
-            runs.append(run_here(task_arguments(data, folder, *options, begin, last, "--max-update", 9, *more)))
+            runs.append(run_here(task_arguments(benchmark, folder, *options, begin, last, "--max-update", 9, *more)))
         same, other = runs
         np.testing.assert_allclose(other["losses"], same["losses"], rtol=1e-4, err_msg=name)
         for key, value in same["parameters"].items():

@@ -16,7 +16,6 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe import register
-from tests.helpers.benchmark import make_benchmark, make_encoder
 from tests.helpers.commands import PLUGIN, REPOSITORY, run
 from tests.helpers.models import stub_task
 from tests.helpers.training import run_here
@@ -146,22 +145,20 @@ def test_the_commented_configuration_has_every_option(group):
 
 
 @pytest.mark.scheduled
-def test_seeds_one_after_the_other_and_a_command_line_alone(tmp_path):
+def test_seeds_one_after_the_other_and_a_command_line_alone(benchmark, tmp_path):
     """`--multirun`: each run is what it is alone, as the command line begins it, in a folder of its own."""
-    make_benchmark(tmp_path, {"train": 40, "dev": 8})
-    make_encoder(tmp_path / "encoder.pt")
     folder = tmp_path / "runs" / "${model._name}-lr${optimization.lr.0}-seed${common.seed}"
     run(
         "fairseq-hydra-train", "--multirun", "--config-dir", REPOSITORY / "configs", "--config-name",
-        "tasks", "+experiment=mt_tag_mixture", f"task.data={tmp_path}",
-        f"task.init_encoder={tmp_path / 'encoder.pt'}", "dataset.batch_size=16",
+        "tasks", "+experiment=mt_tag_mixture", f"task.data={benchmark}",
+        f"task.init_encoder={benchmark / 'encoder.pt'}", "dataset.batch_size=16",
         "task.glue_tasks='cola,wic'", "task.max_positions=24", "optimization.max_update=2", "common.cpu=true",
         f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}", f"hydra.run.dir={tmp_path}", f"hydra.sweep.dir={tmp_path}",
         "+model.dense_updates=1", "common.seed=1,2", f"checkpoint.save_dir='{folder}'",
     )  # fmt: skip
     _, *options = shlex.split(OF_TASKS["mt_tag_mixture"][0])
     run_here((
-        tmp_path, *options, "--init-encoder", tmp_path / "encoder.pt", "--batch-size", 16, "--glue-tasks", "cola,wic",
+        benchmark, *options, "--init-encoder", benchmark / "encoder.pt", "--batch-size", 16, "--glue-tasks", "cola,wic",
         "--max-positions", 24, "--max-update", 2, "--cpu", "--dense-updates", 1, "--seed", 2, "--save-dir",
         tmp_path / "alone",
     ))  # fmt: skip

@@ -13,7 +13,6 @@ import pytest
 import sacrebleu
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_mtmoe import register
 from fairseq_mtmoe.cli import _evaluating, _shared
 from fairseq_mtmoe.cli._evaluating import NamedTiers
 from fairseq_mtmoe.core.errors import UserError
@@ -31,15 +30,8 @@ PAIRS = ("en-cc", "en-bb", "en-aa")  # low, mid, high
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """The folder of `data`, with text of en-aa alone, and `checkpoint.pt`."""
-    register()
-    folder = tmp_path_factory.mktemp("model")
-    untrained.make_data(folder / "data")
-    untrained.save_model(folder / "data", folder / "checkpoint.pt")
-    references = untrained.imitate(folder / "data", folder / "checkpoint.pt", "en-aa")
-    untrained.write_raw(folder / "data", "en-aa", references)
-    return folder
+def model(stock, tmp_path_factory):
+    return shutil.copytree(stock, tmp_path_factory.mktemp("model"), dirs_exist_ok=True)
 
 
 def settings(model):

@@ -146,15 +146,15 @@ def test_the_lower_half_stays_and_other_tasks_begin_with_what_the_checkpoint_kno
         assert [name for name in shared if not torch.equal(new[name], checkpoint[name])] == []
 
 
-def test_a_pair_joins_the_others_of_a_translation_run(digits, tmp_path):
+def test_a_pair_joins_the_others_of_a_translation_run(many_digits, tmp_path):
     options = ("--task-ids", "pair", "--conditional", "attention,norm", "--langs", "aa,bb,cc,en", "--max-epoch", 50)
     two = ("--lang-pairs", "en-aa,en-bb")
-    train_here(digits, tmp_path / "run", *options, *two, "--max-update", 4)
+    train_here(many_digits, tmp_path / "run", *options, *two, "--max-update", 4)
     last, new = tmp_path / "run" / "checkpoint_last.pt", tmp_path / "new.pt"
     said = mtmoe("add-task", last, new, "--task", "en-cc", "--embedding-from", "en-aa")
     assert said == f"{new}: tasks en-aa, en-bb and en-cc, with the optimizer state\n"
     assert torch.equal(model_of(new)[TABLE], model_of(last)[TABLE][[0, 1, 0]])
-    train_here(digits, tmp_path / "more", *options, "--restore-file", new, "--max-update", 8)
+    train_here(many_digits, tmp_path / "more", *options, "--restore-file", new, "--max-update", 8)
     state = torch.load(tmp_path / "more" / "checkpoint_last.pt")
     assert state["optimizer_history"][-1]["num_updates"] == 8
     assert len({tuple(row) for row in state["model"][TABLE].tolist()}) == 3

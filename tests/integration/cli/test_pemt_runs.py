@@ -11,82 +11,73 @@ from fairseq_mtmoe.nlu.t5.model import whole_state
 from fairseq_mtmoe.pemt.config import is_added, is_trainable
 from fairseq_mtmoe.pemt.sources import load
 from fairseq_mtmoe.report.run_log import read
-from tests.helpers.benchmark import logged, make_benchmark, make_encoder, make_unlabelled, task_arguments
+from tests.helpers.benchmark import logged, make_unlabelled, task_arguments
 from tests.helpers.commands import run
 from tests.helpers.invoked import mtmoe
 from tests.helpers.pemt import adapters_of
 from tests.helpers.refused import refused
-from tests.helpers.text_to_text import make_t5, text_arguments
+from tests.helpers.text_to_text import text_arguments
 from tests.helpers.training import run_here
 
 # Of the encoder's sources one reads words beside [CLS], one values; of the T5's one is trained without a validation.
 T5 = SimpleNamespace(
-    arguments=text_arguments, arch="pemt_t5", init="--init-model", source="--source-task", sources=("rte", "cola"),
-    target=("--target-task", "stsb"),
+    arguments=text_arguments, arch="pemt_t5", init="--init-model", file="t5.pt", source="--source-task",
+    sources=("rte", "cola"), target=("--target-task", "stsb"),
 )  # fmt: skip
 BERT = SimpleNamespace(
-    arguments=task_arguments, arch="pemt_bert", init="--init-encoder", source="--glue-tasks", sources=("wic", "stsb"),
-    target=("--glue-tasks", "copa"),
+    arguments=task_arguments, arch="pemt_bert", init="--init-encoder", file="encoder.pt", source="--glue-tasks",
+    sources=("wic", "stsb"), target=("--glue-tasks", "copa"),
 )  # fmt: skip
 KINDS = [pytest.param(T5, id="t5"), pytest.param(BERT, id="bert", marks=pytest.mark.scheduled)]
 of_both = pytest.mark.parametrize("kind", KINDS, indirect=True)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pemt")
-    make_benchmark(folder, {"train": 40, "dev": 12})
-    make_t5(folder / "pemt_t5.pt")
-    make_encoder(folder / "pemt_bert.pt")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def kind(request, data, tmp_path_factory):
+def kind(request, benchmark, tmp_path_factory):
     """One of the backbones, its sources trained, in the folder `trained`."""
     found = SimpleNamespace(**vars(request.param), trained=tmp_path_factory.mktemp("sources"))
 
     def source(name, *more):
-        options = (found.source, name, *begun(found, data), "--pemt-stage", "source", *more)
-        return found.arguments(data, found.trained / name, *options)
+        options = (found.source, name, *begun(found, benchmark), "--pemt-stage", "source", *more)
+        return found.arguments(benchmark, found.trained / name, *options)
 
     run_here(source(found.sources[0], "--max-epoch", 3))
     run_here(source(found.sources[1], "--max-update", 5, "--disable-validation"))
     return found
 
 
-def begun(kind, data):
+def begun(kind, benchmark):
     options = ("--arch", kind.arch, "--adapter-rank", 4, "--criterion", "pemt", "--dropout", 0.1)
-    return (*options, kind.init, data / f"{kind.arch}.pt")
+    return (*options, kind.init, benchmark / kind.file)
 
 
-def borrowing(kind, data, folder):
+def borrowing(kind, benchmark, folder):
     files = ",".join(str(folder / name / f"{name}.pt") for name in kind.sources)
-    return (*kind.target, *begun(kind, data), "--pemt-sources", files)
+    return (*kind.target, *begun(kind, benchmark), "--pemt-sources", files)
 
 
 @pytest.fixture(scope="module")
-def target(kind, data, tmp_path_factory):
+def target(kind, benchmark, tmp_path_factory):
     """The folder of a target's run that ended after 3 updates and went on; its sources were gone, or not even named."""
     folder = tmp_path_factory.mktemp("target")
     shutil.copytree(kind.trained, folder / "sources")
-    options = borrowing(kind, data, folder / "sources")
-    run("fairseq-train", *kind.arguments(data, folder, *options, "--max-update", 3))
+    options = borrowing(kind, benchmark, folder / "sources")
+    run("fairseq-train", *kind.arguments(benchmark, folder, *options, "--max-update", 3))
     shutil.rmtree(folder / "sources")
     options = options if kind.arch == "pemt_t5" else options[:-2]
-    said = run("fairseq-train", *kind.arguments(data, folder, *options, "--max-update", 6))
+    said = run("fairseq-train", *kind.arguments(benchmark, folder, *options, "--max-update", 6))
     (folder / "log.txt").write_text(said.stdout + said.stderr)
     return folder
 
 
 @of_both
-def test_resuming_without_sources_changes_no_bit_and_what_trains_is_the_task_s_own(kind, data, target, tmp_path):
-    run_here(kind.arguments(data, tmp_path, *borrowing(kind, data, kind.trained), "--max-update", 6))
+def test_resuming_without_sources_changes_no_bit_and_what_trains_is_the_task_s_own(kind, benchmark, target, tmp_path):
+    run_here(kind.arguments(benchmark, tmp_path, *borrowing(kind, benchmark, kind.trained), "--max-update", 6))
     whole, parts = (torch.load(folder / "checkpoint_last.pt") for folder in (tmp_path, target))
     assert whole["model"].keys() == parts["model"].keys()
     assert [name for name, value in whole["model"].items() if not torch.equal(value, parts["model"][name])] == []
     assert parts["cfg"]["model"]["pemt_sources"] and parts["cfg"]["model"]["pemt"] == whole["cfg"]["model"]["pemt"]
-    state, path = parts["model"], data / f"{kind.arch}.pt"
+    state, path = parts["model"], benchmark / kind.file
     if kind.arch == "pemt_t5":
         pretrained = model_file.load(path)
         before = whole_state(pretrained.state, pretrained.config)
@@ -116,7 +107,8 @@ def test_the_logs_have_both_losses_and_the_weights_and_files_of_sources(kind, ta
 
 
 @of_both
-def test_merged_it_has_the_same_predictions(kind, data, target, tmp_path):
+def test_merged_it_has_the_same_predictions(kind, benchmark, target, tmp_path):
+    data = shutil.copytree(benchmark, tmp_path / "data")
     make_unlabelled(data)
     path = target / "checkpoint_last.pt"
     mtmoe("merge", path, tmp_path / "merged.pt")
@@ -138,7 +130,7 @@ def test_a_source_s_file_is_of_the_best_checkpoint_or_of_the_last(kind):
             assert torch.equal(value, state[key][0]) and value.abs().max() > 0
 
 
-def test_several_tasks_are_refused_and_so_are_options_of_words(data, tmp_path):
+def test_several_tasks_are_refused_and_so_are_options_of_words(benchmark, tmp_path):
     for more in (("--glue-tasks", "wic,stsb"), ("--glue-tasks", "wic", "--label-smoothing", 0.1)):
         with refused(more[-2]):
-            run_here(task_arguments(data, tmp_path, *begun(BERT, data), "--pemt-stage", "source", *more))
+            run_here(task_arguments(benchmark, tmp_path, *begun(BERT, benchmark), "--pemt-stage", "source", *more))

@@ -52,34 +52,34 @@ def tried(monkeypatch):
     return trials
 
 
-def test_all_trials_share_three_minutes_and_the_best_by_chrf_is_kept(digits, tried):
-    invoked("suggest", digits, "--hours", 1)
+def test_all_trials_share_three_minutes_and_the_best_by_chrf_is_kept(many_digits, tried):
+    invoked("suggest", many_digits, "--hours", 1)
     widths, minutes = zip(*tried, strict=True)
     assert widths == (256, 192, 128) and minutes == pytest.approx((1, 1, 1))
     tried.clear()
-    script = invoked("suggest", digits).stdout
+    script = invoked("suggest", many_digits).stdout
     assert tried == [(256, pytest.approx(3))]
     chosen = "--eval-chrf", "--best-checkpoint-metric chrf --maximize-best-checkpoint-metric", "--patience 3"
     assert all(options in script for options in chosen)
-    assert "--eval-chrf" not in invoked("suggest", digits, "--hours", 0.01).stdout
+    assert "--eval-chrf" not in invoked("suggest", many_digits, "--hours", 0.01).stdout
 
 
-def test_the_screen_says_which_hours_are_enough(digits, tried):
-    shown = invoked("suggest", digits, "--hours", 1)
+def test_the_screen_says_which_hours_are_enough(many_digits, tried):
+    shown = invoked("suggest", many_digits, "--hours", 1)
     (enough,) = re.findall(r"^--hours 1 is short: .* --hours (\S+) is enough for 5 passes", shown.stderr, re.MULTILINE)
     assert float(enough) == least_hours(TRIAL, 300_000, 500)
     assert "# --hours 1 is short" in shown.stdout and "--patience" not in shown.stdout
-    assert "is short" not in invoked("suggest", digits, "--hours", enough).output
+    assert "is short" not in invoked("suggest", many_digits, "--hours", enough).output
 
 
-def test_a_model_too_slow_for_two_updates_gives_way_to_a_smaller_one(digits, tried, monkeypatch):
+def test_a_model_too_slow_for_two_updates_gives_way_to_a_smaller_one(many_digits, tried, monkeypatch):
     def run_trial(data, options, minutes):
         return None if "--encoder-embed-dim 256" in str(options) else TRIAL
 
     monkeypatch.setattr(suggest, "run_trial", run_trial)
     with refused("DATA"):
-        invoked("suggest", digits)
-    assert "--encoder-embed-dim 192" in invoked("suggest", digits, "--hours", 100).stdout
+        invoked("suggest", many_digits)
+    assert "--encoder-embed-dim 192" in invoked("suggest", many_digits, "--hours", 100).stdout
 
 
 def test_the_first_updates_of_a_trial_do_not_count():
@@ -93,25 +93,25 @@ def test_the_first_updates_of_a_trial_do_not_count():
     assert trial.seconds == pytest.approx(60 * (11 - 6) / 24)
 
 
-def test_several_target_languages_get_experts(digits, tmp_path):
+def test_several_target_languages_get_experts(many_digits, tmp_path):
     def experts(data, pairs):
         words = words_of(model_options(str(data), SIZES[0], dict.fromkeys(pairs, 1)))
         return words[: words.index("--encoder-layers")]
 
-    sizes = sizes_of(str(digits), "train", None)
-    assert experts(digits, sizes) == ["--arch", "base_moe", "--num-experts", "4", "--expert-gates", "fixed"]
+    sizes = sizes_of(str(many_digits), "train", None)
+    assert experts(many_digits, sizes) == ["--arch", "base_moe", "--num-experts", "4", "--expert-gates", "fixed"]
     (tmp_path / "langs.txt").write_text("".join(f"{lang}\n" for lang in "abcdefghi"))
     many = ["--arch", "base_moe", "--num-experts", "8", "--expert-gates", "task"]
     assert experts(tmp_path, sizes) == many
-    assert experts(digits, [next(iter(sizes))]) == ["--arch", "base_dense"]
+    assert experts(many_digits, [next(iter(sizes))]) == ["--arch", "base_dense"]
 
 
-def test_shards_count_together_and_pairs_are_asked_for_in_either_direction(digits, tmp_path):
+def test_shards_count_together_and_pairs_are_asked_for_in_either_direction(many_digits, tmp_path):
     data, pair = tmp_path / "data", "en-aa"
     for shard in ("shard0", "shard1"):
-        shutil.copytree(digits, data / shard)
+        shutil.copytree(many_digits, data / shard)
     (data / "lang_pairs.txt").write_text("en-aa\naa-en\n")
-    alone = {split: sizes_of(str(digits), split, pair)[pair] for split in ("train", "valid")}
+    alone = {split: sizes_of(str(many_digits), split, pair)[pair] for split in ("train", "valid")}
     both = listed_pairs(str(data))
     assert sizes_of(str(data), "train", both) == {pair: 2 * alone["train"], "aa-en": 2 * alone["train"]}
     assert sizes_of(str(data), "valid", both) == {pair: alone["valid"], "aa-en": alone["valid"]}
@@ -119,12 +119,12 @@ def test_shards_count_together_and_pairs_are_asked_for_in_either_direction(digit
     assert words[words.index("--lang-pairs") + 1] == "aa-en"
 
 
-def test_what_is_no_data_is_refused_and_a_trial_that_fails_says_why(digits, tmp_path):
-    for data, name in ((tmp_path / "none", "DATA"), (tmp_path, "DATA"), (digits, "--lang-pairs")):
+def test_what_is_no_data_is_refused_and_a_trial_that_fails_says_why(many_digits, tmp_path):
+    for data, name in ((tmp_path / "none", "DATA"), (tmp_path, "DATA"), (many_digits, "--lang-pairs")):
         with refused(name):
-            invoked("suggest", data, *(("--lang-pairs", "en-xx") if data == digits else ()))
+            invoked("suggest", data, *(("--lang-pairs", "en-xx") if data == many_digits else ()))
     (tmp_path / "data").mkdir()
-    for path in digits.iterdir():
+    for path in many_digits.iterdir():
         if path.is_file() and not path.name.startswith("dict."):
             os.link(path, tmp_path / "data" / path.name)
     with refused("DATA", first=False) as caught:
@@ -132,8 +132,8 @@ def test_what_is_no_data_is_refused_and_a_trial_that_fails_says_why(digits, tmp_
     assert "dict" in str(caught.value)
 
 
-def test_the_printed_command_trains(digits, tmp_path):
-    told = invoked("suggest", digits, "--cpu", "--hours", "0.001", "--save-dir", tmp_path / "run").stdout
+def test_the_printed_command_trains(many_digits, tmp_path):
+    told = invoked("suggest", many_digits, "--cpu", "--hours", "0.001", "--save-dir", tmp_path / "run").stdout
     (tmp_path / "train.sh").write_text(told)
     environment = {**ENVIRONMENT, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
     del environment["PYTHONWARNINGS"]  # the script sets it

@@ -27,20 +27,20 @@ from fairseq_mtmoe.translation.decode.lines import Lines
 from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 from tests.helpers.invoked import invoked
 from tests.helpers.refused import refused
-from tests.helpers.translated_text import save_sparse_model, texts
+from tests.helpers.translated_text import texts
 
 SHORT = ("--from", "en", "--cpu", "--beam", 2, "--max-len-b", 8)
 TEXT = texts(20, 5)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_sparse_model(tmp_path_factory.mktemp("translate"))
+@pytest.fixture
+def model(text_data):
+    return text_data / "sparse.pt"
 
 
 @pytest.fixture(scope="module")
-def translator(model):
-    return TextTranslator([str(model)], Decoding(beam=2, max_len_b=8))
+def translator(text_data):
+    return TextTranslator([str(text_data / "sparse.pt")], Decoding(beam=2, max_len_b=8))
 
 
 @pytest.fixture

@@ -14,19 +14,19 @@ OURS = ("--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused
 UPDATES = 450
 
 
-def test_it_learns_to_translate(digits, tmp_path):
+def test_it_learns_to_translate(many_digits, tmp_path):
     """Dense at first; then one layer's gates are of tokens, the other's of languages."""
     length = ("--max-update", UPDATES, "--total-num-update", UPDATES, "--max-epoch", 100, "--heating-coefficient", 3,
               "--max-tokens", 500)  # fmt: skip
-    train(digits, tmp_path, "--expert-gates", "base,task", "--dense-updates", 150, *OURS, *length)
-    mtmoe("evaluate", digits, "--path", tmp_path / "checkpoint_best.pt", "--out", tmp_path / "scores", "--cpu")
+    train(many_digits, tmp_path, "--expert-gates", "base,task", "--dense-updates", 150, *OURS, *length)
+    mtmoe("evaluate", many_digits, "--path", tmp_path / "checkpoint_best.pt", "--out", tmp_path / "scores", "--cpu")
     scores = json.loads((tmp_path / "scores" / "scores.json").read_text())
     bleu = {pair: result["bleu"] for pair, result in scores["pairs"].items()}
     assert set(bleu) == {"en-aa", "en-bb", "en-cc"} and min(bleu.values()) >= 95, bleu
-    stock = generate(digits, tmp_path / "checkpoint_best.pt", "bb")
+    stock = generate(many_digits, tmp_path / "checkpoint_best.pt", "bb")
     assert bleu_of(stock) == pytest.approx(bleu["en-bb"], abs=0.01)
     translated = run(
-        "fairseq-interactive", digits, *PLUGIN, "--task", "translation_heated", "--source-lang", "en",
+        "fairseq-interactive", many_digits, *PLUGIN, "--task", "translation_heated", "--source-lang", "en",
         "--target-lang", "bb", "--path", tmp_path / "checkpoint_best.pt", "--encoder-langtok", "tgt",
         "--decoder-langtok", "--cpu", stdin="1 2 3 4 5\n",
     ).stdout  # fmt: skip
@@ -46,13 +46,13 @@ def states(path):
     }
 
 
-def test_resuming_before_and_after_becoming_sparse_changes_no_bit(digits, tmp_path):
+def test_resuming_before_and_after_becoming_sparse_changes_no_bit(many_digits, tmp_path):
     """Interrupted in the middle of an epoch, after 4 (dense) and 8 updates (sparsification); also what adapts."""
     options = (*OURS, "--dense-updates", 8, "--expert-gates", "base,task", "--dropout", 0.1,
                "--conditional", "attention,norm,alignment,bottleneck",
                "--heating-coefficient", 3, "--max-epoch", 50, "--virtual-epoch-size", 700)  # fmt: skip
     for name, updates in (("whole", 10), ("parts", 4), ("parts", 8), ("parts", 10)):
-        train_here(digits, tmp_path / name, *options, "--max-update", updates)
+        train_here(many_digits, tmp_path / name, *options, "--max-update", updates)
     whole, parts = (states(tmp_path / folder / "checkpoint_last.pt") for folder in ("whole", "parts"))
     assert any(".moe." in key for key in whole) and whole.keys() == parts.keys()
     assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
@@ -106,7 +106,7 @@ def test_a_language_that_was_added_borrows_is_interrupted_and_merged(digits, tmp
     mtmoe("merge", path, merged)
     for each, lang in ((path, "cc"), (source, "aa")):
         written = in_order(generate(digits, each, lang, "--max-len-b", 12))
-        assert len(written) == 60 and evaluated(digits, each, f"en-{lang}", tmp_path / "scores") == written
+        assert len(written) == 13 and evaluated(digits, each, f"en-{lang}", tmp_path / "scores") == written
     assert evaluated(digits, merged, "en-cc", tmp_path / "scores") == evaluated(digits, path, "en-cc", tmp_path / "all")
     with refused("--lang-pairs"):  # several
         borrower(digits, tmp_path / "run", grown, "en-cc,en-aa")

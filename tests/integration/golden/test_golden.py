@@ -13,14 +13,14 @@ from tests.helpers.processes import run_processes
 from tests.helpers.training import train_here
 
 
-def test_a_run_follows_its_frozen_losses(digits, tmp_path):
+def test_a_run_follows_its_frozen_losses(many_digits, tmp_path):
     frozen = json.loads(TRAJECTORY.read_text())
     assert len(frozen) >= 10
-    assert losses(digits, tmp_path) == pytest.approx(frozen, rel=2e-3)
+    assert losses(many_digits, tmp_path) == pytest.approx(frozen, rel=2e-3)
 
 
-def test_an_old_checkpoint_translates_as_it_did(digits):
-    assert translations(digits) == json.loads(TRANSLATIONS.read_text())
+def test_an_old_checkpoint_translates_as_it_did(many_digits):
+    assert translations(many_digits) == json.loads(TRANSLATIONS.read_text())
 
 
 def train_as(rank, *arguments):

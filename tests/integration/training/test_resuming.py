@@ -78,12 +78,13 @@ OTHER_RUNS = {
 }
 
 
-@pytest.fixture(scope="module")
-def encoders(benchmark):
-    state = file_io.load(str(benchmark / "encoder.pt"))
+@pytest.fixture
+def encoders(benchmark, tmp_path):
+    data = shutil.copytree(benchmark, tmp_path / "data")
+    state = file_io.load(str(data / "encoder.pt"))
     next(iter(state["model"].values())).add_(1)
-    file_io.save(state, str(benchmark / "other.pt"))
-    return benchmark
+    file_io.save(state, str(data / "other.pt"))
+    return data
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ PAIRS = ("en-aa", "en-bb", "en-cc")
 
 
 @pytest.fixture(scope="module")
-def followed(digits, tmp_path_factory):
+def followed(many_digits, tmp_path_factory):
     """A run's folder."""
     folder = tmp_path_factory.mktemp("followed") / "run"
     validations = ("--validate-interval-updates", 6, "--validate-interval", 100)
-    train_here(digits, folder, *OPTIONS, "--max-update", UPDATES, *validations)
+    train_here(many_digits, folder, *OPTIONS, "--max-update", UPDATES, *validations)
     return folder
 
 
@@ -36,10 +36,10 @@ def events(followed):
     return events_of(followed)
 
 
-def test_the_run_log_says_what_was_run(followed, digits, events):
+def test_the_run_log_says_what_was_run(followed, many_digits, events):
     (run,) = events["run"]
     assert run["options"]["max_update"] == UPDATES and run["options"]["arch"] == "base_moe_tiny"
-    assert run["data"] == str(digits) and run["seed"] == 1 and {"fairseq", "torch"} <= run["versions"].keys()
+    assert run["data"] == str(many_digits) and run["seed"] == 1 and {"fairseq", "torch"} <= run["versions"].keys()
     assert run["hardware"].startswith("1 process, CPU ") and run["started"].endswith("+00:00")
 
 
@@ -57,9 +57,9 @@ def test_the_run_log_has_figures_every_log_interval(events):
     assert list(valid) == [6, 12] and valid[12]["tokens"] == tokens[-1] and valid[6]["tokens"] == tokens[2]
 
 
-def test_a_run_that_goes_on_goes_on_counting_tokens(followed, digits, events):
+def test_a_run_that_goes_on_goes_on_counting_tokens(followed, many_digits, events):
     last = events["train"][-1]
-    train_here(digits, followed, *OPTIONS, "--max-update", UPDATES + 2, "--no-save", "--disable-validation")
+    train_here(many_digits, followed, *OPTIONS, "--max-update", UPDATES + 2, "--no-save", "--disable-validation")
     train = events_of(followed)["train"]
     assert [event["update"] for event in train[-2:]] == [UPDATES, UPDATES + 2]
     assert train[-1]["tokens"] == pytest.approx(last["tokens"] + 2 * train[-1]["wpb"], abs=2)

@@ -1,6 +1,7 @@
 import json
 import logging
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -9,23 +10,20 @@ from fairseq_cli.train import validate
 from torch.nn import functional as F
 
 from fairseq_mtmoe.nlu.task.text_to_text import begun_dictionary, fill_dictionary
-from tests.helpers.benchmark import make_benchmark
 from tests.helpers.bert import perturb
 from tests.helpers.refused import refused
-from tests.helpers.text_to_text import make_t5, text_arguments, tiny_config
+from tests.helpers.text_to_text import text_arguments, tiny_config
 from tests.helpers.trainers import trainer_of
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("benchmark")
-    make_benchmark(folder, {"train": 24, "dev": 21})
+def data(benchmark, tmp_path_factory):
+    folder = shutil.copytree(benchmark, tmp_path_factory.mktemp("wsc"), dirs_exist_ok=True)
     (folder / "WSC").mkdir()
     for split, count in (("train", 24), ("val", 21)):
         target = {"span1_index": 0, "span1_text": "abc", "span2_index": 2, "span2_text": "he"}
         lines = [{"text": "abc saw he fg", "target": target, "idx": n, "label": n % 3 == 0} for n in range(count)]
         (folder / "WSC" / f"{split}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    make_t5(folder / "t5.pt")
     return folder
 
 

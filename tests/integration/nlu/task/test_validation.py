@@ -17,7 +17,7 @@ from fairseq_mtmoe.nlu.data.table import load_tables
 from fairseq_mtmoe.nlu.task.glue import about_encoder
 from fairseq_mtmoe.nlu.task.metrics import score, standard_error
 from fairseq_mtmoe.nlu.task.report import FoundSet, ValidationReport
-from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
+from tests.helpers.benchmark import make_benchmark, task_arguments
 from tests.helpers.refused import refused
 from tests.helpers.trainers import trainer_of
 
@@ -26,10 +26,8 @@ ROWS = {name: row for name, row in load_tables().items() if name in ("copa", "rt
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("benchmark")
-    make_benchmark(folder, {"train": 8, "dev": 21})
-    make_encoder(folder / "encoder.pt")
+def data(benchmark, tmp_path_factory):
+    folder = shutil.copytree(benchmark, tmp_path_factory.mktemp("mnli"), dirs_exist_ok=True)
     for name, count in (("train", 6), ("dev_matched", 13), ("dev_mismatched", 5)):
         lines = [f"{n}\t{'abcde'[n % 5]} {'fghij'[n % 3]}\t{'abcdefgh'[n % 8]}\t{LABELS[n % 3]}" for n in range(count)]
         (folder / "MNLI").mkdir(exist_ok=True)

@@ -1,10 +1,11 @@
 import json
+import shutil
 from contextlib import contextmanager
 
 import pytest
 
 from fairseq_mtmoe.core.errors import find_user_error
-from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
+from tests.helpers.benchmark import task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.refused import refused
 from tests.helpers.training import run_here
@@ -42,12 +43,10 @@ CASES = {  # and the name of what is wrong
 
 
 @pytest.fixture(scope="module")
-def paths(digits, tmp_path_factory):
+def paths(digits, benchmark, tmp_path_factory):
     """The data, an encoder, and checkpoints, by the names that stand for them above."""
     folder = tmp_path_factory.mktemp("wrong")
-    data, encoder = folder / "data", folder / "encoder.pt"
-    make_benchmark(data, {"train": 16, "dev": 4})
-    make_encoder(encoder)
+    data, encoder = shutil.copytree(benchmark, folder / "data"), benchmark / "encoder.pt"
     (data / "RTE" / "dev.tsv").write_text("")
     (data / "Mine").mkdir()
     for name in ("train", "dev"):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from fairseq.dataclass.configs import GenerationConfig
 
-from fairseq_mtmoe import load_translator, register
+from fairseq_mtmoe import load_translator
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.translation.decode import text_scores
 from fairseq_mtmoe.translation.decode.decode import Decoding
@@ -17,26 +17,14 @@ from fairseq_mtmoe.translation.decode.text_translator import TextTranslator
 from fairseq_mtmoe.translation.decode.translator import Translator
 from tests.helpers import untrained
 from tests.helpers.refused import refused
-from tests.helpers.translated_text import LIMIT, PEMT, SPARSE, make_text_data, texts
+from tests.helpers.translated_text import LIMIT, PEMT, SPARSE, texts
 
 SMALL = Decoding(batch_size=4, cpu=True)  # several batches, whose order is not that of the lines
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    register()
-    return make_text_data(tmp_path_factory.mktemp("scored") / "data")
-
-
-@pytest.fixture(scope="module")
-def model(data):
-    untrained.save_model(data, data.parent / "sparse.pt", *SPARSE)
-    return data.parent / "sparse.pt"
-
-
-@pytest.fixture(scope="module")
-def translator(model):
-    return load_translator(model, cpu=True)
+def translator(text_data):
+    return load_translator(text_data / "sparse.pt", cpu=True)
 
 
 def lines_of(data, pair):
@@ -60,14 +48,14 @@ def by_fairseq(data, paths, pair):
     [*SPARSE, "--lang-tok-replacing-bos-eos"], [*SPARSE, "--output-bias", "--decoder-begins-with-pad"],
     PEMT,
 ], ids=["pairs", "ids", "ends", "marian", "pemt"])  # fmt: skip
-def test_scores_are_those_of_fairseqs_score_reference(data, tmp_path, options, monkeypatch):
+def test_scores_are_those_of_fairseqs_score_reference(text_data, tmp_path, options, monkeypatch):
     monkeypatch.setattr(text_scores, "_LOGITS", 1000)  # some tokens at a time
-    untrained.save_model(data, tmp_path / "model.pt", *options)
+    untrained.save_model(text_data, tmp_path / "model.pt", *options)
     translator = TextTranslator([str(tmp_path / "model.pt")], SMALL)
     for pair in ("en-aa",) if options is PEMT else untrained.PAIRS:
         source, target = pair.split("-")
-        found = translator.score_tokens(*lines_of(data, pair), source=source, target=target)
-        wanted = by_fairseq(data, [tmp_path / "model.pt"], pair)
+        found = translator.score_tokens(*lines_of(text_data, pair), source=source, target=target)
+        wanted = by_fairseq(text_data, [tmp_path / "model.pt"], pair)
         assert [len(tokens) for tokens in found] == [len(values) for values in wanted]
         assert [value for tokens in found for _, value in tokens] == pytest.approx(
             [*itertools.chain(*wanted)], abs=1e-4
@@ -75,19 +63,20 @@ def test_scores_are_those_of_fairseqs_score_reference(data, tmp_path, options, m
         assert {tokens[-1][0] for tokens in found} == {"</s>"} and len({len(tokens) for tokens in found}) > 3
 
 
-def test_an_ensemble_has_the_mean_probability_as_in_fairseq(data, model, tmp_path):
-    untrained.save_model(data, tmp_path / "other.pt", *SPARSE, seed=2)
+def test_an_ensemble_has_the_mean_probability_as_in_fairseq(text_data, tmp_path):
+    model = text_data / "sparse.pt"
+    untrained.save_model(text_data, tmp_path / "other.pt", *SPARSE, seed=2)
     both = load_translator(str(model), tmp_path / "other.pt", cpu=True)
-    found = both.score(*lines_of(data, "en-bb"), source="en", target="bb")
-    wanted = [sum(values) for values in by_fairseq(data, [model, tmp_path / "other.pt"], "en-bb")]
-    alone = [sum(values) for values in by_fairseq(data, [model], "en-bb")]
+    found = both.score(*lines_of(text_data, "en-bb"), source="en", target="bb")
+    wanted = [sum(values) for values in by_fairseq(text_data, [model, tmp_path / "other.pt"], "en-bb")]
+    alone = [sum(values) for values in by_fairseq(text_data, [model], "en-bb")]
     assert found == pytest.approx(wanted, abs=1e-3) and found != pytest.approx(alone, abs=1)
 
 
 @pytest.mark.parametrize("form", [(), ("--lang-tok-replacing-bos-eos",)], ids=["code", "ends"])
-def test_the_search_gave_its_hypotheses_the_same_score(data, tmp_path, form):
+def test_the_search_gave_its_hypotheses_the_same_score(text_data, tmp_path, form):
     search = Decoding(beam=3, max_len_a=0.5, max_len_b=2, lenpen=0.7, cpu=True)
-    untrained.save_model(data, tmp_path / "model.pt", *SPARSE, *form)
+    untrained.save_model(text_data, tmp_path / "model.pt", *SPARSE, *form)
     translator = TextTranslator([str(tmp_path / "model.pt")], search)
     decoder = translator.decoder(search)
     (rows,) = decoder.batches(translator.forms.rows(Lines(texts(20, 5)), "en", ["cc"]))
@@ -144,6 +133,7 @@ print(len(found), len(translator.score(["bo da", ""], found, source="en", target
 """
 
 
-def test_python_gets_a_translator_without_a_word_of_fairseqs(model):
-    done = subprocess.run([sys.executable, "-c", USE, model], capture_output=True, text=True, check=True)
+def test_python_gets_a_translator_without_a_word_of_fairseqs(text_data):
+    command = [sys.executable, "-c", USE, text_data / "sparse.pt"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("2 2\n", "")

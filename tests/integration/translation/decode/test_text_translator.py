@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fairseq_mtmoe import register
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.translation.decode.decode import Decoding
 from fairseq_mtmoe.translation.decode.lines import Lines
@@ -22,22 +21,15 @@ PAIRS = list(untrained.PAIRS)
 CODE = re.compile(r"__(en|aa|bb|cc)__|\[(en|aa|bb|cc)\]")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    register()
-    return make_text_data(tmp_path_factory.mktemp("text") / "data")
-
-
-@pytest.fixture(scope="module")
-def model(data):
+@pytest.fixture
+def model(text_data):
     """A sparse model; only the file is asked."""
-    untrained.save_model(data, data.parent / "sparse.pt", *SPARSE)
-    return data.parent / "sparse.pt"
+    return text_data / "sparse.pt"
 
 
 @pytest.fixture(scope="module")
-def translator(model):
-    return TextTranslator([str(model)], SHORT)
+def translator(text_data):
+    return TextTranslator([str(text_data / "sparse.pt")], SHORT)
 
 
 def evaluated(data, path, pair, decoding=SHORT):
@@ -49,21 +41,22 @@ def evaluated(data, path, pair, decoding=SHORT):
     [*SPARSE, "--lang-tok-replacing-bos-eos"], [*SPARSE, "--encoder-langtok-last", "--encoder-langtok", "src"],
     [*SPARSE, "--output-bias", "--sinusoids", "marian", "--decoder-begins-with-pad"], PEMT,
 ], ids=["pairs", "ids", "ends", "last", "marian", "pemt"])  # fmt: skip
-def test_text_is_translated_as_the_test_set_is_whatever_languages_share_a_batch(data, tmp_path, options):
+def test_text_is_translated_as_the_test_set_is_whatever_languages_share_a_batch(text_data, tmp_path, options):
     path = tmp_path / "model.pt"
-    untrained.save_model(data, path, *options)
+    untrained.save_model(text_data, path, *options, seed=2)
     pairs = PAIRS if options is not PEMT else ["en-aa"]
-    found = {pair: evaluated(data, path, pair) for pair in pairs}
+    found = {pair: evaluated(text_data, path, pair) for pair in pairs}
     wanted = {pair: [CODE.sub("", line).strip() for line in lines] for pair, lines in found.items()}
-    assert found != wanted or options is PEMT  # models that babble write languages' codes, too, which are no text
+    # Models that babble write languages' codes, too, which are no text.
+    assert found != wanted or "--enable-lang-ids" not in options
     state = torch.load(path)
     state["cfg"]["task"] |= {"data": str(tmp_path / "gone"), "seed": None, "save_dir": None}  # as imported files are
     torch.save(state, path)
     translator = TextTranslator([str(path)], SHORT)
     for pair in pairs:
-        assert translator.translate(sources(data, pair), source="en", target=pair.split("-")[1]) == wanted[pair]
+        assert translator.translate(sources(text_data, pair), source="en", target=pair.split("-")[1]) == wanted[pair]
     targets = [pair.split("-")[1] for pair in pairs]
-    lines, sizes = Lines(sources(data, "en-aa")), []
+    lines, sizes = Lines(sources(text_data, "en-aa")), []
     together = translator.translated(lines, "en", targets, translator.decoder(SHORT), advance=sizes.append)
     assert len(sizes) == (len(pairs) if "--lang-tok-replacing-bos-eos" in options else 1)
     for target in targets:
@@ -72,8 +65,8 @@ def test_text_is_translated_as_the_test_set_is_whatever_languages_share_a_batch(
     assert len({str(best) for lines_of_target in together.values() for best in lines_of_target}) > 10
 
 
-def test_text_is_normalised_as_prepare_normalises_training_text(data, translator):
-    lines = sources(data, "en-aa")[:8]
+def test_text_is_normalised_as_prepare_normalises_training_text(text_data, translator):
+    lines = sources(text_data, "en-aa")[:8]
     odd = [f"\ufeff{line.replace(' ', chr(0xA0), 1)}\t" for line in lines]
     assert odd != lines and translator.translate(odd, source="en", target="aa") == translator.translate(
         lines, source="en", target="aa"
@@ -91,26 +84,26 @@ def test_a_damaged_state_is_told_by_one_sentence(model, tmp_path, langtoks, name
         TextTranslator([str(tmp_path / "damaged.pt")], SHORT)
 
 
-def test_an_ensemble_and_a_checkpoint_without_a_vocabulary(data, model, tmp_path):
+def test_an_ensemble_and_a_checkpoint_without_a_vocabulary(text_data, model, tmp_path):
     stock, other = tmp_path / "stock.pt", tmp_path / "other.pt"
-    untrained.save_model(data, stock, *untrained.STOCK)
-    untrained.save_model(data, other, *SPARSE, seed=2)
-    few = sources(data, "en-bb")[:5]
+    untrained.save_model(text_data, stock, *untrained.STOCK)
+    untrained.save_model(text_data, other, *SPARSE, seed=2)
+    few = sources(text_data, "en-bb")[:5]
     both = TextTranslator([str(model), str(other)], SHORT).translate(few, source="en", target="bb")
-    assert both == evaluated(data, f"{model}:{other}", "en-bb")[:5] != evaluated(data, model, "en-bb")[:5]
+    assert both == evaluated(text_data, f"{model}:{other}", "en-bb")[:5] != evaluated(text_data, model, "en-bb")[:5]
     with refused("stock.pt"):
         TextTranslator([str(stock)], SHORT)
 
 
-def test_scores_and_several_hypotheses_are_those_of_fairseq(data, model, translator):
+def test_scores_and_several_hypotheses_are_those_of_fairseq(text_data, model, translator):
     wide = replace(SHORT, beam=4)
-    old = Translator(str(data), [str(model)], wide)
+    old = Translator(str(text_data), [str(model)], wide)
     test_set = old.pair_data("en-cc", "test")
     generator = test_set.task.build_generator(old.models, wide.generation)
     sample = test_set.dataset.collater([test_set.dataset[number] for number in test_set.fitting])
     outputs = test_set.task.inference_step(generator, old.models, sample)
     wanted = dict(zip(sample["id"].tolist(), outputs, strict=True))
-    lines = Lines(sources(data, "en-cc"))
+    lines = Lines(sources(text_data, "en-cc"))
     for n_best in (3, 1):
         found = translator.translated(lines, "en", ["cc"], translator.decoder(wide, n_best))["cc"]
         for line, several in enumerate(found):
@@ -186,7 +179,7 @@ def test_a_direction_that_a_model_of_an_ensemble_was_not_trained_on_is_a_warning
     assert said.startswith(f"{tmp_path / 'fewer.pt'} was last trained on {', '.join(PAIRS[1:])}, not on {PAIRS[0]}:")
 
 
-def test_models_of_another_vocabulary_of_the_same_size_are_refused_with_data_and_in_ensembles(data, model, tmp_path):
+def test_models_of_another_vocabulary_of_the_same_size_are_refused(text_data, model, tmp_path):
     state, other = torch.load(model), tmp_path / "other.pt"
     for side in state["task_state"]["vocabulary"]:
         side["symbols"] = side["symbols"][::-1]
@@ -195,4 +188,4 @@ def test_models_of_another_vocabulary_of_the_same_size_are_refused_with_data_and
         TextTranslator([str(model), str(other)], SHORT)
     for paths in (str(other), f"{model}:{other}"):
         with refused("other.pt"):
-            evaluated(data, paths, "en-aa")
+            evaluated(text_data, paths, "en-aa")

@@ -33,14 +33,9 @@ PAIRS = list(untrained.PAIRS)
 
 
 @pytest.fixture(scope="module")
-def stock(tmp_path_factory):
+def dense(stock):
     """A stock transformer, which imitates the references of en-aa."""
-    register()
-    folder = tmp_path_factory.mktemp("stock")
-    data, checkpoint = untrained.make_data(folder / "data"), folder / "checkpoint.pt"
-    untrained.save_model(data, checkpoint)
-    untrained.imitate(data, checkpoint, "en-aa")
-    return Namespace(data=data, checkpoint=checkpoint)
+    return Namespace(data=stock / "data", checkpoint=stock / "checkpoint.pt")
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +76,9 @@ def translate(model, pair="en-aa", *more, **settings):
     return next(translator_of(model, *more, **settings).translations([pair], "test"))
 
 
-def test_texts_and_bleu_are_those_of_fairseq_generate_where_asked(stock, tmp_path):
-    hypotheses, references, line = fairseq_generate(stock, "aa", tmp_path)
-    text = translate(stock, references="fairseq")
+def test_texts_and_bleu_are_those_of_fairseq_generate_where_asked(dense, tmp_path):
+    hypotheses, references, line = fairseq_generate(dense, "aa", tmp_path)
+    text = translate(dense, references="fairseq")
     assert text.hypotheses == list(hypotheses.values()) and len(hypotheses) == 13
     assert text.references.lines == list(references.values())
     assert (text.references.file, text.references.altered, text.untranslated) == ("test.en-aa.aa.bin", 2, 1)
@@ -93,34 +88,34 @@ def test_texts_and_bleu_are_those_of_fairseq_generate_where_asked(stock, tmp_pat
     assert line.startswith(f"BLEU = {score.bleu:.2f} ")
 
 
-def test_shards_of_fairseq_generate_divide_the_sentences(stock, tmp_path):
+def test_shards_of_fairseq_generate_divide_the_sentences(dense, tmp_path):
     shards = [
         fairseq_generate(
-            stock, "aa", tmp_path / str(number), "--batch-size", "3", "--num-shards", "3", "--shard-id", str(number)
+            dense, "aa", tmp_path / str(number), "--batch-size", "3", "--num-shards", "3", "--shard-id", str(number)
         )[0]
         for number in range(3)
     ]
     together = [number for shard in shards for number in shard]
     assert all(shards) and sorted(together) == list(range(13))
     with refused("--shard-id", "--num-shards"):
-        fairseq_generate(stock, "aa", tmp_path, "--num-shards", "3", "--shard-id", "3")
+        fairseq_generate(dense, "aa", tmp_path, "--num-shards", "3", "--shard-id", "3")
 
 
 @pytest.mark.parametrize(("references", "lines"), [("text", (["", ""], ["ba", "bo"])), ("fairseq", ([], []))])
-def test_a_test_set_that_is_too_long_altogether_is_all_empty(stock, tmp_path, references, lines):
-    data = shutil.copytree(stock.data, tmp_path / "data")
+def test_a_test_set_that_is_too_long_altogether_is_all_empty(dense, tmp_path, references, lines):
+    data = shutil.copytree(dense.data, tmp_path / "data")
     untrained.write_split(data, "test", "en-bb", ["▁ba " * 20] * 2, ["▁ba", "▁bo"])
-    text = translate(stock, "en-bb", data=data, references=references)
+    text = translate(dense, "en-bb", data=data, references=references)
     assert (text.hypotheses, text.references.lines, text.untranslated) == (*lines, 2)
 
 
-def test_an_unknown_word_of_a_hypothesis_earns_nothing(stock, tmp_path):
-    plain = translate(stock, references="fairseq").hypotheses
+def test_an_unknown_word_of_a_hypothesis_earns_nothing(dense, tmp_path):
+    plain = translate(dense, references="fairseq").hypotheses
     [(word, _)] = Counter(re.findall("[bdfgklmn][aeiou]", " ".join(plain))).most_common(1)
-    marks = Counter(piece for line in translate(stock, post_process="none").hypotheses for piece in line.split())
+    marks = Counter(piece for line in translate(dense, post_process="none").hypotheses for piece in line.split())
     piece = max((f"▁{word}", word), key=lambda piece: marks[piece])
-    unknowns = Namespace(data=stock.data, checkpoint=tmp_path / "unknowns.pt")
-    untrained.babble_unknowns(stock.checkpoint, piece, unknowns.checkpoint)
+    unknowns = Namespace(data=dense.data, checkpoint=tmp_path / "unknowns.pt")
+    untrained.babble_unknowns(dense.checkpoint, piece, unknowns.checkpoint)
     ours, theirs = translate(unknowns), translate(unknowns, references="fairseq")
     assert "<unk>" in theirs.hypotheses[3] and "<<unk>>" in theirs.references.lines[3]
     assert ours.hypotheses[:13] == [line.replace("<unk>", "⁇") for line in theirs.hypotheses]
@@ -128,13 +123,13 @@ def test_an_unknown_word_of_a_hypothesis_earns_nothing(stock, tmp_path):
     assert earned > 2 * not_earned
 
 
-def test_pairs_of_a_model_of_one_and_of_one_that_read_them_from_a_file_that_is_gone(stock, two, tmp_path):
+def test_pairs_of_a_model_of_one_and_of_one_that_read_them_from_a_file_that_is_gone(dense, two, tmp_path):
     file = tmp_path / "pairs.txt"
     file.write_text("en-bb\n")
-    untrained.save_model(stock.data, tmp_path / "one.pt", *untrained.ONE_PAIR)
+    untrained.save_model(dense.data, tmp_path / "one.pt", *untrained.ONE_PAIR)
     untrained.save_model(two.data, tmp_path / "file.pt", *untrained.SPARSE, "--lang-pairs", str(file))
     file.unlink()
-    one, other = translator_of(stock, path=tmp_path / "one.pt"), translator_of(two, path=tmp_path / "file.pt")
+    one, other = translator_of(dense, path=tmp_path / "one.pt"), translator_of(two, path=tmp_path / "file.pt")
     assert one.trained_pairs == other.trained_pairs == ["en-bb"]
     assert len(next(one.translations(["en-bb"], "test")).hypotheses) == 11
 
@@ -158,9 +153,9 @@ def test_fairseq_generate_translates_in_bfloat16_as_we_do(two, tmp_path):
     assert len(scores) == 10 and scores != scores_in_float32 and sum(equal) >= 8  # sums are rounded in another order
 
 
-def test_subwords_are_joined_as_asked_or_as_found_out(stock, tmp_path):
+def test_subwords_are_joined_as_asked_or_as_found_out(dense, tmp_path):
     def first(post_process=None):
-        return translate(stock, "en-bb", post_process=post_process).hypotheses[0]
+        return translate(dense, "en-bb", post_process=post_process).hypotheses[0]
 
     pieces = first("none").split(" ")
     assert 0 < sum(piece.startswith("▁") for piece in pieces) < len(pieces)
@@ -174,34 +169,34 @@ def test_subwords_are_joined_as_asked_or_as_found_out(stock, tmp_path):
     assert joining_of(str(tmp_path), dictionary) == "sentencepiece"
 
 
-def test_bad_checkpoints_are_said_in_one_sentence(stock, tmp_path):
-    (tmp_path / "cut.pt").write_bytes(stock.checkpoint.read_bytes()[:1000])
-    state = torch.load(stock.checkpoint)
+def test_bad_checkpoints_are_said_in_one_sentence(dense, tmp_path):
+    (tmp_path / "cut.pt").write_bytes(dense.checkpoint.read_bytes()[:1000])
+    state = torch.load(dense.checkpoint)
     torch.save({**state, "cfg": {"task": Namespace(task="language_modeling")}}, tmp_path / "lm.pt")
     for name in ("nothing.pt", "cut.pt", "lm.pt"):
         with refused(name):
-            translator_of(stock, path=tmp_path / name)
+            translator_of(dense, path=tmp_path / name)
 
 
-def test_data_for_another_dictionary_is_said_in_one_sentence(stock, tmp_path):
-    data = shutil.copytree(stock.data, tmp_path / "data")
+def test_data_for_another_dictionary_is_said_in_one_sentence(dense, tmp_path):
+    data = shutil.copytree(dense.data, tmp_path / "data")
     path = data / "test.en-aa.en.bin"
     path.write_bytes(path.read_bytes()[:-4] + b"\xff\x7f" + path.read_bytes()[-2:])
     with refused("test.en-aa.en.bin"):
-        translate(stock, data=data)
+        translate(dense, data=data)
     for path in data.glob("dict.*"):
         path.write_text(path.read_text() + "more 1\n")
     with refused("checkpoint.pt", first=False):
-        translate(stock, data=data)
+        translate(dense, data=data)
 
 
-def test_half_precision_translates_too_and_is_of_one_type(stock):
+def test_half_precision_translates_too_and_is_of_one_type(dense):
     with refused("--bf16"):
         Decoding(fp16=True, bf16=True)
     for name, value in (("lenpen", math.nan), ("max_len_a", math.inf), ("max_len_b", -1), ("batch_size", 10**20)):
         with refused(f"--{name.replace('_', '-')}"):
             Decoding(**{name: value})
-    translator = translator_of(stock, replace(SHORT, fp16=True))
+    translator = translator_of(dense, replace(SHORT, fp16=True))
     assert len(next(translator.translations(["en-bb"], "test")).hypotheses) == 11
     assert {parameter.dtype for model in translator.models for parameter in model.parameters()} == {torch.float16}
 
@@ -233,13 +228,13 @@ def test_three_hundred_hypotheses_are_those_of_fairseq_generate(tmp_path):
         wanted[pair], _, _ = fairseq_generate(model, pair[3:], folder, task="translation_heated")
     found = translator_of(model, references="fairseq").translations(PAIRS, "test")
     assert {text.pair: dict(enumerate(text.hypotheses)) for text in found} == wanted
-    assert len({line for lines in wanted.values() for line in lines.values()}) > 200
+    assert len({line for lines in wanted.values() for line in lines.values()}) > 150
 
 
-def test_pairs_are_translated_together_up_to_a_number_of_sentences(stock, monkeypatch):
+def test_pairs_are_translated_together_up_to_a_number_of_sentences(dense, monkeypatch):
     monkeypatch.setattr(translator_module, "TOGETHER", 20)
     batches = []
-    assert mixed(stock, advance=batches.append) == alone(stock)
+    assert mixed(dense, advance=batches.append) == alone(dense)
     assert len(batches) == 2
 
 
@@ -257,18 +252,18 @@ def test_what_belongs_to_a_pair_goes_with_its_rows(two, tmp_path, options, batch
 
 
 @pytest.mark.parametrize("settings", [{"max_tokens": 30}, {"batch_size": 3}, {}])
-def test_batches_of_any_size_give_the_same(stock, settings, monkeypatch):
+def test_batches_of_any_size_give_the_same(dense, settings, monkeypatch):
     monkeypatch.setattr(decode, "MOST_SENTENCES", 10)
     sizes = []
-    found = mixed(stock, replace(SHORT, **settings), sizes.append)
-    assert found == alone(stock) and len(sizes) > 5 - 2 * (not settings) and sum(sizes) == 36
+    found = mixed(dense, replace(SHORT, **settings), sizes.append)
+    assert found == alone(dense) and len(sizes) > 5 - 2 * (not settings) and sum(sizes) == 36
     assert settings or sorted(sizes) == [6, 10, 10, 10]
 
 
-def test_a_limit_by_the_source_is_of_each_sentence_and_not_of_its_batch(stock):
+def test_a_limit_by_the_source_is_of_each_sentence_and_not_of_its_batch(dense):
     limited, sizes = replace(SHORT, max_len_a=1, max_len_b=0), []
-    found = mixed(stock, limited, sizes.append)
-    assert found == alone(stock, limited, size=1) != alone(stock, limited) and sizes == [36]
+    found = mixed(dense, limited, sizes.append)
+    assert found == alone(dense, limited, size=1) != alone(dense, limited) and sizes == [36]
 
 
 def test_limits_beyond_all_positions_are_the_last_one():

@@ -5,25 +5,18 @@ import os
 import pytest
 import torch
 
-from fairseq_mtmoe import load_translator, register
+from fairseq_mtmoe import load_translator
 from tests.helpers import untrained
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
-from tests.helpers.translated_text import SPARSE, make_text_data, texts
+from tests.helpers.translated_text import SPARSE, texts
 
 transformers = pytest.importorskip("transformers")
 NORMS = ("--encoder-normalize-before", "--decoder-normalize-before")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    register()
-    return make_text_data(tmp_path_factory.mktemp("served") / "data")
-
-
 def fixed(data, path, *options):
     """A file of a model whose experts differ much."""
-    register()
     untrained.save_model(data, path, *SPARSE, *NORMS, "--expert-gates", "fixed", *options)
     state = torch.load(path, weights_only=False)
     generator = torch.Generator().manual_seed(1)
@@ -46,10 +39,10 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_transformers_and_ctranslate2_write_what_mtmoe_translate_writes(kind, data, tmp_path):
+def test_transformers_and_ctranslate2_write_what_mtmoe_translate_writes(kind, text_data, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     options, folders = KINDS[kind]
-    model = fixed(data, tmp_path / "model.pt", *options)
+    model = fixed(text_data, tmp_path / "model.pt", *options)
     choice = ("--from", "all") if kind == "source" else ("--to", ",".join(target for _, target in folders.values()))
     said = mtmoe("export-hf", model, tmp_path / "served", *choice)
     assert {folder.name for folder in (tmp_path / "served").iterdir()} == set(folders)
@@ -78,8 +71,8 @@ def test_transformers_and_ctranslate2_write_what_mtmoe_translate_writes(kind, da
     assert written[0] != written[1]
 
 
-def test_common_weights_are_stored_once(data, tmp_path):
-    model = fixed(data, tmp_path / "model.pt")
+def test_common_weights_are_stored_once(text_data, tmp_path):
+    model = fixed(text_data, tmp_path / "model.pt")
     mtmoe("export-hf", model, tmp_path / "all", "--to", "all")
     folders = sorted((tmp_path / "all").iterdir())
     assert [folder.name for folder in folders] == ["aa", "bb", "cc"]
@@ -92,13 +85,13 @@ def test_common_weights_are_stored_once(data, tmp_path):
     assert first == second
 
 
-def test_wrong_choices_are_one_sentence(data, tmp_path):
-    model = fixed(data, tmp_path / "model.pt")
+def test_wrong_choices_are_one_sentence(text_data, tmp_path):
+    model = fixed(text_data, tmp_path / "model.pt")
     with refused("model.pt", "--to"):
         mtmoe("export-hf", model, tmp_path / "out")
     with refused("--to"):
         mtmoe("export-hf", model, tmp_path / "out", "--to", "zz")
-    untrained.save_model(data, tmp_path / "task.pt", *SPARSE, *NORMS)
+    untrained.save_model(text_data, tmp_path / "task.pt", *SPARSE, *NORMS)
     with refused("task.pt", "--expert-gates fixed"):
         mtmoe("export-hf", tmp_path / "task.pt", tmp_path / "out")
     with refused("--to", "--expert-gates fixed", "task.pt"):
