@@ -47,8 +47,8 @@ def prepare_corpora(
         if vocabulary is not None:
             recipe = vocabulary.of_recipe(recipe if vocabulary_of is None else recipe.found_in(raw))
         _say_unread(recipe, raw)
-        with cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
-            made = prepare(raw, data, recipe, hands, overwrite)
+        with cluster(scheduler) if scheduler else local_workers(workers or cores()) as pool:
+            made = prepare(raw, data, recipe, pool, overwrite)
     if made is None:
         click.echo(f"{data} is up to date.")
         return

@@ -135,7 +135,7 @@ def corpora_command(
 def _with_settings(
     recipe: Recipe,
     name: str,
-    vocabulary_from: Path | None,
+    given_vocabulary: Path | None,
     vocab_size: int | None,
     character_coverage: float | None,
     held_out: int | None,
@@ -147,7 +147,7 @@ def _with_settings(
             raise UserError(
                 f"`--{option}` requires `--recipe folder`; other recipes set it themselves."
             )
-        if value is not None and vocabulary_from is not None and option in vocabulary:
+        if value is not None and given_vocabulary is not None and option in vocabulary:
             raise UserError(
                 f"`--{option}` cannot be combined with `--vocabulary-from` or `--vocabulary-of`."
             )

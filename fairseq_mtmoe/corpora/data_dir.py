@@ -58,7 +58,10 @@ def written_once(
     with disk_errors_of(out):
         backup = out.with_name(f".{out.name}.replaced")
         if backup.exists():  # a run was killed between the two renames below, or right after them
-            shutil.rmtree(backup) if out.exists() else os.rename(backup, out)
+            if out.exists():
+                shutil.rmtree(backup)
+            else:
+                os.rename(backup, out)
         if os.path.lexists(out):
             stamp = _own_stamp(out)
             if stamp["key"] == key:

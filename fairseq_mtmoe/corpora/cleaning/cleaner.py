@@ -100,6 +100,7 @@ class _Side:
         return lengths + (WIDE - 1) * self.columns.sums(wide()[self.columns.codes])
 
     def is_foreign(self, lang: str) -> Mask:
+        # In the sum of `letters`, foreign ones count `FOREIGN` each, and native ones 1.
         foreign, native = np.divmod(self.columns.sums(letters(lang)[self.columns.codes]), FOREIGN)
         is_foreign: Mask = foreign > MAX_FOREIGN * (foreign + native)
         return is_foreign

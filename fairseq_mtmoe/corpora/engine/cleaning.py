@@ -52,8 +52,8 @@ def clean(
     states = list(map(CorpusState, corpora))
     for number, (files, parts) in enumerate(zip(unpacked, cut_parts, strict=True)):
         (folder / f"{number:05d}").mkdir()
-        for place, part_files in enumerate(parts or [files]):
-            out = folder / f"{number:05d}" / f"{place:06d}"
+        for part_number, part_files in enumerate(parts or [files]):
+            out = folder / f"{number:05d}" / f"{part_number:06d}"
             job = partial(clean_part, part_files, filters, blocks.BLOCK, out)
             jobs.append((job, _megabytes(part_files)))
             owners.append(states[number])

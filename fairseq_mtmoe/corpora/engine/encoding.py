@@ -53,16 +53,16 @@ class Vocabulary:
     # Languages that have a vocabulary of their own, if sources have one.
     source_langs: tuple[str, ...] = ()
 
-    def model(self, kind: str = "") -> Path:
-        """Return the path of the SentencePiece model; `kind` is `SOURCE` or empty."""
-        return self.folder / f"{kind}{MODEL}"
+    def model(self, prefix: str = "") -> Path:
+        """Return the path of the SentencePiece model; `prefix` is `SOURCE` or empty."""
+        return self.folder / f"{prefix}{MODEL}"
 
-    def dictionary(self, kind: str = "") -> Path:
+    def dictionary(self, prefix: str = "") -> Path:
         """Return the path of the dictionary."""
-        return self.folder / f"{kind}{DICTIONARY}"
+        return self.folder / f"{prefix}{DICTIONARY}"
 
-    def kind(self, lang: str) -> str:
-        """Return the kind of a language's vocabulary."""
+    def prefix(self, lang: str) -> str:
+        """Return what the names of a language's vocabulary files begin with."""
         return SOURCE if lang in self.source_langs else ""
 
 
@@ -83,10 +83,10 @@ def encode(
     vocabulary = make_vocabulary(tools, corpora, recipe, given_files, folder)
     jobs, owners = [], []
     for number, corpus in enumerate(corpora):
-        kinds = list(map(vocabulary.kind, corpus.files.pair.split("-")))
+        prefixes = list(map(vocabulary.prefix, corpus.files.pair.split("-")))
         for block, place in enumerate(corpus.places):
             out = folder / f"{number:05d}" / f"{block:06d}.npz"
-            job = partial(encode_block, place, vocabulary, kinds, corpus.files.tagged, out)
+            job = partial(encode_block, place, vocabulary, prefixes, corpus.files.tagged, out)
             jobs.append((job, place.size))
             corpus.ids.append(out)
             owners.append(corpus)
@@ -161,15 +161,15 @@ def gather_block(block: Path, side: str, rows: NDArray[np.int64]) -> list[str]:
 
 
 def _write_vocabulary(
-    folder: Path, kind: str, model: bytes, dictionary: Path | None, is_tagged: bool
+    folder: Path, prefix: str, model: bytes, dictionary: Path | None, is_tagged: bool
 ) -> int:
     """Write the files of a vocabulary; return the number of its symbols."""
     pieces = load_pieces(model, dictionary)
     if is_tagged:
         pieces = with_tag(pieces)
-    (folder / f"{kind}{MODEL}").write_bytes(model)
-    np.save(folder / f"{kind}{IDS}", pieces.ids)
-    write_dictionary(folder / f"{kind}{DICTIONARY}", pieces.symbols)
+    (folder / f"{prefix}{MODEL}").write_bytes(model)
+    np.save(folder / f"{prefix}{IDS}", pieces.ids)
+    write_dictionary(folder / f"{prefix}{DICTIONARY}", pieces.symbols)
     return len(SPECIAL) + len(pieces.symbols)
 
 
@@ -185,10 +185,10 @@ class _Encoder:
 
 
 @lru_cache(2)
-def _load_encoder(vocabulary: Vocabulary, kind: str) -> _Encoder:
-    model = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary.model(kind)))
-    ids = np.load(vocabulary.folder / f"{kind}{IDS}")
-    lines = read_text(vocabulary.dictionary(kind)).removesuffix("\n").split("\n")
+def _load_encoder(vocabulary: Vocabulary, prefix: str) -> _Encoder:
+    model = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary.model(prefix)))
+    ids = np.load(vocabulary.folder / f"{prefix}{IDS}")
+    lines = read_text(vocabulary.dictionary(prefix)).removesuffix("\n").split("\n")
     symbols = {line.rpartition(" ")[0]: index for index, line in enumerate(lines, len(SPECIAL))}
     tag = symbols.pop(TAG, None)
     pieces = set(map(model.id_to_piece, range(model.get_piece_size())))
@@ -197,18 +197,18 @@ def _load_encoder(vocabulary: Vocabulary, kind: str) -> _Encoder:
 
 
 def encode_block(
-    place: Place, vocabulary: Vocabulary, kinds: Sequence[str], tagged: str, out: Path
+    place: Place, vocabulary: Vocabulary, prefixes: Sequence[str], tagged: str, out: Path
 ) -> dict[str, Counter[str]]:
     """Write the ids and lengths of a block's kept sentences; return counts by side.
 
-    `kinds` are those of the vocabulary for each side. The side `tagged` begins with `TAG`.
+    `prefixes` are those of each side's vocabulary files. The side `tagged` begins with `TAG`.
     """
     texts = load(place.block, *SIDES)
     rows = place.rows()
     arrays: dict[str, NDArray[Any]] = {}
     counts: dict[str, Counter[str]] = {}
-    for side, kind in zip(SIDES, kinds, strict=True):
-        encoder = _load_encoder(vocabulary, kind)
+    for side, prefix in zip(SIDES, prefixes, strict=True):
+        encoder = _load_encoder(vocabulary, prefix)
         lines = lines_of(texts[side], rows)
         ids, lengths = encode_lines(lines, encoder.model, encoder.ids, encoder.others)
         counts[side] = Counter(

@@ -34,6 +34,8 @@ from fairseq_mtmoe.corpora.vocabulary.pieces import expect_tag
 # without being asked.)
 ENGINE = 1
 
+CorpusStates = list[CorpusState]
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -79,11 +81,13 @@ class Inputs:
 
 def _summary(files: CorpusFiles) -> str:
     """Return a short hash of all that a corpus adds to the data."""
-    order = ["turned"] if files.is_turned else []
+    extras = []
+    if files.is_turned:
+        extras.append("turned")
     if files.is_synthetic or files.weight > 1:
-        order.append(f"{files.is_synthetic} {files.weight}")
+        extras.append(f"{files.is_synthetic} {files.weight}")
     fields = sorted(files.fields.items())
-    about = [files.pair, files.role.name, files.format, fields, files.digests, *order]
+    about = [files.pair, files.role.name, files.format, fields, files.digests, *extras]
     return digest_of(repr(about))[:12]
 
 
@@ -149,35 +153,39 @@ def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs) -> repor
     """Fill the empty directory `folder` in four stages; return the report."""
     recipe, filters = inputs.recipe, inputs.filters
     corpora = list(map(repr, inputs.corpora))
-    made_from: list[object] = [
+    cleaned_from: list[object] = [
         corpora,
         repr(filters),
         blocks.BLOCK,
         inputs.identification,
         keys.VERSION,
     ]
-    states = list[CorpusState]
     cleaned = work.stage(
-        "cleaned", made_from, states, partial(clean, tools, inputs.corpora, filters)
+        "cleaned", cleaned_from, CorpusStates, partial(clean, tools, inputs.corpora, filters)
     )
     draw = Draw(_missing_splits(recipe, cleaned), recipe.seed)
     check_cleaned(cleaned, draw.sizes)
     selected = work.stage(
-        "selected", repr(draw), states, partial(select, tools, cleaned, filters, draw)
+        "selected", repr(draw), CorpusStates, partial(select, tools, cleaned, filters, draw)
     )
     settings = replace(recipe.vocabulary, model=None, dictionary=None)  # whose hashes decide
-    made_from = [repr(settings), recipe.seed, inputs.vocabulary_digests, sorted(recipe.trained())]
-    made_from.append(version("sentencepiece"))
+    encoded_from = [
+        repr(settings),
+        recipe.seed,
+        inputs.vocabulary_digests,
+        sorted(recipe.trained()),
+        version("sentencepiece"),
+    ]
     encode_all = partial(encode, tools, selected, recipe, inputs.vocabulary)
-    data = DataDirectory(recipe, *work.stage("encoded", made_from, Encoded, encode_all))
+    data = DataDirectory(recipe, *work.stage("encoded", encoded_from, Encoded, encode_all))
     data.write(tools, folder)
     made = report.of_corpora(data)
     report.write(folder, made)
     report.write_bad_lines(folder, data.corpora)
-    raw = {}
+    raw_digests = {}
     for files in inputs.corpora:
-        raw[files.name] = dict(zip(files.names, files.digests, strict=True))
-    write_manifest(folder, raw)
+        raw_digests[files.name] = dict(zip(files.names, files.digests, strict=True))
+    write_manifest(folder, raw_digests)
     return made
 
 

@@ -221,7 +221,10 @@ def draw_pair(
         hashes, first = np.unique(np.concatenate([hashes, new_hashes]), return_index=True)
         drawn = np.concatenate([drawn, new_drawn])[first[:needed]]
         hashes = hashes[:needed]
-    check_enough(pair, needed, total if len(hashes) == needed else len(hashes))
+    available = total
+    if len(hashes) < needed:  # all sources that differ
+        available = len(hashes)
+    check_enough(pair, needed, available)
     made = []
     start = 0
     for split, size in sizes.items():

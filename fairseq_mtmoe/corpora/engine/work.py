@@ -93,7 +93,11 @@ def save(path: Path, **arrays: Any) -> None:
 
 
 def load(path: Path, *names: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays of these names that a file has (UserError: it is damaged)."""
+    """Return the arrays of these names that a file has, in this order.
+
+    Raises:
+        UserError: it is damaged.
+    """
     try:
         with np.load(path) as file:
             return {name: file[name] for name in names if name in file}

@@ -178,9 +178,9 @@ class Tools:
         order = sorted(range(len(jobs)), key=lambda number: -jobs[number][1])
         results: dict[int, Result] = {}
         with self.progress.step(label, sum(size for _, size in jobs), unit) as step:
-            for place, result in self.workers.results([jobs[number][0] for number in order]):
-                results[order[place]] = result
-                step.advance(jobs[order[place]][1])
+            for position, result in self.workers.results([jobs[number][0] for number in order]):
+                results[order[position]] = result
+                step.advance(jobs[order[position]][1])
         return [results[number] for number in range(len(jobs))]
 
 

@@ -163,17 +163,17 @@ class DataDirectory:
         return sorted(set("-".join(self.splits).split("-")), key=self.recipe.data_code)
 
     def _write_dictionaries(self, folders: Sequence[Path]) -> None:
-        """Write each language's dictionary, as links to one file or to one for each kind."""
+        """Write each language's dictionary, as links to one file or to one for each prefix."""
         first: dict[str, Path] = {}
         for lang in self._langs():
-            kind = self.vocabulary.kind(lang)
+            prefix = self.vocabulary.prefix(lang)
             for folder in folders:
                 path = folder / dictionary_name(self.recipe.data_code(lang))
-                if kind in first:
-                    link(first[kind], path)
+                if prefix in first:
+                    link(first[prefix], path)
                 else:
-                    first[kind] = path
-                    shutil.copyfile(self.vocabulary.dictionary(kind), path)
+                    first[prefix] = path
+                    shutil.copyfile(self.vocabulary.dictionary(prefix), path)
 
     def _write_shared(self, folder: Path, shard_names: Sequence[str]) -> None:
         """Write the SentencePiece model or models, and the lists that tasks read."""

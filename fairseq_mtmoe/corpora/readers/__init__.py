@@ -121,6 +121,7 @@ def _form(head: bytes) -> str | None:
     return "tsv" if "\t" in text else None
 
 
+_END = -1  # index of the mark at a file's end
 _EVERY = 1000
 _CHUNK = 1 << 20
 
@@ -136,7 +137,7 @@ def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[Corpu
     every = min(_EVERY, most_lines)
     marks = [_marks(content.path, every) for content in files.contents]
     parts = []
-    for begin, end in pairwise([*_begins(marks, most_lines // every, most_bytes), -1]):
+    for begin, end in pairwise([*_begins(marks, most_lines // every, most_bytes), _END]):
         spans = []
         for offsets in marks:
             spans.append((int(offsets[begin]), int(offsets[end])))
