@@ -73,6 +73,8 @@ class OptimizerState(dict[str, Entry]):
             raise UserError(
                 "`--dense-updates` must be used with an `--optimizer` that has one parameter group."
             )
+        # The masters are None in full precision, one of each parameter (a list), or one vector of
+        # all parameters by device (a dict).
         masters = getattr(optimizer, "fp32_params", None)
         if isinstance(masters, dict):
             (vector,) = masters.values()
@@ -136,14 +138,13 @@ class OptimizerState(dict[str, Entry]):
             flat = isinstance(masters, dict)
             optimizer.fp16_params = held
             optimizer.fp32_params = type(optimizer).build_fp32_params(None, held, flatten=flat)
-            held = list(optimizer.fp32_params.values() if flat else optimizer.fp32_params)
+            held = optimizer.fp32_params
             if flat:
-                fresh = _cut({MASTER: held[0].data}, shapes)
-                entries = [
-                    _join(
-                        {name: entry | self.get(name, {}) for name, entry in fresh.items()}, shapes
-                    )
-                ]
+                held = list(optimizer.fp32_params.values())
+                state = OptimizerState(_cut({MASTER: held[0].data}, shapes))
+                for name, entry in state.items():
+                    entry.update(self.get(name, {}))
+                entries = [_join(state, shapes)]
         inner.state.clear()
         inner.param_groups[0]["params"] = list(held)
         for value, entry in zip(held, entries, strict=True):

@@ -104,7 +104,9 @@ class Conditions:
 
     def condition_norms(self, block: nn.Module, names: Iterable[str]) -> None:
         """Replace those of the named norms that a block has by conditional ones."""
-        for name in names if NORM in self.parts else ():
+        if NORM not in self.parts:
+            return
+        for name in names:
             if getattr(block, name, None) is not None:
                 setattr(block, name, ConditionalLayerNorm.from_norm(getattr(block, name), self.dim))
 

@@ -83,8 +83,9 @@ class ExpertSlot:
         )
         if isinstance(gate, BaseGate) and placement.is_sharded and plan.shuffles_tokens:
             gate.shuffle = TokenShuffle(placement)
-        for key, name in DENSE_TO_EXPERTS.items() if copy_dense else ():
-            bank.get_parameter(name).data.copy_(block.get_parameter(key).data)
+        if copy_dense:
+            for key, name in DENSE_TO_EXPERTS.items():
+                bank.get_parameter(name).data.copy_(block.get_parameter(key).data)
         moe = MoELayer(gate, bank, plan.combine)
         moe = moe.to(device=fc1.weight.device, dtype=fc1.weight.dtype)
         moe.requires_grad_(fc1.weight.requires_grad).train(block.training)
@@ -92,7 +93,7 @@ class ExpertSlot:
         block.moe = self.moe = moe
 
 
-def sparsify(model: nn.Module) -> None:
+def sparsify_all_slots(model: nn.Module) -> None:
     """Copy each slot's feed-forward layer into its experts; gates start at random."""
     for path, slot in expert_slots(model).items():
         slot.sparsify(cast("Block", model.get_submodule(path)))

@@ -15,7 +15,7 @@ from fairseq_mtmoe.core.options import names_of_tasks
 from fairseq_mtmoe.core.protocols import TrainingModel
 from fairseq_mtmoe.moe import AdapterBank, ExpertBank, TaskGate
 from fairseq_mtmoe.moe.mixture import MixtureGate
-from fairseq_mtmoe.slots.expert_slot import expert_layers, expert_slots, sparsify
+from fairseq_mtmoe.slots.expert_slot import expert_layers, expert_slots, sparsify_all_slots
 
 
 class SparseModel(TrainingModel, nn.Module):
@@ -39,8 +39,8 @@ class SparseModel(TrainingModel, nn.Module):
         return [name for name, parameter in self.named_parameters() if hasattr(parameter, "expert")]
 
     def sparsify(self) -> None:
-        """See `expert_slot.sparsify`."""
-        sparsify(self)
+        """See `expert_slot.sparsify_all_slots`."""
+        sparsify_all_slots(self)
 
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self,

@@ -55,6 +55,7 @@ class SparseTrainer(Trainer):
     def __init__(
         self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None
     ) -> None:
+        # fairseq's constructor calls methods that read these.
         self._slots = list(expert_slots(model).values())
         self._wrapped_dense = False
         self._idle = False
@@ -140,13 +141,16 @@ class SparseTrainer(Trainer):
     @property
     def model(self) -> Any:
         """The model in its DDP wrapper, which is rebuilt when the model becomes sparse."""
+        self._drop_dense_wrapper()
+        if self._wrapped_model is None:
+            self._wrapped_model = steps.data_parallel_on_cpu(self, self._model)
+        return super().model
+
+    def _drop_dense_wrapper(self) -> None:
         if self._wrapped_model is not None and self._wrapped_dense and not self._awaits_experts:
             self._wrapped_model = None
             gc.collect()  # the old wrapper's hooks on the parameters go with it
         self._wrapped_dense = self._awaits_experts
-        if self._wrapped_model is None:
-            self._wrapped_model = steps.data_parallel_on_cpu(self, self._model)
-        return super().model
 
     @property
     def criterion(self) -> Any:
@@ -243,7 +247,8 @@ class SparseTrainer(Trainer):
                 prices.forget()  # of a skipped update
             self._is_stepping = True
             try:
-                # Its decorator is around this method, and would miss the end of a skipped step.
+                # This method has fairseq's `metrics.aggregate` itself, so it calls the function
+                # without it.
                 output = Trainer.train_step.__wrapped__(self, samples, raise_oom)
             except steps.SkippedUpdate as skipped:
                 output = None
@@ -312,10 +317,10 @@ class SparseTrainer(Trainer):
         vote = stopping.encode_signal(stopping.received(), world_size)
         shares_update = self._is_stepping and not self.cfg.optimization.use_bmuf
         prices = self._running_prices if shares_update else []
-        sums = (*sums, vote, *(layer.recorded for layer in prices))
+        sums = (*sums, vote, *(prices_of_layer.recorded for prices_of_layer in prices))
         logs, totals = super()._aggregate_logging_outputs(logging_outputs, *sums, ignore=ignore)
-        for layer in reversed(prices):
-            layer.recorded = totals.pop()
+        for prices_of_layer in reversed(prices):
+            prices_of_layer.recorded = totals.pop()
         # One host synchronisation; fairseq reads the first of the sums soon, too.
         if all(torch.is_tensor(value) for value in totals):
             *numbers, votes = torch.stack(totals).tolist()

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState, map_entry, trained_parameters
-from fairseq_mtmoe.slots.expert_slot import expert_slots, sparse_targets, sparsify
+from fairseq_mtmoe.slots.expert_slot import expert_slots, sparse_targets, sparsify_all_slots
 from fairseq_mtmoe.slots.sparse_model import SparseModel
 
 logger = logging.getLogger(__name__)
@@ -25,13 +25,13 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     """
     if not isinstance(model, SparseModel) or not model.dense_updates or not model.is_dense:
         return False
-    is_due = update_num >= model.dense_updates
-    if update_num > 1 and not is_due:
+    parameters = trained_parameters(model)
+    if update_num < model.dense_updates:
+        if update_num <= 1:
+            # An unsupported optimizer is refused before the dense updates, not after them.
+            OptimizerState.capture(optimizer, parameters)
         return False
-    # This raises at the first updates for an unsupported optimizer, not after the dense ones.
-    dense_state = OptimizerState.capture(optimizer, trained_parameters(model))
-    if not is_due:
-        return False
+    dense_state = OptimizerState.capture(optimizer, parameters)
     sparsify_with_state(model, dense_state).restore(optimizer, trained_parameters(model))
     num_layers = len(expert_slots(model))
     sentence = f"sparsified after {update_num} dense updates: {num_layers} layers got experts"
@@ -42,7 +42,7 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
 def sparsify_with_state(model: SparseModel, state: OptimizerState) -> OptimizerState:
     """Sparsify `model`; return the optimizer's `state` for the sparse parameters."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    sparsify(model)
+    sparsify_all_slots(model)
     sparse = OptimizerState()
     copied = set()
     for target, (source, take) in sparse_targets(model).items():
@@ -58,7 +58,7 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
     """Sparsify fairseq's `EMA` of a model that became sparse; see `averaged_values`."""
     copy = average.get_model()
     dense = dict(copy.state_dict())
-    sparsify(copy)
+    sparsify_all_slots(copy)
     copy.requires_grad_(False)
     state = copy.state_dict()
     for key, value in averaged_values(model, dense):
