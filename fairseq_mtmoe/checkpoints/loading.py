@@ -65,10 +65,10 @@ def load_checkpoint_to_cpu(
     path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False
 ) -> Any:
     """Replace fairseq's function of this name by `load`."""
-    return load(path, _context.get() or LoadContext(), arg_overrides, load_on_all_ranks)
+    return load_for_fairseq(path, _context.get() or LoadContext(), arg_overrides, load_on_all_ranks)
 
 
-def load(
+def load_for_fairseq(
     path: str, context: LoadContext, overrides: Any = None, on_all_ranks: bool = False
 ) -> dict[str, Any]:
     """Return a checkpoint as `context` asks, with current options and `overrides`.
@@ -191,7 +191,7 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
             for path in _files(filenames, suffix):
                 if state is not None:
                     rebuild.check(path, state, kinds)
-                loaded = load(path, context, arg_overrides) if state is None else state
+                loaded = load_for_fairseq(path, context, arg_overrides) if state is None else state
                 model, options, task = _built(path, loaded, task, strict)
                 context.loaded.clear()  # it is large
                 expect_finite(path, model.parameters())

@@ -80,11 +80,11 @@ def command(
         write_pictures(paths, scores, states, png)
     if out is None:
         return
-    page = partial(write_page, paths, scores, states, out)
-    page(watch)
+    write = partial(write_page, paths, scores, states, out)
+    write(watch)
     click.echo(str(out))
     if watch is not None:
-        keep_fresh(page, watch)
+        keep_fresh(write, watch)
 
 
 def _check_drawing() -> None:
@@ -164,7 +164,7 @@ def write_pictures(
 
 
 def keep_fresh(
-    page: Callable[[float | None], None],
+    write: Callable[[float | None], None],
     seconds: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -177,7 +177,7 @@ def keep_fresh(
         while True:
             sleep(seconds)
             try:
-                page(seconds)
+                write(seconds)
                 reported = ""
             except UserError as error:
                 if str(error) != reported:
@@ -186,4 +186,4 @@ def keep_fresh(
     except KeyboardInterrupt:
         pass
     finally:
-        page(None)
+        write(None)

@@ -75,26 +75,26 @@ class ExpertBank(StackedBank):
 
     def forward(
         self,
-        rows_TH: Tensor,
+        rows_SH: Tensor,
         offsets_N: Tensor,
         max_rows: int | None = None,
         host_offsets_N: Tensor | None = None,
     ) -> Tensor:
-        """Return the experts' outputs for their rows, (T, H); 0 in rows without an expert.
+        """Return the experts' outputs for their rows, (S, H); 0 in rows without an expert.
 
         See `DispatchPlan` for the arguments.
         """
         # Once for both products.
         offsets_N = operators.offsets_at_hand(
-            offsets_N, rows_TH, self.fc1_weight, max_rows, host_offsets_N
+            offsets_N, rows_SH, self.fc1_weight, max_rows, host_offsets_N
         )
         drops = self.training and self.dropout > 0
         if self.activation in ACTIVATIONS and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
             return grouped_network(
-                self.activation, rows_TH, offsets_N, *weights, self.gradient_buffers, max_rows
+                self.activation, rows_SH, offsets_N, *weights, self.gradient_buffers, max_rows
             )
-        inner = grouped_linear(rows_TH, offsets_N, self.fc1_weight, self.fc1_bias, max_rows)
+        inner = grouped_linear(rows_SH, offsets_N, self.fc1_weight, self.fc1_bias, max_rows)
         inner = F.dropout(self.activation(inner), self.dropout, self.training)
         return grouped_linear(inner, offsets_N, self.fc2_weight, self.fc2_bias, max_rows)
 

@@ -165,7 +165,7 @@ class BaseGate(Gate):
         fixed_TN = scores_TN.detach()
         max_rows = arriving_PE = None
         if self.training or self.evaluation == "balanced":
-            expert_T, arriving_PE = self._assigned(fixed_TN, tokens)
+            expert_T, arriving_PE = self._balanced(fixed_TN, tokens)
             if arriving_PE is None:
                 max_rows = -(-len(scores_TN) // self.num_experts)
         elif self.evaluation == "prices":
@@ -178,7 +178,7 @@ class BaseGate(Gate):
             expert_T, gate_T, uniform_gate=0.5, max_rows=max_rows, arriving_PE=arriving_PE
         )
 
-    def _assigned(self, scores_TN: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
+    def _balanced(self, scores_TN: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
         """Return the balanced assignment and `arriving_PE`.
 
         It starts from the running prices. Training records the prices.

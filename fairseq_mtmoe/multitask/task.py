@@ -26,7 +26,7 @@ from fairseq_mtmoe.multitask import run_log, selection, validation
 from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES
 from fairseq_mtmoe.multitask.mixtures.training import PADDING, TrainingMixture
 from fairseq_mtmoe.multitask.selection import REPORT_EVERY, Selection, SelectionRecord
-from fairseq_mtmoe.multitask.task_sampling import announce, announce_part, moved, refuse_too_long
+from fairseq_mtmoe.multitask.task_sampling import announce_part, log_run, moved, refuse_too_long
 from fairseq_mtmoe.multitask.validation import (
     GateMovement,
     Group,
@@ -60,7 +60,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         self.task_names = list(task_names)
         self.run_log = run_log.TrainingRunLog(os.path.join(self.args.save_dir, FILE_NAME))
         self.stopwatch = run_log.Stopwatch()
-        self.record = run_log.TrainingRecord()
+        self.training_record = run_log.TrainingRecord()
         self.movement = GateMovement()
         self.num_updates = 0  # set by the trainer before each epoch
         self._run: dict[str, Any] = {"options": {}}  # options and model size, see `begins`
@@ -230,7 +230,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         """Log the epoch's sampling; called by fairseq before it trains (UserError)."""
         training_model(unwrapped(model)).expect_weights()
         dataset: TrainingMixture = self.datasets[self._train_subset]
-        announce(self.run_log, dataset, epoch, self._described_run, self._shown_names(dataset))
+        log_run(self.run_log, dataset, epoch, self._described_run, self._shown_names(dataset))
         parts = dataset.plan.parts(epoch)
         self._parts_ahead = [(epoch, number, part.update) for number, part in enumerate(parts)]
         self._announce_parts(self.num_updates)
@@ -270,7 +270,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         )
         if chosen is not None:
             self._update = update_num + 1
-            result[2].update(self._record.note(chosen, counts=not ignore_grad))
+            result[2].update(self.selection_record().note(chosen, counts=not ignore_grad))
         return result
 
     def _dummy_batch(self, sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
@@ -293,8 +293,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
 
         return selection.choose(sample, model, measure, update)
 
-    @property
-    def _record(self) -> SelectionRecord:
+    def selection_record(self) -> SelectionRecord:
+        """Return the record of the candidates; the first call begins it."""
         if self._selection is None:
             dataset = self.datasets[self._train_subset]
             names = self._shown_names(dataset)
@@ -320,7 +320,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         """Return the task's state for a checkpoint."""
         state = {
             "training_seconds": self.stopwatch.seconds,
-            "training_tokens": self.record.tokens,
+            "training_tokens": self.training_record.tokens,
             "gates": self.movement.state(),
         }
         if self._selection is not None:
@@ -332,7 +332,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     def set_checkpoint_dict(self, state: dict[str, Any]) -> None:
         """Restore a checkpoint's state of the task."""
         self.stopwatch.seconds = state["training_seconds"]
-        self.record.tokens = state.get("training_tokens")
+        self.training_record.tokens = state.get("training_tokens")
         self._selection = None
         self._saved_selection = state.get("selection")
         if state.get("gates") is not None:
@@ -362,7 +362,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         if any(log.get("sample_size", 1) for log in logging_outputs):  # 0: no example has a target
             super().reduce_metrics(logging_outputs, criterion)
         if self.stopwatch.is_running:
-            self.record.add_tokens(logging_outputs)
+            self.training_record.add_tokens(logging_outputs)
         if self._selection is not None and self._selection.is_of(logging_outputs):
             self._selection.add(logging_outputs)
             if self._update % REPORT_EVERY == 0:
@@ -389,7 +389,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
 
     def trained(self, update: int, figures: Mapping[str, Any]) -> None:
         """Write the event `train`, with means since the last one."""
-        means = self.record.add(update, figures)
+        means = self.training_record.add(update, figures)
         if means is not None:
             self.run_log.write("train", update=update, **self._so_far(), **means)
 
@@ -413,7 +413,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         self.run_log.write("expert_comm", update=update, updates=updates, layers=layers)
 
     def _so_far(self) -> dict[str, Any]:
-        return {"minutes": self.stopwatch.seconds / 60, "tokens": self.record.tokens}
+        return {"minutes": self.stopwatch.seconds / 60, "tokens": self.training_record.tokens}
 
     def _watch_validation(self, model: nn.Module) -> None:
         """Restart the counts of expert tokens, source weights and changed gates."""

@@ -49,7 +49,7 @@ def plan_of(
     return SamplingPlan(shard_sizes, Schedule(**options), args.seed, names, bool(durations))
 
 
-def announce(
+def log_run(
     run_log: TrainingRunLog,
     dataset: TrainingMixture,
     epoch: int,

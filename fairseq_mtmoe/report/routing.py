@@ -21,29 +21,29 @@ LEAST_BLEND = 0.01
 """`blend` scales a factor of at most about 1, so this is about 1% of an output."""
 
 
-def shares(counts_TN: Values) -> Values:
+def shares(counts_KN: Values) -> Values:
     """(T, N) Return each expert's share of a task's tokens; NaN without tokens."""
     with np.errstate(invalid="ignore"):
-        return np.asarray(counts_TN / counts_TN.sum(axis=1, keepdims=True))
+        return np.asarray(counts_KN / counts_KN.sum(axis=1, keepdims=True))
 
 
-def entropies(counts_TN: Values) -> Values:
+def entropies(counts_KN: Values) -> Values:
     """(T,) Return −Σ p log p / log N over each task's shares p of N experts.
 
     It is 0 if one expert gets all tokens and 1 if all get equally many; NaN without tokens, and for
     a single expert.
     """
-    shares_TN = shares(counts_TN)
+    shares_KN = shares(counts_KN)
     with np.errstate(divide="ignore", invalid="ignore"):
-        terms_TN = np.where(shares_TN == 0, 0.0, -shares_TN * np.log(shares_TN))
-        entropies_T: Values = terms_TN.sum(axis=1) / np.log(counts_TN.shape[1])
-    return entropies_T
+        terms_KN = np.where(shares_KN == 0, 0.0, -shares_KN * np.log(shares_KN))
+        entropies_K: Values = terms_KN.sum(axis=1) / np.log(counts_KN.shape[1])
+    return entropies_K
 
 
-def used_experts(counts_TN: Values) -> NDArray[np.bool_]:
+def used_experts(counts_KN: Values) -> NDArray[np.bool_]:
     """(N,) Return which experts get `LEAST_SHARE` of a fair share of some task."""
-    is_used_TN = shares(counts_TN) * counts_TN.shape[1] >= LEAST_SHARE
-    is_used_N: NDArray[np.bool_] = is_used_TN.any(axis=0)
+    is_used_KN = shares(counts_KN) * counts_KN.shape[1] >= LEAST_SHARE
+    is_used_N: NDArray[np.bool_] = is_used_KN.any(axis=0)
     return is_used_N
 
 
@@ -98,6 +98,6 @@ def routed_layers(run: Run) -> Iterator[tuple[str, Values, list[Values]]]:
             values_by_layer[row.layer].append(row.value)
     for layer, values in values_by_layer.items():
         counts = []
-        for counts_TN in np.stack(values, axis=1):
-            counts.append(counts_TN[~np.isnan(counts_TN).any(axis=1)])
+        for counts_KN in np.stack(values, axis=1):
+            counts.append(counts_KN[~np.isnan(counts_KN).any(axis=1)])
         yield layer, row.update, counts

@@ -235,9 +235,9 @@ def _names(events: Iterable[Event], key: str) -> list[str]:
 def _validation(events: Sequence[Event]) -> Iterator[Row]:
     """Yield rows of all, then tiers or groups, then pairs or tasks."""
     chosen = of_first_subset(events, "valid")
-    row = _maker(chosen)
+    row_of = _maker(chosen)
     for metric in OF_TEXT:
-        yield row(ALL, metric, column_of(chosen, "all", metric), task=ALL)
+        yield row_of(ALL, metric, column_of(chosen, "all", metric), task=ALL)
     for group in ("tier", "pair", "group", "task"):
         key = f"{group}s"
         names = _names(chosen, key)
@@ -246,7 +246,7 @@ def _validation(events: Sequence[Event]) -> Iterator[Row]:
         for name in names:
             figures: list[Event] = [event.get(key, {}).get(name, {}) for event in chosen]
             for metric in _metrics(figures):
-                yield row(group, metric, column_of(figures, metric), task=name)
+                yield row_of(group, metric, column_of(figures, metric), task=name)
 
 
 def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -257,9 +257,9 @@ def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _training(events: Sequence[Event]) -> Iterator[Row]:
     chosen = of_kind(events, "train")
-    row = _maker(chosen)
+    row_of = _maker(chosen)
     for metric in ("loss", "nll_loss", *TRAINED_AMOUNTS):
-        yield row("train", metric, column_of(chosen, metric))
+        yield row_of("train", metric, column_of(chosen, metric))
 
 
 def _sampling(events: Sequence[Event]) -> Iterator[Row]:
@@ -268,16 +268,16 @@ def _sampling(events: Sequence[Event]) -> Iterator[Row]:
     A pair's back-translated part follows it. Uncertainty sampling's candidates are left out.
     """
     chosen = [event for event in of_kind(events, "sampling") if not event.get("of_candidates")]
-    row = _maker(chosen, "updates_before")
-    yield row("sampling", "temperature", column_of(chosen, "temperature"))
+    row_of = _maker(chosen, "updates_before")
+    yield row_of("sampling", "temperature", column_of(chosen, "temperature"))
     first = _joined(chosen, "probabilities")
     synthetic = _joined(of_kind(events, "run"), "synthetic")
     for pair in sorted(first, key=lambda pair: (-(first[pair] or 0.0), pair)):
         column = column_of(chosen, "probabilities", pair)
-        yield row("sampling", "probability", column, task=pair)
+        yield row_of("sampling", "probability", column, task=pair)
         if synthetic.get(pair):
             part = synthetic[pair] * column
-            yield row("sampling", "probability", part, task=f"{pair}, back-translated")
+            yield row_of("sampling", "probability", part, task=f"{pair}, back-translated")
 
 
 def _joined(events: Iterable[Event], key: str) -> ChainMap[str, Any]:
@@ -288,19 +288,19 @@ def _joined(events: Iterable[Event], key: str) -> ChainMap[str, Any]:
 def _selection(events: Sequence[Event]) -> Iterator[Row]:
     """Yield tasks' shares and entropies; a task missing in an event has share 0."""
     chosen = of_kind(events, "selection")
-    row = _maker(chosen)
+    row_of = _maker(chosen)
     totals = np.array([max(1, sum(event.get("trained", {}).values())) for event in chosen])
     for task in _names(chosen, "trained"):
         trained = np.nan_to_num(column_of(chosen, "trained", task))
-        yield row("selection", "share", trained / totals, task=task)
-        yield row("selection", "entropy", column_of(chosen, "relative_entropy", task), task=task)
-    yield row("selection", "share_of_data", column_of(chosen, "share_of_data"))
+        yield row_of("selection", "share", trained / totals, task=task)
+        yield row_of("selection", "entropy", column_of(chosen, "relative_entropy", task), task=task)
+    yield row_of("selection", "share_of_data", column_of(chosen, "share_of_data"))
 
 
 def _experts(events: Sequence[Event]) -> Iterator[Row]:
     """Yield experts' tokens by layer and task, in order, where there are tokens."""
     chosen = of_first_subset(events, "experts")
-    row = _maker(chosen)
+    row_of = _maker(chosen)
     tasks = [*_names(chosen, "task_names"), EVERYBODY]
     for layer in _names(chosen, "layers"):
         counts = [_counts(event, layer) for event in chosen]
@@ -313,7 +313,7 @@ def _experts(events: Sequence[Event]) -> Iterator[Row]:
         for task in sorted(distinct(counts), key=tasks.index):
             unknown = [np.nan] * max(sizes)
             rows = [counts_by_task.get(task, unknown) for counts_by_task in counts]
-            yield row("experts", "tokens", np.array(rows, np.float64), task=task, layer=layer)
+            yield row_of("experts", "tokens", np.array(rows, np.float64), task=task, layer=layer)
 
 
 def _counts(event: Event, layer: str) -> dict[str, list[float]]:
@@ -329,16 +329,16 @@ def _counts(event: Event, layer: str) -> dict[str, list[float]]:
 
 def _gates(events: Sequence[Event]) -> Iterator[Row]:
     chosen = of_first_subset(events, "gates")
-    row = _maker(chosen)
+    row_of = _maker(chosen)
     for metric in ("blend", "moved", "changed"):
         for layer in _names(chosen, "layers"):
-            yield row("gates", metric, column_of(chosen, "layers", layer, metric), layer=layer)
+            yield row_of("gates", metric, column_of(chosen, "layers", layer, metric), layer=layer)
 
 
 def _sources(events: Sequence[Event]) -> Iterator[Row]:
     """Yield the last validation's weights; these rows' subset is the target task."""
     for event in of_first_subset(events, "sources")[-1:]:
-        row = _maker([{**event, "subset": event.get("target", "")}])
+        row_of = _maker([{**event, "subset": event.get("target", "")}])
         names = event.get("sources", ())
         layers = event.get("layers", {})
         for layer, weights in layers.items():
@@ -350,10 +350,10 @@ def _sources(events: Sequence[Event]) -> Iterator[Row]:
         complete = [weights for weights in layers.values() if None not in weights]
         if complete:
             for name, mean in zip(names, np.mean(complete, axis=0), strict=True):
-                yield row("sources", "mean weight", np.array([mean]), task=name)
+                yield row_of("sources", "mean weight", np.array([mean]), task=name)
         for layer, weights in layers.items():
             for name, weight in zip(names, weights, strict=True):
-                yield row(
+                yield row_of(
                     "sources", "weight", np.array([weight], np.float64), task=name, layer=layer
                 )
 

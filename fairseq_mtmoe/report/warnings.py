@@ -72,12 +72,12 @@ def collapsed_routing(run: Run) -> Iterator[str]:
         )
 
 
-def _effective_experts(counts_TN: Values) -> float:
+def _effective_experts(counts_KN: Values) -> float:
     """Return the exponential of the entropy of loads; infinity with too few tokens."""
-    if not _has_enough_tokens(counts_TN):
+    if not _has_enough_tokens(counts_KN):
         return math.inf
-    (entropy,) = entropies(counts_TN.sum(axis=0, keepdims=True))
-    return float(counts_TN.shape[1] ** entropy)
+    (entropy,) = entropies(counts_KN.sum(axis=0, keepdims=True))
+    return float(counts_KN.shape[1] ** entropy)
 
 
 def dead_experts(run: Run) -> Iterator[str]:
@@ -88,8 +88,8 @@ def dead_experts(run: Run) -> Iterator[str]:
     unit = "token" if run.of("experts", task=EVERYBODY) else "task"
     for layer, updates, counts in routed_layers(run):
         unused = []
-        for counts_TN in counts:
-            is_unused = ~used_experts(counts_TN) & _has_enough_tokens(counts_TN)
+        for counts_KN in counts:
+            is_unused = ~used_experts(counts_KN) & _has_enough_tokens(counts_KN)
             unused.append(set(np.flatnonzero(is_unused).tolist()))
         dead = set.intersection(*unused[-LAST:])
         if not dead:
@@ -104,13 +104,16 @@ def dead_experts(run: Run) -> Iterator[str]:
         )
 
 
-def _has_enough_tokens(counts_TN: Values) -> bool:
-    return bool(counts_TN.sum() >= LEAST_TOKENS * counts_TN.shape[1])
+def _has_enough_tokens(counts_KN: Values) -> bool:
+    return bool(counts_KN.sum() >= LEAST_TOKENS * counts_KN.shape[1])
 
 
 def _since(updates: Values, holds: Sequence[bool]) -> int:
     """Return the first update from which on all values are true; the last is."""
-    return int(updates[len(holds) - [*holds[::-1], False].index(False)])
+    first = len(holds) - 1
+    while first > 0 and holds[first - 1]:
+        first -= 1
+    return int(updates[first])
 
 
 def language_worse(run: Run) -> Iterator[str]:

@@ -75,20 +75,20 @@ def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
 
 
 @contextmanager
-def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadContext]:
+def reading_checkpoint(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadContext]:
     """Let each rank read a checkpoint itself; with experts, only its own part.
 
     fairseq would broadcast rank 0's state as a pickle with classes of its options, which safe
     loading refuses. A run that `goes_on` with its moments must have the checkpoint's tasks,
     backbone, criterion and optimizer (UserError).
     """
-    context: dict[str, Any] = {
+    wishes: dict[str, Any] = {
         "loaded": [],
         "receive": functools.partial(_receive, trainer, goes_on),
     }
     several = trainer.data_parallel_world_size > 1
     if several and expert_slots(trainer.get_model()):
-        context["read"] = functools.partial(_read_share, trainer)
+        wishes["read"] = functools.partial(_read_share, trainer)
     options = trainer.cfg.checkpoint
     on_all = with_option(
         options,
@@ -98,7 +98,7 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
     try:
         model = trainer.get_model()
         with (
-            loading.within(**context) as loads,
+            loading.within(**wishes) as loads,
             on_all,
             mismatch.explained(model, trainer.cfg.model, loads.loaded),
         ):
@@ -208,7 +208,7 @@ def trained_shapes(trainer: Any) -> Parameters:
 # ---- the state that fairseq does not restore ----
 
 
-def take_up(
+def restore_the_rest(
     trainer: Any, state: Mapping[str, Any], resets_schedule: bool, resets_meters: bool
 ) -> dict[str, Any]:
     """Restore state that fairseq does not; return the extra state for fairseq."""

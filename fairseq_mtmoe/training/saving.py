@@ -151,7 +151,9 @@ def _words(error: Exception) -> str:
     return f"Process {dist.get_rank()} could not save: {type(error).__name__}: {first_line(error)}"
 
 
-def save(trainer: Any, filename: str, extra_state: dict[str, Any], together: bool) -> str | None:
+def save_checkpoint_parts(
+    trainer: Any, filename: str, extra_state: dict[str, Any], together: bool
+) -> str | None:
     """Save a checkpoint; return its path on the rank that writes it, else None.
 
     Args:

@@ -393,7 +393,8 @@ class SparseTrainer(Trainer):
         extra_state = resuming.with_epoch_position(
             extra_state, self.data_parallel_world_size, self._drawn
         )
-        return saving.save(self, filename, {**extra_state, **more}, self._exchanges)
+        extra_state = {**extra_state, **more}
+        return saving.save_checkpoint_parts(self, filename, extra_state, self._exchanges)
 
     def consolidate_optimizer(self) -> None:
         """Gather the states of optimizer and task; called on all ranks before a save."""
@@ -424,7 +425,7 @@ class SparseTrainer(Trainer):
         best.forget()
         resuming.sparsify_for(self, filename)
         resets = reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
-        with resuming.reading(self, filename, goes_on=not reset_optimizer) as context:
+        with resuming.reading_checkpoint(self, filename, goes_on=not reset_optimizer) as context:
             with with_option(self.cfg.ema, "store_ema", False):
                 extra_state = super().load_checkpoint(filename, *resets)
             if extra_state is not None:
@@ -435,7 +436,9 @@ class SparseTrainer(Trainer):
                 if not reset_optimizer:
                     self._gate_rate.load_state_dict(extra_state.get(GATE_RATE, {}))
                     _, state = context.loaded[-1]
-                    extra_state = resuming.take_up(self, state, reset_lr_scheduler, reset_meters)
+                    extra_state = resuming.restore_the_rest(
+                        self, state, reset_lr_scheduler, reset_meters
+                    )
                 begin = f"continues after update {self._num_updates}"
                 if reset_optimizer:
                     begin = "starts from the weights"

@@ -163,7 +163,7 @@ class DataDirectory:
         return sorted(set("-".join(self.splits).split("-")), key=self.recipe.data_code)
 
     def _write_dictionaries(self, folders: Sequence[Path]) -> None:
-        """Write each language's dictionary, as links to one file or to one for each prefix."""
+        """Write each language's dictionary, as links to a file for each prefix."""
         first: dict[str, Path] = {}
         for lang in self._langs():
             prefix = self.vocabulary.prefix(lang)

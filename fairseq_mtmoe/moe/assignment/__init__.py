@@ -58,14 +58,15 @@ def assigned(
         return expert_T, price_N
     num_tokens, num_experts = scores_TN.shape
     if num_experts == 1:
+        # Expert 0 is the only one, and padding gets 1.
         return padding_T.long(), scores_TN.new_zeros(1, dtype=torch.float32)
     if num_tokens > 0 and not device_kind(scores_TN).can_sync:
         expert_T, price_N = assignment_on_gpu(scores_TN, padding_T, start_N)
         return expert_T, price_N
     kept = (~padding_T).nonzero().squeeze(1)
     nobody = padding_T.new_full((num_tokens,), num_experts, dtype=torch.long)
-    expert_K, price_N = priced_assignment(scores_TN[kept], start_N)
-    return nobody.index_copy_(0, kept, expert_K), price_N
+    kept_expert, price_N = priced_assignment(scores_TN[kept], start_N)
+    return nobody.index_copy_(0, kept, kept_expert), price_N
 
 
 @assigned.register_fake

@@ -195,7 +195,7 @@ class TrainingMixture(MixtureDataset):
             return order, batches_of(order.indices.astype(np.int64), order.longest_V, *limits)
 
         size = len(self)
-        drawn_parts = plan.start_of(epoch).parts
+        drawn_parts = plan.go_to(epoch).parts
         if drawn_parts:
             return list(map(cut, range(len(drawn_parts))))
         if plan.rises_within(epoch):

@@ -95,8 +95,8 @@ class SamplingPlan:
         """Go to an epoch; earlier epochs cannot be drawn any more."""
         self._first = self._start = start
 
-    def start_of(self, epoch: int, update: int = 0) -> EpochStart:
-        """Return the plan's state at the start of an epoch."""
+    def go_to(self, epoch: int, update: int = 0) -> EpochStart:
+        """Go to an epoch; return the plan's state at its start."""
         assert epoch >= self._first.epoch
         if epoch < self._start.epoch:
             self._start = self._first
@@ -111,20 +111,20 @@ class SamplingPlan:
 
     def parts(self, epoch: int) -> tuple[Part, ...]:
         """Return the known parts of an epoch; at least one."""
-        return self._parts(self.start_of(epoch))
+        return self._parts(self.go_to(epoch))
 
     def probabilities(self, epoch: int, part: int = 0) -> NDArray[np.float64]:
         """Return the tasks' shares (L,) in a part of an epoch."""
-        schedule = self.start_of(epoch).schedule
+        schedule = self.go_to(epoch).schedule
         return schedule.probabilities_at(epoch, self.sizes, self.parts(epoch)[part].update)
 
     def temperature(self, epoch: int, part: int = 0) -> float | None:
         """Return the temperature of a part of an epoch; None if the method has none."""
-        return self.start_of(epoch).schedule.temperature_at(epoch, self.parts(epoch)[part].update)
+        return self.go_to(epoch).schedule.temperature_at(epoch, self.parts(epoch)[part].update)
 
     def draws_candidates(self, epoch: int) -> bool:
         """Return whether an epoch's examples are candidates (see `candidates.py`)."""
-        return self.start_of(epoch).schedule.draws_candidates
+        return self.go_to(epoch).schedule.draws_candidates
 
     def order_key(self, epoch: int, part: int = 0) -> int:
         """Return the seed for the order of a part's examples of equal lengths."""
@@ -139,7 +139,7 @@ class SamplingPlan:
 
         Blocks are computed later.
         """
-        start = self.start_of(epoch, update)
+        start = self.go_to(epoch, update)
         sizes = self._sizes(start.shard_epoch)
         groups = self._groups(start.schedule)
         keys = []
@@ -151,12 +151,12 @@ class SamplingPlan:
         in_order = start.schedule.draws_candidates
         stretches: list[Stretch] = []
         passes: list[int] = []
-        for other, counts in enumerate(self._counts(start)):
+        for part_number, counts in enumerate(self._counts(start)):
             columns = zip(groups, counts.tolist(), keys, strict=True)
             for number, (group, count, key) in enumerate(columns):
                 cursor = cursors[number]
                 size = sum(sizes[task] for task in group)
-                if part in (None, other):
+                if part in (None, part_number):
                     stretches += _stretches(len(passes), size, cursor, count, key, in_order)
                 passes.append(-(-(cursor + count) // size) - cursor // size)
                 cursors[number] += count
@@ -166,7 +166,7 @@ class SamplingPlan:
 
     def rises_within(self, epoch: int) -> bool:
         """Return whether an epoch may need further parts."""
-        start = self.start_of(epoch)
+        start = self.go_to(epoch)
         return start.schedule.step_at(start.update) is not None
 
     def part_size(self, epoch: int, size: int, batches: int, per_update: int) -> int:
@@ -174,7 +174,7 @@ class SamplingPlan:
 
         size, batches: a number of examples, and the number of batches that they make.
         """
-        start = self.start_of(epoch)
+        start = self.go_to(epoch)
         step = start.schedule.step_at(start.update)
         return size if step is None else max(1, int(size * step / (max(1, batches) / per_update)))
 
@@ -184,7 +184,7 @@ class SamplingPlan:
         It begins after `updates` updates of the epoch. It has `size` examples, or all remaining
         ones if it is the last.
         """
-        start = self.start_of(epoch)
+        start = self.go_to(epoch)
         update = start.update + updates
         left = self.epoch_size(start.schedule, start.shard_epoch)
         left -= sum(part.size for part in start.parts)
@@ -205,7 +205,7 @@ class SamplingPlan:
         start = before._start
         same_data = before.names == self.names and before.shard_sizes == self.shard_sizes
         if has_begun and not same_data:
-            start = before.start_of(start.epoch + 1, update)
+            start = before.go_to(start.epoch + 1, update)
         self.seed = before.seed
         self.schedule = self.schedule.following(before.schedule, self.given_duration)
         cursors = self._take_over(before, start.cursors)
@@ -331,8 +331,12 @@ def _stretches(
     end = cursor + count
     whole_from = -(-cursor // size)
     whole_to = end // size
-    wholes = range(whole_from, whole_to + 1) if in_order else (whole_from, whole_to)
-    bounds = [cursor, *(whole * size for whole in wholes if whole_from <= whole_to), end]
+    wholes: Sequence[int] = ()
+    if in_order:
+        wholes = range(whole_from, whole_to + 1)
+    elif whole_from <= whole_to:
+        wholes = whole_from, whole_to
+    bounds = [cursor, *(whole * size for whole in wholes), end]
     stretches = []
     for low, high in itertools.pairwise(bounds):
         if high > low:

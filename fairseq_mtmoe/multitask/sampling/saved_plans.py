@@ -31,7 +31,7 @@ def changes(before: SamplingPlan, now: SamplingPlan) -> list[str]:
 
 def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
     """Return a plan's state at its current epoch or the next one, for checkpoints."""
-    start = plan.start_of(epoch) if epoch <= plan.epoch else plan.after(plan.start_of(epoch - 1), 0)
+    start = plan.go_to(epoch) if epoch <= plan.epoch else plan.after(plan.go_to(epoch - 1), 0)
     cursors = [[list(map(list, shards)), cursor] for shards, cursor in start.cursors.items()]
     return {
         "names": list(plan.names),

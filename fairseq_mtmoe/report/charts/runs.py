@@ -305,8 +305,8 @@ def balance(runs: Sequence[Run]) -> Chart | None:
     points: list[Point] = []
     for run in runs:
         for layer, updates, counts in routed_layers(run):
-            for update, counts_TN in zip(updates, counts, strict=True):
-                (entropy,) = entropies(counts_TN.sum(axis=0, keepdims=True))
+            for update, counts_KN in zip(updates, counts, strict=True):
+                (entropy,) = entropies(counts_KN.sum(axis=0, keepdims=True))
                 point = {"x": float(update), "y": finite(entropy), "line": layer, "panel": run.name}
                 points.append(point)
     note = (

@@ -65,7 +65,7 @@ def read(path: str) -> dict[str, Any]:
     """Return a checkpoint with all experts, without the optimizer's state (UserError)."""
     regular_file(path, "a checkpoint file")  # fairseq would search further places
     with whole_models():  # `task_settings` checks the task, `build_model` the model
-        state = loading.load(path, loading.LoadContext(kinds=()))
+        state = loading.load_for_fairseq(path, loading.LoadContext(kinds=()))
     state.pop("last_optimizer_state", None)
     return state
 
