@@ -19,8 +19,6 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +27,7 @@ from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEp
 from measure import Report, benchmark
 from timing import Floor, interleaved
 
+from fairseq_mtmoe.multitask.mixtures.dataset import BatchLimits
 from fairseq_mtmoe.multitask.mixtures.training import TrainingMixture
 from fairseq_mtmoe.multitask.sampling.plan import SamplingPlan
 from fairseq_mtmoe.multitask.sampling.schedule import Schedule
@@ -73,11 +72,9 @@ def set_up_ours(pairs: Pairs, total: int, epoch: int) -> Batches:
     """Return the batches of an epoch, as the task makes them."""
     schedule = Schedule("temperature", TEMPERATURE, virtual_data_size=total)
     plan = SamplingPlan([[len(pair)] for pair in pairs], schedule, 1)
-    keys = [f"main:en-{number}" for number in range(len(pairs))]
-    loader: Any = SimpleNamespace(keys=keys, kind="pair", split="train", load=lambda shards: list(pairs))
-    dataset = TrainingMixture(loader.load, plan, range(len(pairs)), PairCollate())
+    dataset = TrainingMixture(lambda shards: list(pairs), plan, range(len(pairs)), PairCollate())
     dataset.set_epoch(epoch)
-    return dataset.epoch_batches(MAX_SIZES, MAX_TOKENS, None, MULTIPLE)[0]
+    return dataset.epoch_batches(MAX_SIZES, BatchLimits(MAX_TOKENS, None, MULTIPLE))[0]
 
 
 def set_up_fairseq(pairs: Pairs, total: int, epoch: int) -> Batches:

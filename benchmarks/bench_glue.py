@@ -31,6 +31,7 @@ from measure import Report, benchmark
 from timing import Floor, interleaved
 
 from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES
+from fairseq_mtmoe.multitask.mixtures.dataset import BatchLimits
 from fairseq_mtmoe.nlu.bert.config import MINILM, EncoderConfig
 
 WARMUPS = 2
@@ -113,7 +114,7 @@ def compare_choosing(report: Report, data: Path, encoder: Path, size: Size, repe
 
 def candidates(mixture: Any, size: int, number: int) -> list[Sample]:
     """Return whole batches of `size` candidates of each task."""
-    epoch, _ = mixture.epoch_batches(None, None, size, 1)
+    epoch, _ = mixture.epoch_batches(None, BatchLimits(None, size))
     whole = [batch for batch in epoch if len(batch) == size * len(mixture.datasets)]
     chosen = np.random.default_rng(1).choice(len(whole), number, replace=False)
     return [mixture.collater([mixture[int(index)] for index in whole[place]]) for place in chosen]

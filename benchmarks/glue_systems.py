@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from wmt15_models import training_config
 
 from fairseq_mtmoe.conditioning import PARTS
+from fairseq_mtmoe.multitask.mixtures.dataset import BatchLimits
 from fairseq_mtmoe.multitask.mixtures.training import TrainingMixture
 from fairseq_mtmoe.nlu.bert.config import EncoderConfig
 from fairseq_mtmoe.nlu.bert.encoder import BertEncoder
@@ -151,7 +152,7 @@ def check_equal(found: dict[str, System], sample: Sample) -> None:
 
 def batches(mixture: TrainingMixture, size: int, tasks: int = 1, seed: int = 1) -> Iterator[Sample]:
     """Batches of so many of the epoch's examples, of so many tasks at least, in a random order."""
-    groups = mixture.epoch_batches(None, None, size, 8)[0]
+    groups = mixture.epoch_batches(None, BatchLimits(None, size, 8))[0]
     for group in np.random.default_rng(seed).permutation(len(groups)):
         sample = mixture.collater([mixture[int(index)] for index in groups[group]])
         if sample["nsentences"] == size and len(sample["target"]) >= tasks:

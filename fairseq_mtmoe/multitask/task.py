@@ -24,6 +24,7 @@ from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.core.protocols import TrainingTask, training_model
 from fairseq_mtmoe.multitask import run_log, selection, validation
 from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES
+from fairseq_mtmoe.multitask.mixtures.dataset import BatchLimits
 from fairseq_mtmoe.multitask.mixtures.training import PADDING, TrainingMixture
 from fairseq_mtmoe.multitask.selection import REPORT_EVERY, Selection, SelectionRecord
 from fairseq_mtmoe.multitask.task_sampling import announce_part, log_run, moved, refuse_too_long
@@ -205,10 +206,10 @@ class Multitask(TrainingTask, FairseqTask, ABC):
 
         def make_batches(dataset: TrainingMixture, epoch: int) -> list[Any]:
             dataset.set_epoch(epoch)
-            limits = (max_tokens, max_sentences, required_batch_size_multiple)
+            limits = BatchLimits(max_tokens, max_sentences, required_batch_size_multiple)
             freqs = self.args.update_freq  # one per epoch; the last one holds for all later epochs
             per_update = num_shards * freqs[min(epoch, len(freqs)) - 1]
-            batches, too_long = dataset.epoch_batches(max_positions, *limits, per_update)
+            batches, too_long = dataset.epoch_batches(max_positions, limits, per_update)
             if not batches:
                 shortest = int(dataset.num_tokens_vec(too_long).min())
                 refuse_too_long(shortest, max_tokens, max_positions)

@@ -6,13 +6,12 @@ It has batches for the forward passes, and the examples to choose from.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.multitask.mixtures.dataset import Batch, Item, batches_of
+from fairseq_mtmoe.multitask.mixtures.dataset import Batch, BatchLimits, Item, batches_of
 
 # Keys of an example: its number in its task, and the tokens of its longest side.
 INDEX = "index"
@@ -54,17 +53,17 @@ class Candidates:
 
 
 def batches_of_ranks(
-    indices: Sequence[np.ndarray], longest: Sequence[np.ndarray], *limits: Any
+    indices: Sequence[np.ndarray], longest: Sequence[np.ndarray], limits: BatchLimits
 ) -> list[np.ndarray]:
     """Return the indices of each step's candidates, task after task.
 
     indices, longest: each task's candidates by rank, and their greatest lengths; a task may lack
-    the last ranks. limits: as in `batches_of`, for ranks.
+    the last ranks. limits: of ranks.
     """
     longest_R = np.zeros(max(map(len, longest)), dtype=np.int64)
     for lengths in longest:
         np.maximum(longest_R[: len(lengths)], lengths, out=longest_R[: len(lengths)])
-    steps = batches_of(np.arange(len(longest_R)), longest_R, *limits)
+    steps = batches_of(np.arange(len(longest_R)), longest_R, limits)
     batches = []
     for step in steps:
         ranks = slice(step[0], step[-1] + 1)

@@ -5,7 +5,7 @@ each example's *task id*, which several tasks may share: `task_ids` (B,).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,14 @@ Batch = dict[str, Any]
 Collate = Callable[[Sequence[FairseqDataset], Sequence[Item]], Batch]
 
 
+class BatchLimits(NamedTuple):
+    """Limits of a batch's size, with the names of fairseq's arguments."""
+
+    max_tokens: int | None = None
+    max_sentences: int | None = None
+    required_batch_size_multiple: int = 1
+
+
 def check_fit(longest: int, max_tokens: int | None) -> None:
     """Check that `max_tokens` allows the longest example (UserError: it does not)."""
     if max_tokens is not None and longest > max_tokens:
@@ -31,13 +39,7 @@ def check_fit(longest: int, max_tokens: int | None) -> None:
         )
 
 
-def batches_of(
-    indices: np.ndarray,
-    longest_V: np.ndarray,
-    max_tokens: int | None = None,
-    max_sentences: int | None = None,
-    required_batch_size_multiple: int = 1,
-) -> list[np.ndarray]:
+def batches_of(indices: np.ndarray, longest_V: np.ndarray, limits: BatchLimits) -> list[np.ndarray]:
     """Return fairseq's batches, and the rest that it drops.
 
     fairseq drops a rest that is no multiple of the required size.
@@ -46,10 +48,8 @@ def batches_of(
     """
     if not len(indices):
         return []
-    check_fit(int(longest_V.max()), max_tokens)
-    batches: list[np.ndarray] = data_utils.batch_by_size(
-        indices, None, longest_V, max_tokens, max_sentences, required_batch_size_multiple
-    )
+    check_fit(int(longest_V.max()), limits.max_tokens)
+    batches: list[np.ndarray] = data_utils.batch_by_size(indices, None, longest_V, *limits)
     rest = indices[sum(map(len, batches)) :]
     return [*batches, rest] if len(rest) else list(batches)
 
@@ -117,7 +117,7 @@ class MixtureDataset(FairseqDataset):
 
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         """Return batches of the indices, in their order; see `batches_of`."""
-        return batches_of(indices, self.num_tokens_vec(indices), *args, **kwargs)
+        return batches_of(indices, self.num_tokens_vec(indices), BatchLimits(*args, **kwargs))
 
     def collater(self, items: Sequence[Item]) -> Batch:
         """Return a batch in fairseq's form with `task_ids` (B,)."""

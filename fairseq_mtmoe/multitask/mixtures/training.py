@@ -16,6 +16,7 @@ from fairseq_mtmoe.multitask.mixtures.candidates import (
 )
 from fairseq_mtmoe.multitask.mixtures.dataset import (
     Batch,
+    BatchLimits,
     Collate,
     Item,
     MixtureDataset,
@@ -134,21 +135,15 @@ class TrainingMixture(MixtureDataset):
         return with_padding(super().collater(items))
 
     def epoch_batches(
-        self,
-        max_sizes: Any,
-        max_tokens: int | None,
-        max_sentences: int | None,
-        multiple: int,
-        per_update: int = 1,
+        self, max_sizes: Any, limits: BatchLimits, per_update: int = 1
     ) -> tuple[list[np.ndarray], np.ndarray]:
         """Return the epoch's batches, part after part, and examples that are too long."""
-        limits = (max_tokens, max_sentences, multiple)
         if self.draws_candidates:
-            *ranks, too_long = ranked(self.draw, self._sizes, limits_of(max_sizes))
+            indices, longest, too_long = ranked(self.draw, self._sizes, limits_of(max_sizes))
             logger.info(
                 f"epoch {self.epoch} draws {len(self)} candidates, as many from each task"
             )
-            parts = [batches_of_ranks(*ranks, *limits)]
+            parts = [batches_of_ranks(indices, longest, limits)]
         else:
             cut_parts = self._cut_parts(max_sizes, limits, per_update)
             orders, parts = map(list, zip(*cut_parts, strict=True))
@@ -171,7 +166,8 @@ class TrainingMixture(MixtureDataset):
             return super().batch_by_size(indices, *limits)
         tasks, _ = self.numbering.locate_all(indices)
         by_task = [indices[tasks == task] for task in range(len(self.task_ids))]
-        return batches_of_ranks(by_task, list(map(self.num_tokens_vec, by_task)), *limits)
+        longest = list(map(self.num_tokens_vec, by_task))
+        return batches_of_ranks(by_task, longest, BatchLimits(*limits))
 
     @property
     def _sizes(self) -> list[np.ndarray]:
@@ -179,7 +175,7 @@ class TrainingMixture(MixtureDataset):
         return [dataset.sizes for dataset in self.datasets]
 
     def _cut_parts(
-        self, max_sizes: Any, limits: tuple[int | None, int | None, int], per_update: int
+        self, max_sizes: Any, limits: BatchLimits, per_update: int
     ) -> list[tuple[Order, list[np.ndarray]]]:
         """Return order and batches of each part.
 
@@ -192,7 +188,7 @@ class TrainingMixture(MixtureDataset):
             key = plan.order_key(epoch, part or 0)
             draw = plan.draw(epoch, part=part)
             order = order_by_length(draw, self._sizes, key, limits_of(max_sizes))
-            return order, batches_of(order.indices.astype(np.int64), order.longest_V, *limits)
+            return order, batches_of(order.indices.astype(np.int64), order.longest_V, limits)
 
         size = len(self)
         drawn_parts = plan.go_to(epoch).parts

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fairseq_mtmoe.multitask.mixtures.candidates import batches_of_ranks
+from fairseq_mtmoe.multitask.mixtures.dataset import BatchLimits
 from fairseq_mtmoe.multitask.sampling import candidates as module
 from fairseq_mtmoe.multitask.sampling.candidates import most_uncertain, ranked
 from tests.helpers.draws import lengths_of, second_epoch
@@ -27,7 +28,7 @@ def window(request, monkeypatch):
 @pytest.mark.parametrize(("sides", "size"), [(1, None), (2, 97)])
 def test_a_step_has_as_many_candidates_of_every_task_as_it_trains_on(sides, size):
     draw = second_epoch(SIZES, "uncertainty", virtual_epoch_size=size)
-    batches = batches_of_ranks(*ranked(draw, lengths_of(SIZES, sides=sides))[:2], None, 16)
+    batches = batches_of_ranks(*ranked(draw, lengths_of(SIZES, sides=sides))[:2], BatchLimits(None, 16))
     total = size or 300
     assert [len(batch) for batch in batches] == [4 * 16] * (total // 16) + [4 * (total % 16)]
     for batch in batches:
@@ -40,7 +41,7 @@ def test_a_step_has_as_many_candidates_of_every_task_as_it_trains_on(sides, size
 @pytest.mark.usefixtures("window")
 def test_whichever_candidates_train_they_are_no_more_tokens_than_the_limit():
     draw, lengths = second_epoch((300, 200), "uncertainty"), lengths_of((300, 200))
-    batches = batches_of_ranks(*ranked(draw, lengths)[:2], 200, 7)
+    batches = batches_of_ranks(*ranked(draw, lengths)[:2], BatchLimits(200, 7))
     sizes = []
     for batch in batches:
         parts = by_task(draw, batch)
@@ -52,7 +53,7 @@ def test_whichever_candidates_train_they_are_no_more_tokens_than_the_limit():
 
 def test_a_steps_candidates_are_about_equally_long():
     draw, lengths = second_epoch((5000, 2000), "uncertainty"), lengths_of((5000, 2000), longest=100, sides=1)
-    steps = batches_of_ranks(*ranked(draw, lengths)[:2], None, 32)
+    steps = batches_of_ranks(*ranked(draw, lengths)[:2], BatchLimits(None, 32))
     located = (zip(lengths, by_task(draw, step), strict=True) for step in steps)
     spreads = [np.concatenate([of_task[numbers, 0] for of_task, numbers in tasks]).std() for tasks in located]
     assert np.mean(spreads) < 0.15 * np.concatenate(lengths).std()
@@ -63,7 +64,7 @@ def test_examples_that_are_too_long_are_left_out():
     draw, lengths = second_epoch(SIZES, "uncertainty"), lengths_of(SIZES)
     lengths[2][:] = 99  # a task without any that is not
     *ranks, too_long = ranked(draw, lengths, (25, 20))
-    batches = batches_of_ranks(*ranks, None, 16)
+    batches = batches_of_ranks(*ranks, BatchLimits(None, 16))
     found = by_task(draw, np.concatenate(batches))
     for task, (of_task, examples) in enumerate(zip(lengths, found, strict=True)):
         kept = [n for n in draw.sequence(task)[1].tolist() if (of_task[n] <= (25, 20)).all()]

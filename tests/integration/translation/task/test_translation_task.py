@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES
+from fairseq_mtmoe.multitask.mixtures.dataset import BatchLimits
 from fairseq_mtmoe.report.run_log import read
 from fairseq_mtmoe.report.scores import score_pair
 from fairseq_mtmoe.slots import expert_layers
@@ -211,7 +212,7 @@ def test_a_steps_candidates_are_as_uncertain_together_as_each_alone(digits):
     task = digit_task(digits, sampling_method="uncertainty")
     task.load_dataset("train")
     dataset = task.dataset("train")
-    batches, _ = dataset.epoch_batches((1024, 1024), 40, None, 1)
+    batches, _ = dataset.epoch_batches((1024, 1024), BatchLimits(max_tokens=40))
     model = dense(task)
     perturb(model)
     sample = dataset.collater([dataset[int(index)] for index in batches[3]])

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from fairseq_mtmoe.multitask.mixtures.dataset import batches_of
+from fairseq_mtmoe.multitask.mixtures.dataset import BatchLimits, batches_of
 from fairseq_mtmoe.report.run_log import read
 from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, write_digits
 from tests.helpers.refused import refused
@@ -59,7 +59,7 @@ def test_a_validation_of_few_batches_has_figures_of_all_pairs(digits, tmp_path):
 
 def test_no_example_is_dropped_from_batches_and_one_that_does_not_fit_is_refused():
     lengths = np.array([1, 2, 2, 3, 4, 4, 4, 5, 5, 5, 8])
-    batches = batches_of(np.arange(20, 31), lengths, 20, 4, 2)
+    batches = batches_of(np.arange(20, 31), lengths, BatchLimits(20, 4, 2))
     assert [batch.tolist() for batch in batches] == [[20, 21, 22, 23], [24, 25, 26, 27], [28, 29], [30]]
     with refused("--max-tokens"):
-        batches_of(np.arange(11), lengths, 7)
+        batches_of(np.arange(11), lengths, BatchLimits(7))
