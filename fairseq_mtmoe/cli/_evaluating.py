@@ -289,16 +289,14 @@ def evaluate(
     models: Mapping[Path, str],
     subset: str,
     overwrite: bool,
-    tiers: str | None,
-    spm: Path | None,
-    comet: Path | None,
     settings: Mapping[str, Any],
 ) -> None:
     """Score models, by their output folders, or show their scores again."""
     test_sets.sizes_of(data, subset)  # raises if DATA has no such subset
     # Loaded first, so that errors come before any translation.
-    named = None if tiers is None else NamedTiers(tiers)
-    pieces = None if spm is None else PieceBleu(spm)
+    named = None if settings["tiers"] is None else NamedTiers(settings["tiers"])
+    pieces = settings["spm"] and PieceBleu(settings["spm"])
+    comet = settings["comet"]
     decided = {
         "data": data,
         "subset": subset,

@@ -103,8 +103,7 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
 @click.pass_context
 def command(
     ctx: click.Context, /, data: str, models: tuple[str, ...], subset: str,
-    outs: tuple[Path, ...], overwrite: bool,
-    tiers: str | None, spm: Path | None, comet: Path | None, **settings: Any,
+    outs: tuple[Path, ...], overwrite: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Translate the test set of every language pair of DATA and score it.
 
@@ -140,7 +139,7 @@ def command(
     from fairseq_mtmoe.cli._evaluating import evaluate
 
     folders = _result_folders(models, subset, outs)
-    evaluate(data, folders, subset, overwrite, tiers, spm, comet, settings)
+    evaluate(data, folders, subset, overwrite, settings)
 
 
 def _benchmark_of(models: Sequence[str]) -> str | None:
