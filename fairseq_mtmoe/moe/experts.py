@@ -47,9 +47,7 @@ class ExpertBank(StackedBank):
         super().__init__()
         assert num_experts >= 1
         self.num_experts = num_experts
-        if placement is None:
-            placement = ExpertPlacement(num_experts, 0, num_experts)
-        self.placement = placement
+        self.placement = placement or ExpertPlacement(num_experts, 0, num_experts)
         assert self.placement.num_experts == num_experts
         self.activation = activation
         self.dropout = dropout

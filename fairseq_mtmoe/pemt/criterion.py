@@ -70,12 +70,11 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
 
         A `UserError` refuses options that are for text output alone.
         """
-        criterion: Any
         if hasattr(task, "task_types"):
             for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
                 if value := getattr(cfg, name):
                     raise_invalid(flag(name), "left out with a task that generates no text", value)
-            criterion = PemtMultitaskCriterion(task)
+            criterion: Any = PemtMultitaskCriterion(task)
         else:
             criterion = super().build_criterion(cfg, task)
         criterion.sparsity_weight = cfg.sparsity_weight

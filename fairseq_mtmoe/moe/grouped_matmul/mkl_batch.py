@@ -75,7 +75,7 @@ def batched_products(
     count = len(out.offsets)
     if count == 0:
         return
-    routine = _routine() if routine is None else routine
+    routine = routine or _routine()
     # The routine is column-major: for it every matrix is transposed, and the operands are swapped.
     first = right
     second = left

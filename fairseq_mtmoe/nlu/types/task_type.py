@@ -148,9 +148,12 @@ class TaskType(Scored):
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
         """Return the sum of losses, float32, of head outputs (E, …) and labels (E, …)."""
 
-    @abstractmethod
     def predictions(self, numbers: Tensor) -> Tensor:
-        """Return the predictions to score and submit, (E, …), float32, padded with NaN."""
+        """Return the predictions to score and submit, (E, …), float32, padded with NaN.
+
+        By default, the index of the greatest number: (E, C) to (E,).
+        """
+        return numbers.argmax(1).float()
 
     @abstractmethod
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
@@ -189,10 +192,6 @@ class Classification(TaskType):
         return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(
             numbers.shape[1]
         )
-
-    def predictions(self, numbers: Tensor) -> Tensor:
-        """Return the best labels: (E, C) to (E,)."""
-        return numbers.argmax(1).float()
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
         """Return the entropy over the labels, and its maximum: (E, C) to (E,)."""
@@ -256,10 +255,6 @@ class Ranking(TaskType):
         right = logs.masked_fill(labels != 1, -math.inf).logsumexp(1)
         candidates = (~is_none).sum(1).clamp(min=2)
         return -(right / candidates.log()).sum()
-
-    def predictions(self, numbers: Tensor) -> Tensor:
-        """Return the best candidates: (E, C) to (E,)."""
-        return numbers.argmax(1).float()
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
         """Return the entropy over the candidates, and its maximum: (E, C) to (E,)."""
