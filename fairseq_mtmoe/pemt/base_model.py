@@ -36,7 +36,7 @@ from fairseq_mtmoe.pemt.config import (
     is_added,
     is_trainable,
 )
-from fairseq_mtmoe.pemt.sources import LoadedSources, Made, Metadata, Source
+from fairseq_mtmoe.pemt.sources import LoadedSources, Metadata, Source, SourceSettings
 from fairseq_mtmoe.slots import (
     SPARSITY,
     AdapterPlan,
@@ -154,7 +154,7 @@ def mean_states(states_LBH: Tensor, reads_BL: Tensor) -> Tensor:
         return torch.einsum("lbh,bl->bh", states_LBH.float(), shares_BL)
 
 
-class SearchedMixin(PromptMixin):
+class EncoderForGatedDecoder(PromptMixin):
     """`PromptMixin` whose output carries the input of the decoder's gates."""
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
@@ -181,7 +181,7 @@ class SearchedMixin(PromptMixin):
         return {**output, DECODER: [mixture]}
 
 
-class GuidedMixin:
+class GatedDecoder:
     """Mixin for a backbone's decoder, whose gates read the encoder's output."""
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
@@ -208,10 +208,10 @@ def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
     kind = cfg.adapter
     alpha = cfg.adapter_alpha
     if cfg.pemt_stage == SOURCE:
-        return AdapterPlan(kind, cfg.adapter_rank, 1, alpha)
+        return AdapterPlan(kind, cfg.adapter_rank, alpha=alpha)
     target_size = cfg.target_adapter_size or max(1, width // TARGET_SHARE)
     if metadata.merged_rank:
-        return AdapterPlan(kind, metadata.merged_rank, 1, alpha, None, target_size)
+        return AdapterPlan(kind, metadata.merged_rank, alpha=alpha, target_size=target_size)
     count = len(metadata.sources)
     return AdapterPlan(kind, cfg.adapter_rank, count, alpha, width if count else None, target_size)
 
@@ -220,21 +220,22 @@ class PemtModel(TrainingModel, nn.Module):
     """Mixin for a backbone's model; its encoder is a `PromptMixin`.
 
     `build_model` calls `load_sources`, builds the backbone with an `adapter_plan` in each block,
-    and calls `begin`. Prompts and sources are initialized when the backbone gets its weights.
+    and calls `finish_building`. Prompts and sources are initialized when the backbone gets its
+    weights.
     """
 
     encoder: Any
     metadata: Metadata
     backbone_fingerprint: Tensor
 
-    def begin(self, cfg: Any, begun: LoadedSources) -> None:
+    def finish_building(self, cfg: Any, loaded_sources: LoadedSources) -> None:
         """Finish building: add prompt and gates' input, and freeze the rest.
 
         cfg: with `PemtOptions`.
-        begun: the result of `load_sources`.
+        loaded_sources: the result of `load_sources`.
         """
-        self.metadata = begun.metadata
-        self._begun = begun
+        self.metadata = loaded_sources.metadata
+        self._loaded_sources = loaded_sources
         self._cfg = cfg
         self._has_weights = False
         lengths = [source.length for source in self.metadata.sources]
@@ -291,7 +292,7 @@ class PemtModel(TrainingModel, nn.Module):
                 "`--finetune-from-model` must be a dense model for PEMT, whose adapters stand "
                 "beside dense layers, but has experts."
             )
-        for path, source in self._begun.sources.items():
+        for path, source in self._loaded_sources.sources.items():
             width = self.prompt_embeddings().shape[1]
             sources.expect_tensors(path, source, self._adapters(0), width)
         if any(is_added(name) for name in state_dict):
@@ -301,33 +302,33 @@ class PemtModel(TrainingModel, nn.Module):
         additions = {name: value for name, value in self.state_dict().items() if is_added(name)}
         loaded = super().load_state_dict({**state_dict, **additions}, strict)
         self._begin_additions(state_dict)
-        self._has_weights = bool(self._begun.sources) or not self.source_names
+        self._has_weights = bool(self._loaded_sources.sources) or not self.source_names
         return loaded
 
     @torch.no_grad()
     def _begin_additions(self, state: Mapping[str, Tensor]) -> None:
         # The fingerprint is the state's: the model's own parameters may be in half precision
         weights = [(name, state.get(name, value)) for name, value in sources.backbone(self)]
-        rows = sources.rows_of_languages(weights, self._begun.language_symbols)
+        rows = sources.rows_of_languages(weights, self._loaded_sources.language_symbols)
         digest = sources.fingerprint(weights, rows)
         self.backbone_fingerprint.copy_(torch.tensor(list(bytes.fromhex(digest))))
-        for path, source in self._begun.sources.items():
+        for path, source in self._loaded_sources.sources.items():
             sources.expect_same(path, source.made, self.made)
         prompt = self.encoder.prompt
         if prompt is not None:
             tokens = self.metadata.tokens
             prompt.begin_as_(tokens, self.prompt_embeddings(), self._cfg.prompt_init)
-        begun = self._begun.sources.values()
-        for index, source in enumerate(begun):
+        loaded = self._loaded_sources.sources.values()
+        for index, source in enumerate(loaded):
             for name, kept in self._adapters(index).items():
                 kept.copy_(source.tensors[name])
-        if isinstance(prompt, CorrelatedPrompt) and begun:
-            prompt.take_sources_([source.tensors[sources.PROMPT] for source in begun])
+        if isinstance(prompt, CorrelatedPrompt) and loaded:
+            prompt.take_sources_([source.tensors[sources.PROMPT] for source in loaded])
 
     def _expect_own_sources(self, state: Mapping[str, Tensor]) -> None:
         """Raise a `UserError` if a checkpoint's sources are not this run's, in order."""
-        for name in self._adapters(0) if self._begun.sources else ():
-            adapters = [source.tensors[name] for source in self._begun.sources.values()]
+        for name in self._adapters(0) if self._loaded_sources.sources else ():
+            adapters = [source.tensors[name] for source in self._loaded_sources.sources.values()]
             saved = state.get(name, torch.empty(0)).cpu()
             if not torch.equal(saved, torch.stack(adapters).to(saved.dtype)):
                 raise UserError(
@@ -346,9 +347,10 @@ class PemtModel(TrainingModel, nn.Module):
             )
 
     @property
-    def made(self) -> Made:
+    def made(self) -> SourceSettings:
         """Return the settings that sources must share with this model."""
-        return replace(Made.by(self._cfg), backbone=bytes(self.backbone_fingerprint.tolist()).hex())
+        backbone = bytes(self.backbone_fingerprint.tolist()).hex()
+        return replace(SourceSettings.by(self._cfg), backbone=backbone)
 
     def _adapters(self, index: int) -> dict[str, Tensor]:
         """Return views of one source's adapters in all layers, by name."""

@@ -21,7 +21,7 @@ from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.adapters import ADAPTERS, LORA, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.pemt.base_model import CorrelatedPrompt
 from fairseq_mtmoe.pemt.config import CORRELATION, PROMPT, check_options, gate_input
-from fairseq_mtmoe.pemt.sources import Made, Metadata
+from fairseq_mtmoe.pemt.sources import Metadata, SourceSettings
 
 State = Mapping[str, Tensor]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -34,7 +34,7 @@ class Merger:
     """Merges the mixtures of a checkpoint's model."""
 
     metadata: Metadata
-    made: Made
+    made: SourceSettings
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Merger:
@@ -56,7 +56,7 @@ class Merger:
                 "differently"
             )
             raise_invalid("--gate-input", rule, gate_input(cfg))
-        return cls(metadata, Made.by(cfg))
+        return cls(metadata, SourceSettings.by(cfg))
 
     def options(self) -> dict[str, str]:
         """Return the options that differ in the merged model."""

@@ -29,10 +29,10 @@ from fairseq_mtmoe.nlu.bert.unpadding import UnpaddedBatch, unpadded
 from fairseq_mtmoe.nlu.t5 import model as t5
 from fairseq_mtmoe.nlu.t5.stacks import T5Decoder, T5Encoder
 from fairseq_mtmoe.pemt.base_model import (
-    GuidedMixin,
+    EncoderForGatedDecoder,
+    GatedDecoder,
     PemtModel,
     PromptMixin,
-    SearchedMixin,
     adapter_plan,
 )
 from fairseq_mtmoe.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig
@@ -42,7 +42,7 @@ from fairseq_mtmoe.translation.model.model import SIZES, Transformer, conditions
 from fairseq_mtmoe.translation.model.stacks import Decoder, Encoder
 
 
-class PemtT5Encoder(SearchedMixin, T5Encoder):
+class PemtT5Encoder(EncoderForGatedDecoder, T5Encoder):
     """T5's encoder with a prompt, whose blocks may have adapters."""
 
     def embed(
@@ -62,7 +62,7 @@ class PemtT5Encoder(SearchedMixin, T5Encoder):
         return self.dropout_module(x), BatchContext(task_ids, padding_mask, mixture=mixture)
 
 
-class PemtT5Decoder(GuidedMixin, T5Decoder):
+class PemtT5Decoder(GatedDecoder, T5Decoder):
     """T5's decoder, whose gates read the encoder's output."""
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
@@ -89,12 +89,12 @@ class PemtT5Model(PemtModel, t5.T5Model):
 
         Raises `UserError` if an option or a source file is wrong.
         """
-        begun = load_sources(cfg, task)
+        loaded_sources = load_sources(cfg, task)
         config = t5.t5_config(cfg)
-        plan = adapter_plan(cfg, begun.metadata, config.d_model)
+        plan = adapter_plan(cfg, loaded_sources.metadata, config.d_model)
         blocks = range(max(config.num_layers, config.num_decoder_layers))
         model = cls(config, task.target_dictionary, dict.fromkeys(blocks, plan))
-        model.begin(cfg, begun)
+        model.finish_building(cfg, loaded_sources)
         t5.begin(model, task)
         return model
 
@@ -143,16 +143,16 @@ class PemtBertModel(PemtModel, bert.EncoderModel):
         Raises `UserError` if an option or source file is wrong or tasks are several.
         """
         config = bert.encoder_config(cfg)
-        begun = load_sources(cfg, task)
+        loaded_sources = load_sources(cfg, task)
         if bert.frozen_blocks(cfg, config.num_hidden_layers):
             raise_invalid(
                 "--freeze-layers", "left out with PEMT, which freezes all blocks", cfg.freeze_layers
             )
-        plan = adapter_plan(cfg, begun.metadata, config.hidden_size)
+        plan = adapter_plan(cfg, loaded_sources.metadata, config.hidden_size)
         plans = dict.fromkeys(range(config.num_hidden_layers), plan)
         encoder = PemtBertEncoder(config, plans, cfg.checkpoint_activations)
         model = cls(encoder, heads_from_text(cfg.heads))
-        model.begin(cfg, begun)
+        model.finish_building(cfg, loaded_sources)
         pretrained = bert.pretrained_state(task)
         if pretrained:
             weights = {f"encoder.{name}": value for name, value in pretrained.items()}
@@ -166,7 +166,7 @@ class PemtBertModel(PemtModel, bert.EncoderModel):
         return {SPARSITY: task_sparsity_loss([encoded.mixture])}
 
 
-class PromptedEncoder(SearchedMixin, Encoder):
+class PromptedEncoder(EncoderForGatedDecoder, Encoder):
     """A translator's encoder with a prompt, whose blocks may have adapters."""
 
     layernorm_embedding: Any
@@ -193,7 +193,7 @@ class PromptedEncoder(SearchedMixin, Encoder):
         return x, context, embedded
 
 
-class GuidedDecoder(GuidedMixin, Decoder):
+class GuidedDecoder(GatedDecoder, Decoder):
     """A translator's decoder, whose gates read the encoder's output."""
 
 
@@ -218,13 +218,13 @@ class PemtTranslationModel(PemtModel, Transformer):
         for name in ("cross_self_attention", "quant_noise_pq", "base_layers", *no_recomputing):
             if getattr(cfg, name):
                 raise_invalid(flag(name), "off with PEMT", getattr(cfg, name))
-        begun = load_sources(cfg, task)
+        loaded_sources = load_sources(cfg, task)
         conditions = conditions_of(cfg)
-        plan = adapter_plan(cfg, begun.metadata, cfg.encoder_embed_dim)
+        plan = adapter_plan(cfg, loaded_sources.metadata, cfg.encoder_embed_dim)
         plans = dict.fromkeys(range(max(cfg.encoder_layers, cfg.decoder_layers)), plan)
         model = cls.build_with_slots(cfg, task, plans, conditions)
         model.task_names = names_of_tasks(cfg) if conditions is not None else []
-        model.begin(cfg, begun)
+        model.finish_building(cfg, loaded_sources)
         return model
 
     def prompt_embeddings(self) -> Tensor:

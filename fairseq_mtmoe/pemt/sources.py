@@ -82,7 +82,7 @@ class Metadata:
 
 
 @dataclass(frozen=True)
-class Made:
+class SourceSettings:
     """The settings that all sources of a model must share with the model."""
 
     backbone: str  # its `fingerprint`; empty while unknown
@@ -92,7 +92,7 @@ class Made:
     has_prompt: bool
 
     @classmethod
-    def by(cls, cfg: Any) -> Made:
+    def by(cls, cfg: Any) -> SourceSettings:
         """Return the settings in a model's options, without a backbone."""
         alpha = cfg.adapter_alpha if cfg.adapter == LORA else 0.0
         return cls("", cfg.adapter, cfg.adapter_rank, alpha, has_prompt(cfg))
@@ -103,7 +103,7 @@ _ABOUT = typed.mapping(
     {
         "task": Required[_Name],
         "description": Required[str],
-        **get_type_hints(typed.mapping_of(Made), include_extras=True),
+        **get_type_hints(typed.mapping_of(SourceSettings), include_extras=True),
     }
 )
 
@@ -118,7 +118,7 @@ class Source:
 
     task: _Name
     description: str  # the sentence that initialized the prompt; empty without a prompt
-    made: Made
+    made: SourceSettings
     tensors: dict[str, Tensor]
 
     @property
@@ -156,11 +156,11 @@ def load(path: str | Path) -> Source:
         raise UserError(
             f"`{path}` must have a `{PROMPT}` of 2 dimensions, but has none: it is damaged."
         )
-    made = Made(**{field.name: about[field.name] for field in fields(Made)})
+    made = SourceSettings(**{field.name: about[field.name] for field in fields(SourceSettings)})
     return Source(about["task"], about["description"], made, tensors)
 
 
-def expect_same(path: str, made: Made, wanted: Made) -> None:
+def expect_same(path: str, made: SourceSettings, wanted: SourceSettings) -> None:
     """Raise a `UserError` if a source does not fit a model.
 
     The model's backbone may be unknown.
@@ -263,7 +263,7 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
             "is another."
         )
     sources = {} if kept else {path: load(path) for path in source_paths(cfg)}
-    made = Made.by(cfg)
+    made = SourceSettings.by(cfg)
     if described.is_source not in (None, cfg.pemt_stage == SOURCE):
         raise_invalid(
             "--pemt-stage",

@@ -51,7 +51,7 @@ def copy_loss(model: nn.Module, net_input: Batch) -> Tensor:
 def build(make: Callable[..., nn.Module], options: dict[str, Any], seed: int) -> nn.Module:
     """The model, all of which trains and may change: what each stage freezes has tests of its own."""
     model = make(seed, **options).requires_grad_(True)
-    model._begun.sources.clear()  # files that a checkpoint's adapters are compared with
+    model._loaded_sources.sources.clear()  # files that a checkpoint's adapters are compared with
     return model
 
 

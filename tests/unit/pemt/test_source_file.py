@@ -10,8 +10,8 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.pemt.sources import (
     KIND,
     PROMPT,
-    Made,
     Source,
+    SourceSettings,
     expect_same,
     expect_tensors,
     fingerprint,
@@ -23,7 +23,7 @@ from tests.helpers.refused import refused
 WIDTH = 4
 DOWN = "encoder.layers.0.mixture.adapters.down"
 ADAPTERS = {DOWN: torch.empty(2, WIDTH, device="meta")}
-MADE = Made("ab" * 32, "lora", 2, 16.0, has_prompt=True)
+MADE = SourceSettings("ab" * 32, "lora", 2, 16.0, has_prompt=True)
 
 
 def source():
