@@ -1,4 +1,4 @@
-"""`make lint`: find patterns of hard English in pages, help and docstrings.
+"""`make lint`: find patterns of hard English in pages, help, docstrings and errors.
 
     python tools/prose.py [FILE …]
 
@@ -27,6 +27,7 @@ GENERATED = "docs/site"
 LONGEST = 45  # words in a sentence: 25 are the rule, but a list may need more
 CLAUSE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*(])|(?<=[;:])\s")
 FORMULA = re.compile(r"(?!.*[A-Za-z]{3})")  # `x x` repeats nothing
+RAISED = {"UserError": 1, "raise_invalid": 2}  # arguments with a sentence for users
 CASED = engine.Fast(engine.RegexOptions(case_insensitive=False))
 
 
@@ -51,12 +52,30 @@ CHECKS = (
         ExistenceSimple(r"(?:^|[.!?]\s+)(?:Of|What|Who|Whom|Whose|Those|Whoever|Whatever|Whichever)\s"), CASED,
         path="opener", message="begin the sentence with its subject",
     ),
+    Check(
+        ExistenceSimple(r"(?:^|[.!?:]\s+)(?:Counted|Dropped|Refused|Needed|Asked|Drawn)\s+(?:is|are|was|were)\b"),
+        CASED,
+        path="participle", message="begin the sentence with its subject",
+    ),
+    Check(ExistenceSimple(r"\bbut for\b|\ball but\b|(?:^|[.!?;,] )nor\b"), path="negation", message="say what is so"),
+    Check(
+        ExistenceSimple(r"\b(?:is|are|was|were|be) of (?:an?|the|its|this|that|one|another|\d|`)"),
+        path="genitive", message="name the relation: from, with, on, for or belongs to",
+    ),
+    Check(
+        ExistenceSimple(r"\bbeside (?:a |an |the )?(?:dense|random|task gates|BASE|equal|one |constant)"),
+        path="beside", message="say `compared with` or `than`",
+    ),
+    Check(
+        ExistenceSimple(r"^After (?:reading )?this (?:page|tutorial)\b"), CASED,
+        path="template", message="begin the page with what the reader wants to do",
+    ),
     Check(ExistenceSimple(r"\bso many\b"), path="number", message="say `number of …` or the number"),
     Check(long_sentences, path="length", message=f"split the sentence: it has more than {LONGEST} words"),
     *lexical_illusions.__register__, *malapropisms.__register__, *nonwords.__register__,
 )  # fmt: skip
 
-OURS = ("opener", "number", "length")
+OURS = ("opener", "participle", "negation", "genitive", "beside", "template", "number", "length")
 
 
 def page_blocks(file: Path) -> Iterator[Block]:
@@ -78,13 +97,16 @@ def _words(token: Token) -> str:
 
 
 def code_blocks(file: Path) -> Iterator[Block]:
-    """Yield a module's docstrings by paragraph, and its `help` texts."""
+    """Yield a module's docstrings by paragraph, its `help` texts and its errors."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
             line = node.body[0].lineno
             for paragraph in re.split(r"\n\s*\n", text):
                 yield from _docstring_blocks(file, line, paragraph)
                 line += paragraph.count("\n") + 2
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RAISED:
+            for argument in node.args[: RAISED[node.func.id]]:
+                yield from _help_blocks(file, argument)
         elif isinstance(node, ast.keyword) and node.arg == "help":
             yield from _help_blocks(file, node.value)
         elif isinstance(node, ast.Dict):

@@ -69,7 +69,7 @@ class ShardReader:
                 f"{suggested_fallback(self._path)}"
             )
             raise UserError(
-                f"`{path}` must exist with the experts of `{self._path}`, but is missing; {remedy}."
+                f"`{path}` with the experts of `{self._path}` does not exist; {remedy}."
             )
         with CheckpointFile(path) as file:
             if file.digest != entry["sha256"]:
@@ -93,7 +93,7 @@ class ShardReader:
     def _foreign(self, path: Path) -> UserError:
         folder = path.parents[1].name
         return UserError(
-            f"`{path}` must belong to `{self._path}`, but is of another save; copy the folder "
+            f"`{path}` and `{self._path}` come from different saves; copy the folder "
             f"`{folder}` again from where the checkpoint was saved."
         )
 

@@ -55,9 +55,7 @@ class CheckpointFile:
                 return checksum.verify(self._file)
             except checksum.Damaged as error:
                 remedy = self._remedy or f"use an older one{suggested_fallback(self.path)}"
-                raise UserError(
-                    f"`{self.path}` must be a whole file, but is truncated or damaged; {remedy}."
-                ) from error
+                raise UserError(f"`{self.path}` is truncated or damaged; {remedy}.") from error
 
     def load(self, mapped: bool = False) -> State:
         """Verify the file and return its content; `mapped` tensors are read when used."""
@@ -105,24 +103,20 @@ def readable(path: str) -> Iterator[None]:
         ):
             raise  # it is about a file that options name
         if isinstance(error, FileNotFoundError):
-            raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
+            raise UserError(f"`{path}` does not exist.") from error
         refused = isinstance(error, pickle.UnpicklingError)
         if refused and ("GLOBAL" in str(error) or "Unsupported class" in str(error)):
             raise UserError(
-                f"`{path}` must hold only tensors, plain containers and `argparse.Namespace`, but "
-                "holds other Python objects, whose loading could run code; it was not loaded."
+                f"`{path}` contains Python objects other than tensors, plain containers and "
+                "`argparse.Namespace`; loading them could run code, so it was not loaded."
             ) from error
         # torch raises EINVAL for an archive that ends too early.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise UserError(
-                f"`{path}` must be a readable checkpoint file, but: {error.strerror or error}."
-            ) from error
+            raise UserError(f"`{path}` cannot be read: {error.strerror or error}.") from error
         # torch would advise to execute a pickle that it cannot read.
         reason = "" if refused else f"{error}".partition("\n")[0]
         message = f"{type(error).__name__}: {reason}".removesuffix(": ")
-        raise UserError(
-            f"`{path}` must be a checkpoint that can be loaded, but loading it ends in {message!r}."
-        ) from error
+        raise UserError(f"`{path}` cannot be loaded as a checkpoint: {message}.") from error
 
 
 @contextlib.contextmanager
@@ -175,8 +169,7 @@ def expect_writable(save_dir: str) -> None:
     try:
         verify_checkpoint_directory(save_dir)
     except OSError as error:
-        rule = "must be a folder in which files can be written"
-        raise UserError(f"`--save-dir` {rule}, but is {save_dir!r}: {error.strerror}.") from error
+        raise UserError(f"`--save-dir` {save_dir} cannot be written: {error.strerror}.") from error
 
 
 def suggested_fallback(path: str | Path) -> str:

@@ -32,7 +32,7 @@ def labels_of(path: str, options: Mapping[str, Any]) -> dict[str, list[str]]:
         labels: dict[str, list[str]] = json.loads(options.get(OPTION) or "{}")
         wrong = fault(labels, dict[Text, list[Text]], OPTION)
     except (TypeError, ValueError) as error:
-        raise UserError(f"`{path}` must have JSON as `{OPTION}`, but has other text.") from error
+        raise UserError(f"`{path}` has a `{OPTION}` that is not JSON.") from error
     if wrong is not None:
         raise UserError(f"`{path}` {wrong}.")
     return labels
@@ -52,7 +52,7 @@ def match_labels(path: str, state: State, wanted: Labels, parameters: Parameters
         if sorted(before) != sorted(now):
             raise UserError(
                 f"`{task}: labels` must be {', '.join(before)}, as in `{path}`, but is "
-                f"{', '.join(now)} instead; a task of other labels needs a name of its own."
+                f"{', '.join(now)} instead; a task with other labels needs a name of its own."
             )
         if before != now:
             order = [before.index(label) for label in now]

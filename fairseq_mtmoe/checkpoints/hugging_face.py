@@ -115,7 +115,7 @@ def config_of(kind: type[AnyConfig], values: Mapping[str, Any]) -> AnyConfig:
     sizes = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name not in values:
-            raise UserError(f"`{CONFIG}` must have `{field.name}`, but has none.")
+            raise UserError(f"`{CONFIG}` has no `{field.name}`.")
         sizes[field.name] = values[field.name]
     with in_file(CONFIG):
         return kind(**sizes)
@@ -149,7 +149,7 @@ def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor]
             key = keys.our_key(name)
         except KeyError as error:
             raise UserError(
-                f"`{folder}` must hold a {kind}, but holds the unknown tensor `{name}`."
+                f"`{folder}` is not a {kind}: it contains the unknown tensor `{name}`."
             ) from error
         if key is None:
             left_out.append(name)
@@ -185,9 +185,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
             weights |= named_values(path, read(path))
         if paths:
             return weights
-    raise UserError(
-        f"`{folder}` must have a model's weights ({' or '.join(readers)}), but has none."
-    )
+    raise UserError(f"`{folder}` contains no weights of a model ({' or '.join(readers)}).")
 
 
 def named_values(path: Path, values: Any) -> dict[str, Any]:
@@ -201,7 +199,7 @@ def check_is_whole(folder: Path) -> None:
     """Raise a `UserError` if a folder has adapters without their model."""
     if (folder / ADAPTERS).exists() and not (folder / CONFIG).exists():
         raise UserError(
-            f"`{folder}` must hold a whole model, but holds only adapters (`{ADAPTERS}`): merge "
+            f"`{folder}` contains only adapters (`{ADAPTERS}`) and no whole model: merge "
             "them into their model with `peft` (`merge_and_unload`), and save the result."
         )
 
@@ -210,7 +208,7 @@ def _parts(index: Path) -> list[Path]:
     """Return the files that an index names (UserError: they do not lie beside it)."""
     content = read_json(index)
     if fault(content, _FILES) is not None:
-        raise UserError(f"`{index}` must have a `weight_map` with files beside it, but has none.")
+        raise UserError(f"`{index}` has no `weight_map` of files in its folder.")
     return [index.with_name(name) for name in sorted(set(content["weight_map"].values()))]
 
 
@@ -232,8 +230,7 @@ def _safetensors(action: str) -> Any:
         import safetensors.torch
     except ImportError as error:
         raise UserError(
-            f"`safetensors` must be installed to {action} its files, but is not: run `pip install "
-            "safetensors`."
+            f"`safetensors` is required to {action} its files: run `pip install safetensors`."
         ) from error
     return safetensors.torch
 
@@ -325,7 +322,7 @@ def read_imported(
     if Path(path).is_dir():
         raise UserError(
             f"`{path}` must be a file of `mtmoe import-hf`, but is a folder; `mtmoe import-hf "
-            f"{path} OUT` converts a folder of Hugging Face's."
+            f"{path} OUT` converts a Hugging Face folder."
         )
     content = content or file_io.load(str(path), remedy=IMPORT_ANEW)
     if "cfg" in content:
@@ -337,7 +334,7 @@ def read_imported(
     state = content.get("model")
     if not (isinstance(sizes, dict) and isinstance(state, dict)):
         raise UserError(
-            f"`{path}` must be a file of `mtmoe import-hf` with `{name}` and `model`, but has none."
+            f"`{path}` is not a file of `mtmoe import-hf`: it lacks `{name}` or `model`."
         )
     try:
         config = kind(**sizes)
@@ -363,7 +360,7 @@ def check_tensors(
     """
     for name, like in wanted.items():
         if name not in state:
-            raise UserError(f"`{path}` must have a tensor `{name_of(name)}`, but has none.")
+            raise UserError(f"`{path}` has no tensor `{name_of(name)}`.")
         tensor = state[name]
         if tensor.shape != like.shape or tensor.dtype not in types:
             rule = (

@@ -112,9 +112,7 @@ def load_ema(path: str) -> dict[str, Any]:
     state: dict[str, Any] = _whole_state(path, lambda: file_io.load(path), parts)
     average = (state.get("extra_state") or {}).get("ema")
     if not average:
-        raise UserError(
-            f"`{path}` must hold a moving average of the weights (`--store-ema`), but holds none."
-        )
+        raise UserError(f"`{path}` contains no moving average of the weights (`--store-ema`).")
     # Copies, as in fairseq: some parameters can be one tensor.
     copies: OrderedDict[str, Tensor] = OrderedDict()
     for name, value in average.items():
@@ -144,8 +142,8 @@ def _upgraded(
 
     if not {"optimizer_history", "best_loss"} & state.keys():  # in all versions of fairseq
         raise UserError(
-            f"`{path}` must be a checkpoint of a run, but is none; files of `mtmoe import-hf` "
-            "only start runs, and a source's file is for `--pemt-sources`."
+            f"`{path}` is not the checkpoint of a run; a file of `mtmoe import-hf` can only start "
+            "a run, and a source's file is for `--pemt-sources`."
         )
     with readable(path):
         if context.kinds is not None:
@@ -207,9 +205,7 @@ def expect_finite(path: str, weights: Iterable[Tensor]) -> None:
     A search would give an output for any numbers.
     """
     if not are_finite(weights):
-        raise UserError(
-            f"`{path}` must have finite weights, but some are not finite; use an older checkpoint."
-        )
+        raise UserError(f"`{path}` has weights that are not finite; use an older checkpoint.")
 
 
 def _files(paths: Sequence[str], suffix: str) -> list[str]:
@@ -232,7 +228,7 @@ def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[A
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     if state.get("args") is None and state.get("cfg") is None:
-        raise UserError(f"`{path}` must hold the options of its model, but holds none.")
+        raise UserError(f"`{path}` contains no options of its model.")
     with readable(path):
         options: Any = state.get("cfg")
         if state.get("args") is not None:

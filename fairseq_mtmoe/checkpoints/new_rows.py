@@ -55,7 +55,7 @@ def expect_rows(path: object, model: dict[str, Tensor], source: int, target: int
             )
     if any("adaptive_softmax" in name for name in model):
         raise UserError(
-            f"`{path}` must have no `--adaptive-softmax-cutoff` to get more symbols, but has one."
+            f"`{path}` cannot get more symbols, because it has `--adaptive-softmax-cutoff`."
         )
 
 

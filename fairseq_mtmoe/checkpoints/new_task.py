@@ -83,8 +83,8 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
     rows = _NewRows(new, before, after)
     if rows.experts and is_shared_part(state):
         raise UserError(
-            "The checkpoint must have its experts in its own file to copy one of them, but has "
-            "them in others: use `mtmoe reshard --single-file`."
+            "The checkpoint keeps its experts in other files, so none can be copied; first join "
+            "them with `mtmoe reshard --single-file`."
         )
     for name in rows.grown:
         if name not in state["model"] or state["model"][name].shape != before.shapes[name]:
@@ -128,8 +128,8 @@ class _NewRows:
         self.experts = fixed_experts(before.shapes)
         if not self.grown and not self.experts:
             raise UserError(
-                "The checkpoint must have task embeddings or gates, but has neither: use it "
-                "unchanged with `--finetune-from-model`."
+                "The checkpoint has no task embeddings or gates to extend: use it unchanged with "
+                "`--finetune-from-model`."
             )
         self._sources = list(new.tasks) if new.begins_as == MEAN else new.begins_as.split(",")
         self._is_drawn = new.begins_as in (RANDOM, XAVIER)
@@ -201,9 +201,8 @@ def options_with_task(
     if "fixed" in gates and count <= len(tasks):
         if gates != {"fixed"}:
             raise UserError(
-                f"The checkpoint must have an expert for another task than its {len(tasks)}, as "
-                f"its other gates cannot get one, but has {count}: train the model with more "
-                "`--num-experts`."
+                f"The checkpoint has {len(tasks)} tasks and {count} experts, and only models whose "
+                "gates are all fixed can grow: train the model with more `--num-experts`."
             )
         larger["num_experts"] = count + 1
     return larger

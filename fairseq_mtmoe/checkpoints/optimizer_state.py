@@ -70,9 +70,7 @@ class OptimizerState(dict[str, Entry]):
         inner = optimizer.optimizer
         shapes = shapes_of(parameters)
         if len(inner.param_groups) != 1:
-            raise UserError(
-                "`--dense-updates` must be used with an `--optimizer` that has one parameter group."
-            )
+            raise UserError("`--dense-updates` requires an `--optimizer` with one parameter group.")
         # The masters are None in full precision, one of each parameter (a list), or one vector of
         # all parameters by device (a dict).
         masters = getattr(optimizer, "fp32_params", None)
@@ -82,7 +80,7 @@ class OptimizerState(dict[str, Entry]):
         held = inner.param_groups[0]["params"] if masters is None else masters
         if len(held) != len(parameters):
             raise UserError(
-                "`--dense-updates` must be 0 with a criterion that has parameters of its own."
+                "`--dense-updates` cannot be combined with a criterion that has parameters."
             )
         state = cls()
         for (name, _), value in zip(parameters, held, strict=True):
@@ -90,8 +88,8 @@ class OptimizerState(dict[str, Entry]):
             state[name] = master | inner.state.get(value, {})
         if state.misfit(shapes) is not None:
             raise UserError(
-                "`--dense-updates` must be used with an `--optimizer` whose state has the shapes "
-                "of the parameters, such as adam, but this optimizer's has others."
+                "`--dense-updates` requires an `--optimizer` whose state has the shapes of the "
+                "parameters, such as adam."
             )
         return state
 

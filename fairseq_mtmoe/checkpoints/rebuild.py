@@ -76,7 +76,7 @@ def check_name(path: str | Path, state: State, kind: str) -> None:
     names = _names(state.get("args"), named_by[1:])
     names += _names(plain(state.get("cfg")).get(kind), named_by)
     if kind == "model" and not names:
-        raise UserError(f"`{path}` must name its model, but does not.")
+        raise UserError(f"`{path}` does not name its model.")
     trusted = {name.strip() for name in os.environ.get(TRUST, "").split(",")}
     for name in names:
         if not isinstance(name, str) or not (_is_known(kind, name) or name in trusted):
@@ -117,8 +117,8 @@ def check_sizes(
         if name.endswith("positions"):
             if value * width * _BYTES * 2 > memory:
                 raise UserError(
-                    f"`{path}` must have a model that fits this machine's memory of "
-                    f"{memory / 2**30:,.1f} GiB, but its `{name}` is {shown(value)}."
+                    f"`{path}` has a model that does not fit into this machine's memory of "
+                    f"{memory / 2**30:,.1f} GiB: its `{name}` is {shown(value)}."
                 )
             continue
         if name.endswith(_BESIDE_WIDTH):

@@ -193,10 +193,7 @@ def parameters_of(model: dict[str, Tensor]) -> Parameters:
 def _num_experts(source: Path, state: State) -> int:
     num_experts = sharding.count_experts(state)
     if not num_experts:
-        raise UserError(
-            f"`{source}` must be of a model with experts, but is dense: there is nothing to "
-            "reshard."
-        )
+        raise UserError(f"`{source}` is dense: it has no experts to reshard.")
     return num_experts
 
 
@@ -216,12 +213,11 @@ def _parts(
             saved is not None
             and OptimizerState.from_saved(saved, parameters).misfit(parameters) is not None
         ):
-            raise UserError("Moments have other shapes than their parameters.")
+            raise UserError("The optimizer state does not match the parameters' shapes.")
     except UserError as error:
         raise UserError(
-            f"`{source}` must hold the optimizer's moments of all its model's parameters, so that "
-            "its experts can be split off, but does not; resume it with several processes, whose "
-            "checkpoints are in shards."
+            f"`{source}` lacks the optimizer's moments of some parameters, so its experts cannot "
+            "be split off; resume it with several processes, which save shards."
         ) from error
     return shared_part, lambda first, count: sharding.narrow(content, first, count)
 
@@ -242,9 +238,7 @@ def average(paths: Iterable[Path]) -> State:
         state = whole(path, load_shared_part(path, mapped=True), parts)
         model = state.get("model")
         if not model:
-            raise UserError(
-                f"`{path}` must hold a model's parameters for an average, but holds none."
-            )
+            raise UserError(f"`{path}` contains no parameters of a model to average.")
         if not result:
             first = path
             result = state
@@ -290,7 +284,7 @@ def newest(
         files = os.listdir(folder)
     except OSError as error:
         raise UserError(
-            f"`--inputs` must be one folder with checkpoints, but `{folder}` is none."
+            f"`--inputs` must be one folder with checkpoints, but `{folder}` is not a folder."
         ) from error
     numbers = {}
     for match in filter(None, map(pattern.fullmatch, files)):
@@ -304,8 +298,8 @@ def newest(
     bound = "" if upper_bound is None else f" up to {upper_bound}"
     if not numbers:
         raise UserError(
-            f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has "
-            "none; `--checkpoint-suffix` must be the run's."
+            f"`{folder}` contains no checkpoints such as {example}{bound} for `{option}`; check "
+            "`--checkpoint-suffix`, which must be the run's."
         )
     if not 1 <= count <= len(numbers):
         raise_invalid(
@@ -324,9 +318,7 @@ def _check_same(
     different = _kinds(model) ^ _kinds(total)
     if different:
         name, *_ = min(different)
-        raise UserError(
-            f"`{path}` must hold the parameters of `{first}` for an average; `{name}` differs."
-        )
+        raise UserError(f"`{path}` cannot be averaged with `{first}`: `{name}` differs.")
 
 
 def _kinds(model: dict[str, Tensor]) -> set[tuple[Any, ...]]:
@@ -334,14 +326,13 @@ def _kinds(model: dict[str, Tensor]) -> set[tuple[Any, ...]]:
 
 
 def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
-    """Check that rows are of the same pieces, languages and tasks (UserError)."""
+    """Check that rows stand for the same pieces, languages and tasks (UserError)."""
     rows = _rows(state)
     others = _rows(other)
     for name in rows:
         if rows[name] and others[name] and rows[name] != others[name]:
             raise UserError(
-                f"`{path}` must have the {name} of `{first}` in their order for an average, but "
-                "has not."
+                f"`{path}` cannot be averaged with `{first}`: their {name} differ, or their order."
             )
 
 

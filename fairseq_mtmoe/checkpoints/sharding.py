@@ -104,12 +104,10 @@ def check_shard_list(path: str | Path, shared_part: State) -> None:
         and experts["version"] > VERSION
     ):
         raise UserError(
-            f"`{path}` must be read with a newer version of fairseq_mtmoe, which wrote it."
+            f"`{path}` was written by a newer version of fairseq_mtmoe; install that version."
         )
     if not _is_well_formed(experts):
-        raise UserError(
-            f"`{path}` must name the files of all its experts, but its list of them is damaged."
-        )
+        raise UserError(f"`{path}` is damaged: its list of the experts' files is incomplete.")
 
 
 def _is_well_formed(experts: Any) -> bool:

@@ -264,7 +264,7 @@ def _loaded(path: str | Path, file: BinaryIO, mapped: bool) -> Any:
 
 
 def _refuse(path: str | Path, rule: str, content: str) -> NoReturn:
-    raise UserError(f"`{path}` must hold {rule}, but holds {content}; it was not loaded.")
+    raise UserError(f"`{path}` must contain {rule}, but contains {content}; it was not loaded.")
 
 
 def leaves(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:

@@ -86,7 +86,7 @@ def survey(*paths: Path) -> tuple[int, list[str]]:
 
 
 def expect_output(out: Path | None) -> None:
-    """Raise `UserError` if there is neither `--out` nor an open standard output."""
+    """Raise `UserError` if `--out` is missing and the standard output is closed."""
     if out is None and sys.stdout is None:
         raise UserError("`--out` is required, because the standard output is closed.")
 

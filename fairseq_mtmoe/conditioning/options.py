@@ -56,8 +56,8 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
     check_rules(cfg, ConditionalOptions)
     if parts and not names_of_tasks(cfg):
         raise UserError(
-            f"`--conditional {names}` must be used with a task that gives each sentence a task "
-            "id, such as `--task glue` or `--task translation_heated`, but this task gives none."
+            f"`--conditional {names}` requires a task that gives each sentence a task id, such as "
+            "`--task glue` or `--task translation_heated`."
         )
     return parts
 

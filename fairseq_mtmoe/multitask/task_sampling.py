@@ -34,8 +34,8 @@ def plan_of(
     durations = [name for name in heating if options[name] is not None]
     if durations and options["sampling_method"] == UNCERTAINTY:
         raise UserError(
-            f"`{flag(durations[0])}` must be left out with `--sampling-method {UNCERTAINTY}`: "
-            "the model decides how often each task trains, and there is no temperature."
+            f"`{flag(durations[0])}` cannot be combined with `--sampling-method {UNCERTAINTY}`, in "
+            "which the model decides how often each task trains."
         )
     if not durations:
         options["heating_epochs"] = args.max_epoch or None

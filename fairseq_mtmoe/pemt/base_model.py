@@ -289,8 +289,8 @@ class PemtModel(TrainingModel, nn.Module):
         """
         if any(MOE in name for name in state_dict):
             raise UserError(
-                "`--finetune-from-model` must be a dense model for PEMT, whose adapters stand "
-                "beside dense layers, but has experts."
+                "`--finetune-from-model` has experts, but PEMT requires a dense model, because its "
+                "adapters belong to dense layers."
             )
         for path, source in self._loaded_sources.sources.items():
             width = self.prompt_embeddings().shape[1]

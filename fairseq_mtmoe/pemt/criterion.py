@@ -1,8 +1,8 @@
 """`--criterion pemt`: negative log-likelihood plus the gates' task sparsity loss.
 
 These are equations 5 and 6 of PEMT. With `--task glue` the first part is the loss of
-`--criterion multitask`. There is no sparsity loss in a model without gates, such as in stage 1, nor
-in validation. The logged `loss` excludes it.
+`--criterion multitask`. There is no sparsity loss in a model without gates, such as in stage 1, and
+none in validation. The logged `loss` excludes it.
 """
 
 from collections.abc import Mapping, Sequence

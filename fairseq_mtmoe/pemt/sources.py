@@ -285,15 +285,15 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
 
 
 def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> None:
-    """Raise a `UserError` if the run's first checkpoint is of the other stage."""
+    """Raise a `UserError` if the run's first checkpoint comes from the other stage."""
     other = begins_with.get("pemt_stage", cfg.pemt_stage)
     if other == cfg.pemt_stage or not begins_with.get("pemt"):
         return
     path = task.checkpoint_to_go_on_from()
     raise UserError(
-        f"`{path}` must be of a run of `--pemt-stage {cfg.pemt_stage}` or of a model without "
-        f"adapters, but is of `--pemt-stage {other}`; start from the weights from which it "
-        "started, with another `--save-dir`, and borrow with `--pemt-sources`."
+        f"`{path}` comes from a run of `--pemt-stage {other}`, and cannot continue in "
+        f"`--pemt-stage {cfg.pemt_stage}`; start from the weights from which it started, with "
+        "another `--save-dir`, and borrow with `--pemt-sources`."
     )
 
 

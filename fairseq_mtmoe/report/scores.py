@@ -123,7 +123,7 @@ class PieceBleu:
         try:
             self._model = load_sentencepiece(content)
         except RuntimeError as error:
-            raise UserError(f"`{path}` must be a SentencePiece model, but is not one.") from error
+            raise UserError(f"`{path}` is not a SentencePiece model.") from error
         self.name = f"spm-{path.name}-{digest_of(content)[:8]}"
 
     def cut(self, line: str) -> str:

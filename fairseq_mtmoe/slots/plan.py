@@ -24,8 +24,8 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
     tasks = names_of_tasks(cfg)
     if any(kinds[gate].needs_tasks for gate in gates) and not tasks:
         raise UserError(
-            f"`--expert-gates {cfg.expert_gates}` must be used with a task that gives each "
-            "sentence a task id, such as `--task translation_heated`, but this task gives none."
+            f"`--expert-gates {cfg.expert_gates}` requires a task that gives each sentence a task "
+            "id, such as `--task translation_heated`."
         )
     if any(issubclass(kinds[gate], FixedGate) for gate in gates) and cfg.num_experts < len(tasks):
         names = ", ".join(tasks)

@@ -67,8 +67,8 @@ class SparseModel(TrainingModel, nn.Module):
         if not saved:
             if not self.is_dense:
                 raise UserError(
-                    "`--dense-updates` must be above 0 for a dense checkpoint to become sparse "
-                    "in training, but is 0 instead; `mtmoe upcycle` makes it a sparse checkpoint."
+                    "`--dense-updates` must be above 0 to train a dense checkpoint into a sparse "
+                    "model; or make it sparse with `mtmoe upcycle`."
                 )
             return
         if saved.keys() != expert_slots(self).keys():
@@ -100,7 +100,7 @@ def model_size(model: nn.Module) -> dict[str, int]:
     """Return a model's size.
 
     It has the number of `parameters` of all ranks, and of `multiplications` per token. In a
-    translator these are of one source and one target token. A token passes every matrix once, but
+    translator these count one source and one target token. A token passes every matrix once, but
     only one expert of a layer and its own task's gate. Products between tokens (attention) and
     computations per sentence are left out.
     """

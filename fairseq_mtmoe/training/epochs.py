@@ -183,9 +183,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         batches = super().next_epoch_itr(*args, **kwargs)
         if not self._has_update(batches):
             raise UserError(
-                f"Epoch {self.epoch} must have batches for an update, but has {len(batches)} in "
-                "each process: `--skip-remainder-batch` and `--grouped-shuffling` leave out the "
-                "last ones; lower `--update-freq` or `--max-tokens`."
+                f"Epoch {self.epoch} has too few batches for an update, {len(batches)} in each "
+                "process: `--skip-remainder-batch` and `--grouped-shuffling` leave out the last "
+                "ones; lower `--update-freq` or `--max-tokens`."
             )
         return batches
 

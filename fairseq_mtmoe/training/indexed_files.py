@@ -84,9 +84,7 @@ def _read_index(prefix: str, impl: str | None) -> _Index | None:
     if len(content) < index.size:
         raise _damaged(path)
     if index.sentences == 0:
-        raise UserError(
-            f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again."
-        )
+        raise UserError(f"`{prefix}.bin` contains no sentence; preprocess it again.")
     if data.stat().st_size != index.tokens * np.dtype(index.type).itemsize:
         raise _damaged(data)
     return index
@@ -108,6 +106,4 @@ _FORMATS = {
 
 
 def _damaged(path: object) -> UserError:
-    return UserError(
-        f"`{path}` must be a whole file, but is truncated or damaged; preprocess or copy it again."
-    )
+    return UserError(f"`{path}` is truncated or damaged; preprocess or copy it again.")

@@ -141,8 +141,7 @@ def refuse_what_needs_cuda(cfg: Any) -> None:
         return
     if is_flat(cfg.common):  # fairseq keeps this vector on a GPU
         raise UserError(
-            "`--fp16` must be given on a machine with a GPU, but this one has none; leave it "
-            "out, or give `--bf16`."
+            "`--fp16` requires a GPU, and this machine has none; leave it out, or give `--bf16`."
         )
     distributed = cfg.distributed_training
     backend = distributed.ddp_backend
@@ -187,7 +186,7 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
     # One vector cannot be sharded by parameter.
     if distributed.zero_sharding == "os" and is_flat(cfg.common):
         raise UserError(
-            "`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`."
+            "`--fp16-no-flatten-grads` is required with `--fp16` and `--zero-sharding os`."
         )
     exchanges = will_exchange(model, distributed.distributed_world_size)
     will_be_sparse = training_model(unwrapped(model)).dense_updates
@@ -223,4 +222,4 @@ def _refuse_with_exchange(cfg: Any) -> None:
         ("amp", cfg.common.amp, ", whose loss scales would differ; use `--fp16` or `--bf16`"),
     ):
         if is_on:
-            raise UserError(f"`{flag(name)}` must be off {where}{why}.")
+            raise UserError(f"`{flag(name)}` cannot be used {where}{why}.")

@@ -146,7 +146,7 @@ def sparsify_for(trainer: Any, path: str) -> None:
 
 
 def _expect_same_steps(trainer: Any, path: str, state: Mapping[str, Any]) -> None:
-    """Raise a `UserError` if a state's moments are of another criterion or optimizer.
+    """Raise a `UserError` if another criterion or optimizer made a state's moments.
 
     In half precision fairseq compares only the wrappers of optimizers.
     """
@@ -163,8 +163,8 @@ def _expect_same_steps(trainer: Any, path: str, state: Mapping[str, Any]) -> Non
         name = type(current).__name__
         if saved not in (None, name):
             raise UserError(
-                f"`{option}` must be of the class {saved} to continue from `{path}` with its "
-                f"optimizer's moments, but is of {name} instead; `--reset-optimizer` continues "
+                f"`{option}` must have the class {saved} to continue from `{path}` with its "
+                f"optimizer's moments, but has {name} instead; `--reset-optimizer` continues "
                 "without them."
             )
 

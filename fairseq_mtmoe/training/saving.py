@@ -278,9 +278,8 @@ def lock(save_dir: str) -> io.FileIO | None:
             with file, suppress(OSError):
                 holder = (file.read(100) or b"").decode(errors="replace")
             raise UserError(
-                f"`--save-dir` must be a folder that no other training uses, but `{save_dir}` is "
-                f"used by {holder or 'another process'}; wait for its end, or "
-                "choose another folder."
+                f"`--save-dir` (`{save_dir}`) is in use by {holder or 'another process'}; "
+                "wait for its end, or choose another folder."
             ) from error
         if file is not None:
             file.close()

@@ -141,9 +141,8 @@ def expect_finite_weights(trainer: Any, restored: str | None, in_all_processes: 
         return
     if restored is not None:
         raise UserError(
-            f"`{restored}` must have finite weights, but some are not finite, and training would "
-            "skip every batch; use an older checkpoint with "
-            f"`--restore-file`{suggested_fallback(restored)}."
+            f"`{restored}` has weights that are not finite, so training would skip every batch; "
+            f"use an older checkpoint with `--restore-file`{suggested_fallback(restored)}."
         )
     raise UserError(
         f"The weights are not finite after update {trainer.get_num_updates()}, and are not saved: "

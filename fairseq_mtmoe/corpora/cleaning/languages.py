@@ -79,7 +79,7 @@ def _script(code: str) -> str | None:
 
 
 def is_distant(code: str, lang: str) -> bool:
-    """Return whether a code is of another language, as `fr` is beside `en`.
+    """Return whether two codes name different languages, as `fr` and `en` do.
 
     A near relative does not count as another language.
     """

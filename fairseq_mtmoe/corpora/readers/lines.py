@@ -90,7 +90,7 @@ def _pieces(file: BinaryIO, end: int | None) -> Iterator[bytes]:
 
 
 def _decode(lines: bytes) -> Batch:
-    """Lines with their ends between them, but for the last one's."""
+    """Lines with line ends between them; the last line has none."""
     try:
         text = lines.decode("utf-8")
     except UnicodeDecodeError:

@@ -140,7 +140,7 @@ class MixtureDataset(FairseqDataset):
 
 
 def mixed(batches: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return batches in a fixed order, in which any first ones are of all lengths."""
+    """Return batches in a fixed order that mixes short and long ones."""
     return [batches[number] for number in np.random.default_rng(0).permutation(len(batches))]
 
 

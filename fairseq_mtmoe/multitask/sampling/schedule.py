@@ -141,7 +141,7 @@ class Schedule:
         ):
             durations = "`--heating-epochs`, `--heating-updates` or `--max-epoch`"
             raise UserError(
-                f"`--heating-coefficient` above 0 needs {durations}, the duration of heating."
+                f"`--heating-coefficient` above 0 requires {durations}, the duration of heating."
             )
 
     @property

@@ -89,9 +89,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedEncoder]:
         name: read_text(folder / name) for name in TOKENIZER_FILES if (folder / name).exists()
     }
     if not any(name in tokenizer for name in VOCABULARIES):
-        raise UserError(
-            f"`{folder}` must have a tokenizer ({' or '.join(VOCABULARIES)}), but has none."
-        )
+        raise UserError(f"`{folder}` contains no tokenizer ({' or '.join(VOCABULARIES)}).")
     return hugging_face.Imported(PretrainedEncoder(config, tokenizer, state), left_out)
 
 

@@ -157,9 +157,7 @@ def read_split(task_set: TaskSet, labelled: bool = True, as_text: bool = False) 
     for examples in label_examples.values():
         read += _part(examples, source)
     if not read:
-        raise UserError(
-            f"`{folder / source.file}` must have examples of {row.title}, but has none."
-        )
+        raise UserError(f"`{folder / source.file}` contains no examples of {row.title}.")
     if source.count and len(read) != source.count:
         logger.warning(
             f"{folder / source.file} has {len(read)} examples, but the authors' file has "

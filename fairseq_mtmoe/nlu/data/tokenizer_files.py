@@ -62,7 +62,7 @@ def check_installed(package: str = "tokenizers", module: str = "tokenizers") -> 
         importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"`{package}` must be installed for language understanding, but is not; run "
+            f"`{package}` is required for language understanding; run "
             "`pip install 'fairseq_mtmoe[nlu]'`, or install the wheels in WHEELHOUSE-optional."
         ) from error
 

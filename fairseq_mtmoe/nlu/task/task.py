@@ -370,7 +370,7 @@ class BenchmarkTask(Multitask):
             self.report.end(found_sets)
 
     def metrics_of(self, key: str) -> list[str]:
-        """Return the metrics of a set; averages are of the first one."""
+        """Return the metrics of a set; averages use the first one."""
         row = self.rows[key.partition("/")[0]]
         return [row.metric, *row.also]
 

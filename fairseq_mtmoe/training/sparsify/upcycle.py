@@ -50,8 +50,7 @@ def upcycle(
     dense_options = model_options(checkpoint)
     if dense_options is None or ENCODER_EMBEDDINGS not in checkpoint.get("model", {}):
         raise UserError(
-            "The checkpoint to upcycle must hold a transformer of fairseq 0.12 or later, but "
-            "does not."
+            "The checkpoint to upcycle does not contain a transformer of fairseq 0.12 or later."
         )
     names = (
         options.get("task_names")
@@ -63,7 +62,7 @@ def upcycle(
     weights = checkpoint["model"]
     if any(MOE in key for key in weights):
         raise UserError(
-            "The checkpoint to upcycle must be a dense model's, but has experts already."
+            "The checkpoint to upcycle has experts already: give the checkpoint of a dense model."
         )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -96,8 +95,7 @@ def _check_options(model_name: str, options: dict[str, Any]) -> None:
     for name in options.keys() - fields:
         option = flag(name)
         raise UserError(
-            f"`{option}` must be an option of {model_name}; `mtmoe options {model_name}` lists "
-            "them."
+            f"`{option}` is no option of {model_name}; `mtmoe options {model_name}` lists them."
         )
 
 

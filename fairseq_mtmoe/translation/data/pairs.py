@@ -161,8 +161,8 @@ class PairLoader:
                     holding.append(folder)
         if not holding:
             raise UserError(
-                f"The pair {pair} has no {self.split} data in {', '.join(folders)}: there is no "
-                f"{side_name(self.split, pair, source)}{INDEX}, nor the reversed pair's."
+                f"The pair {pair} has no {self.split} data in {', '.join(folders)}: neither "
+                f"{side_name(self.split, pair, source)}{INDEX} nor the reversed pair's exists."
             )
         if not self.is_training:
             del holding[1:]

@@ -214,9 +214,7 @@ def config_of_options(
             )
     ties = "share_all_embeddings", "share_decoder_input_output_embed"
     if not any(options.get(name) for name in ties):
-        raise UserError(
-            f"`{path}` must have its output layer tied to the decoder's embeddings, but has not."
-        )
+        raise UserError(f"`{path}` does not tie its output layer to the decoder's embeddings.")
     for name in NOT_SUPPORTED:
         if options.get(name):
             raise UserError(

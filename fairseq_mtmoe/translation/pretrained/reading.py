@@ -224,7 +224,7 @@ def _tied(folder: Path, weights: Mapping[str, Tensor], names: tuple[str, ...]) -
     """Return the tensor with these names (UserError: it is missing, or copies differ)."""
     copies = [(name, weights[name]) for name in names if name in weights]
     if not copies:
-        raise UserError(f"`{folder}` must have a tensor `{names[0]}`, but has none.")
+        raise UserError(f"`{folder}` has no tensor `{names[0]}`.")
     first_name, first = copies[0]
     for name, value in copies[1:]:
         if value.data_ptr() != first.data_ptr() and not torch.equal(value, first):

@@ -231,16 +231,12 @@ def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> di
     if (folder / VOCAB).exists():
         names = _numbered(folder / VOCAB)
         if [names.get(index) for index in range(NUM_SPECIAL)] != list(SPECIAL):
-            raise UserError(
-                f"`{folder / VOCAB}` must begin with {', '.join(SPECIAL)}, but does not."
-            )
+            raise UserError(f"`{folder / VOCAB}` does not begin with {', '.join(SPECIAL)}.")
     else:
         processor = side.processor
         pieces = [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
         if sorted(pieces[: NUM_SPECIAL - 1]) != sorted((SPECIAL[0], EOS, UNK)):
-            raise UserError(
-                f"`{folder / PIECES}` must begin with <unk>, <s> and </s>, but does not."
-            )
+            raise UserError(f"`{folder / PIECES}` does not begin with <unk>, <s> and </s>.")
         names = dict(enumerate((*SPECIAL, *pieces[NUM_SPECIAL - 1 :])))
     rows = {name: index for index, name in names.items()}
     end = max(names) + 1
@@ -288,7 +284,7 @@ def _numbered(path: Path) -> dict[int, str]:
     rows = read_json(path, "the vocabulary of a tokenizer")
     names = {row: name for name, row in rows.items()}
     if len(names) != len(rows) or not all(isinstance(row, int) for row in names):
-        raise UserError(f"`{path}` must give each token an id of its own, but does not.")
+        raise UserError(f"`{path}` gives two tokens the same id.")
     return names
 
 
@@ -336,7 +332,7 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
                     "not."
                 )
         if UNK not in side:
-            raise UserError(f"`{folder}` must have {UNK} in its vocabulary, but has not.")
+            raise UserError(f"`{folder}` lacks {UNK} in its vocabulary.")
     codes = []
     for match in map(OF_MARIAN.fullmatch, names):
         if match is not None:

@@ -205,15 +205,13 @@ def _complete_languages(args: Namespace) -> None:
     In generation, it may be from the data directory.
     """
     if args.langs and args.lang_dict:
-        raise UserError("`--langs` and `--lang-dict` exclude each other: give one of them.")
+        raise UserError("`--langs` cannot be combined with `--lang-dict`.")
     if is_training(args) and not args.lang_pairs:
         raise UserError(
             "`--lang-pairs` must list the pairs to train, such as en-de,en-ro, but is missing."
         )
     if not is_training(args) and not (args.source_lang and args.target_lang):
-        raise UserError(
-            "`--source-lang` and `--target-lang` must be given together, but one is missing."
-        )
+        raise UserError("`--source-lang` and `--target-lang` must be given together.")
     if args.lang_dict:
         if not os.path.isfile(args.lang_dict):
             raise_invalid("--lang-dict", "an existing file", args.lang_dict)
@@ -280,9 +278,7 @@ def _check_dictionaries(args: Namespace) -> None:
                 continue
             joined = None if is_training(args) else joined_dictionary(folders[0])
             if joined is None:
-                raise UserError(
-                    f"The dictionary of {lang} is missing: there is no {file} in {folders[0]}."
-                )
+                raise UserError(f"`{folders[0]}` contains no {file}, the dictionary of {lang}.")
             setattr(args, side, joined)
 
 
@@ -410,14 +406,14 @@ def check_decoding(args: Namespace) -> None:
         return
     reasons = dict(_LEFT_OUT)
     if args.diverse_beam_groups > 0:
-        why = "as fairseq's search by groups fails when a sentence has ended"
+        why = "because fairseq's search by groups fails when a sentence has ended"
         reasons["diverse_beam_groups"] = why
     if hasattr(args, "buffer_size"):  # fairseq-interactive
-        why = "as `fairseq-interactive` has no references"
+        why = "because `fairseq-interactive` has no references"
         reasons |= dict.fromkeys(("score_reference", "prefix_size"), why)
     for name, why in reasons.items():
         if getattr(args, name):
-            raise UserError(f"`{flag(name)}` must be left out, {why}.")
+            raise UserError(f"`{flag(name)}` cannot be used, {why}.")
     if args.no_repeat_ngram_size == 1:
         raise_invalid("--no-repeat-ngram-size", "at least 2, or 0 for none", 1)
     if args.score_reference and args.print_alignment == "soft":

@@ -52,8 +52,7 @@ def check_best_metric(metric: str, args: Namespace) -> None:
     name = metric.rpartition("_")[2]
     if name in COUNTS and not getattr(args, f"eval_{name}"):
         raise UserError(
-            f"`{flag(f'eval_{name}')}` must be given with `--best-checkpoint-metric {metric}`, "
-            "but is not."
+            f"`{flag(f'eval_{name}')}` is required with `--best-checkpoint-metric {metric}`."
         )
 
 
@@ -94,7 +93,7 @@ class ValidationScores:
         """
         if loader.has_more:
             raise UserError(
-                "`--combine-valid-subsets` must be left out with "
+                "`--combine-valid-subsets` cannot be combined with "
                 f"`{flag(f'eval_{self.asked[0]}')}`; `--valid-subset "
                 f"{loader.split},{loader.split}1` scores each subset by itself."
             )

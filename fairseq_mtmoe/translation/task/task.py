@@ -244,7 +244,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def _take_over_tasks(self) -> None:
         """Take the tasks of the checkpoint to go on from, if it has this run's and more.
 
-        It may be of a run with more pairs, or of a version with a task for each language.
+        It may come from a run with more pairs, or from a version with a task for each language.
         """
         before = self.options_to_go_on_with().get("task_names")
         if before and set(self.task_names) < set(before.split(",")):

@@ -21,6 +21,16 @@ even in a second line.
 Of what is in a block of code nothing is said.
 ```
 """
+PATTERNS = """After this page you know it.
+
+Counted is each token.
+
+All but one of them. He is neither here nor there.
+
+It is of the first run. It is of use.
+
+It is faster beside a dense model. A file beside DATA.
+"""
 MODULE = '''"""Return what is asked: a clause inside is fine.
 
 Of the rest. ``Of code`` is fine.
@@ -41,12 +51,14 @@ def f(x):
     """
 
     # What a comment says is read by people alone.
+    raise UserError(f"`{x}` has what it has, but for y.")
 '''
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), [
     ("page.md", PAGE, [(3, "subject"), (6, "number of"), (7, "split"), (11, "repeated")]),
-    ("module.py", MODULE, [(3, "subject"), (8, "subject"), (9, "number of"), (15, "subject")]),
+    ("module.py", MODULE, [(3, "subject"), (8, "subject"), (9, "number of"), (15, "subject"), (21, "say what is so")]),
+    ("patterns.md", PATTERNS, [(1, "begin the page"), (3, "subject"), (5, "what is so"), (7, "relation"), (9, "than")]),
     ("clean.md", "Train a model. It has 8 experts.\n", []),
 ])  # fmt: skip
 def test_each_rule_finds_its_pattern_where_prose_stands(tmp_path, monkeypatch, capsys, name, text, expected):
