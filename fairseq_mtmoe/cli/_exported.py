@@ -160,7 +160,7 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
     if options.get("t5"):
         advice = "use `mtmoe predict`"
     if not (options.get("t5") or options.get("encoder")):
-        advice = "serve it with `mtmoe translate --web`, or train with `--expert-gates fixed`"
+        advice = "use `mtmoe translate`, or train `--arch base_dense` or `--expert-gates fixed`"
         if DECODER not in content["model"]:
             raise UserError(
                 f"`{path}` must be a translator, an encoder or a T5; `transformers` has no class "

@@ -166,12 +166,21 @@ def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]
     """Return the model's options: experts where the decoder writes several languages."""
     targets = {pair.split("-")[1] for pair in sizes}
     langs = languages(data, sizes)
-    experts: Part = ("One target language: no experts.", "--arch base_dense")
+    experts: Part = (
+        "One target language: no experts. `mtmoe export-hf` exports the model for CTranslate2.",
+        "--arch base_dense",
+    )
     if len(targets) > 1:
-        what = "experts, and a gate of each language chooses among them"
+        what = (
+            "experts, and a gate of each language chooses among them. `mtmoe translate` serves "
+            "them; `mtmoe export-hf` cannot"
+        )
         chosen = f"{NUM_EXPERTS} --expert-gates task"
         if len(langs) <= NUM_EXPERTS:
-            what = "every second feed-forward layer is a language's own"
+            what = (
+                "every second feed-forward layer is a language's own. `mtmoe export-hf --to all` "
+                "exports a dense model for each, for CTranslate2"
+            )
             chosen = f"{len(langs)} --expert-gates fixed"
         experts = (
             f"{len(targets)} target languages: {what}.",

@@ -1,6 +1,6 @@
 """Serve folders of CTranslate2 over HTTP on this machine.
 
-    python server.py SERVED/de SERVED/fr --port 8000
+    python server.py de=SERVED/de fr=SERVED/fr --port 8000
     curl -d '{"from": "en", "to": "de", "lines": ["A dog runs."]}' http://127.0.0.1:8000
 
 The answer is `{"lines": […]}`, or `{"error": …}` with status 400.
@@ -22,7 +22,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             request = json.loads(self.rfile.read(min(int(self.headers["Content-Length"]), MOST_BYTES)))
             translator = self.server.translators[request["to"]]
-            answer["lines"] = translator.translate(request["lines"], request["from"], self.server.beam)
+            answer["lines"] = translator.translate(request["lines"], request["from"], request["to"], self.server.beam)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             status, answer = 400, {"error": f"{type(error).__name__}: {error}"}
         body = json.dumps(answer, ensure_ascii=False).encode()
@@ -35,13 +35,16 @@ class Handler(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("folders", nargs="+", metavar="LANG=FOLDER")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of one batch")
     args = parser.parse_args()
     server = ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
-    server.translators = {folder.name: Translator(folder, threads=args.threads) for folder in args.folders}
+    server.translators = {}
+    for named in args.folders:
+        lang, _, folder = named.partition("=")
+        server.translators[lang] = Translator(Path(folder), threads=args.threads)
     server.beam = args.beam
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()

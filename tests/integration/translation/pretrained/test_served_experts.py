@@ -1,17 +1,24 @@
 """A translator with fixed gates is a dense one for each language, pair or source: `mtmoe export-hf --to`."""
 
+import json
 import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 
 import pytest
 import torch
 
 from fairseq_mtmoe import load_translator
 from tests.helpers import untrained
+from tests.helpers.commands import REPOSITORY
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import SPARSE, texts
 
 transformers = pytest.importorskip("transformers")
+SERVE = REPOSITORY / "examples/translation/serve"
 NORMS = ("--encoder-normalize-before", "--decoder-normalize-before")
 
 
@@ -97,3 +104,34 @@ def test_wrong_choices_are_one_sentence(text_data, tmp_path):
     with refused("--to", "--expert-gates fixed", "task.pt"):
         mtmoe("export-hf", tmp_path / "task.pt", tmp_path / "out", "--to", "aa")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_example_s_script_and_server_write_what_mtmoe_translate_writes(data, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    model = fixed(data, tmp_path / "model.pt", "--max-source-positions", "32", "--max-target-positions", "32")
+    mtmoe("export-hf", model, tmp_path / "folder", "--to", "aa")
+    beside = ["source.spm", "target.spm", "tokenizer_config.json"]
+    converter = ctranslate2.converters.TransformersConverter(str(tmp_path / "folder" / "aa"), copy_files=beside)
+    converter.convert(str(tmp_path / "served"))
+    first, second, *others = texts(6, 5)
+    lines = [f"  {first[:20]}\u00ad  {second[:20]}", "", ". ".join([first] * 5), *others]
+    wanted = load_translator(model, cpu=True).translate(lines, source="en", target="aa", beam=1, max_len_b=30)
+
+    arguments = [sys.executable, SERVE / "translate.py", tmp_path / "served", "--from", "en", "--to", "aa", "--beam=1"]
+    text = "".join(f"{line}\n" for line in lines)
+    assert subprocess.run(arguments, input=text, stdout=-1, text=True, check=True).stdout.splitlines() == wanted
+
+    arguments = [sys.executable, SERVE / "server.py", f"aa={tmp_path / 'served'}", "--port=0", "--beam=1"]
+    with subprocess.Popen(arguments, stdout=-1, text=True) as server:
+        try:
+            address = server.stdout.readline().strip()
+            assert answer_to({"from": "en", "to": "aa", "lines": lines}, address) == {"lines": wanted}
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                answer_to({"from": "en", "to": "zz", "lines": lines}, address)
+        finally:
+            server.terminate()
+
+
+def answer_to(request, address):
+    with urllib.request.urlopen(address, json.dumps(request).encode(), timeout=60) as answer:
+        return json.load(answer)
