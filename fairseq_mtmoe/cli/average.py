@@ -16,7 +16,7 @@ from fairseq_mtmoe.core.files import output_file
     multiple=True,
     type=PATH,
     metavar="FILE [FILE…]",
-    help="Checkpoints; with --num-…, the one folder that has them.",
+    help="Checkpoints; with --num-…, one folder that contains them.",
 )
 @click.argument("more", nargs=-1, metavar="[FILE…]", type=PATH)
 @click.option("--output", required=True, type=PATH, metavar="FILE", help="Checkpoint to write.")

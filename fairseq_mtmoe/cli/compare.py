@@ -51,7 +51,7 @@ def command(
 
     RESULTS is a folder of mtmoe evaluate, or a run's folder with one below scores/. Prints each
     difference to the first folder, by metric, for each language pair, each tier and all pairs, and
-    its significance: sacreBLEU's paired bootstrap and approximate randomisation. A tier's figure is
+    its significance: sacreBLEU's paired bootstrap and approximate randomisation. A tier's score is
     the mean over its pairs.
 
     RUN is a folder with scores.json, or a run's folder with one below scores/, as written by

@@ -29,7 +29,7 @@ class Lacking(Exception):
 def command() -> None:
     """Check that this machine has what runs need: packages, GPUs, kernels, memory.
 
-    Advises on missing parts. Exits with 1 if a required part is missing.
+    Prints advice for each missing part. Exits with 1 if a required part is missing.
     """
     table = Table(box=None, show_header=False, pad_edge=False)
     is_usable = True

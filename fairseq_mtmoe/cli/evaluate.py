@@ -109,8 +109,8 @@ def command(
 
     Task settings are taken from the checkpoint. Prints a table, and writes scores.json, scores.md,
     scores.tex and the compared texts, en-de.hyp and en-de.ref, to the output folder. Existing
-    scores of the same settings are shown again; an interrupted evaluation goes on with the pairs
-    that it had not scored.
+    scores of the same settings are shown again; an interrupted evaluation continues with the
+    remaining pairs.
 
     BLEU equals that of sacrebleu on the two text files; with --references fairseq it equals that of
     fairseq-generate --scoring sacrebleu. Additional references are read from

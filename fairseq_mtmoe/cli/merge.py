@@ -16,8 +16,8 @@ from fairseq_mtmoe.core.files import output_file
 def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
     """Merge the adapters in CHECKPOINT, and write the model without gates to OUT.
 
-    CHECKPOINT is from a run of --pemt-stage target. OUT computes the same as CHECKPOINT, at the
-    cost of a model without sources. LoRA is added to the feed-forward layers; each layer's
+    CHECKPOINT comes from a run of --pemt-stage target. OUT computes the same as CHECKPOINT,
+    at the cost of a model without sources. LoRA is added to the feed-forward layers; each layer's
     bottlenecks become one, as wide as all together. OUT has no optimizer state and is for
     fairseq-generate, mtmoe predict and mtmoe evaluate. Gates can be merged only with --gate-input
     correlation: other gates weigh the sources differently for each text.

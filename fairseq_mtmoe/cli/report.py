@@ -59,8 +59,8 @@ def command(
     RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. The page
     has warnings, progress and settings, and scores with their significance. It has charts of
     perplexity and metrics, training, sampling, the use of experts, gates, task embeddings and
-    speed; each can be saved as SVG. Gates and embeddings are of RUN's best checkpoint, or else its
-    last, and not on a page with --watch.
+    speed; each can be saved as SVG. Gates and embeddings come from RUN's best checkpoint,
+    or else its last; a page with --watch lacks them.
 
     For several RUNs with the same test sets, the page shows each difference to the first run and
     its significance.

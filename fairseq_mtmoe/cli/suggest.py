@@ -51,14 +51,14 @@ Part = tuple[str, str]  # a comment, and the options that it explains, as a shel
 @click.option(
     "--hours",
     type=click.FloatRange(0, min_open=True),
-    help="Longest training, in hours of this machine.",
+    help="Longest duration of the training on this machine, in hours.",
 )
 @click.option("--lang-pairs", help="Language pairs such as en-de,en-fr. [default: all of DATA]")
 @click.option(
     "--save-dir",
     type=PATH,
     default="RUN",
-    help="Checkpoints' folder in the command.",
+    help="Folder for the checkpoints.",
 )
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
 def command(
@@ -66,11 +66,11 @@ def command(
 ) -> None:
     """Print a commented fairseq-train command for DATA.
 
-    DATA is a directory of `mtmoe prepare corpora`. The model's size follows the number of sentence
-    pairs. Several target languages get experts, up to 8 languages one each; a single one gets none.
-    A trial of 30 updates on this machine measures time and memory. With --hours, a smaller model
-    takes the place of one that would see the data fewer than 5 times. All trials together take at
-    most three minutes and their starts.
+    DATA is a directory of `mtmoe prepare corpora`. The number of sentence pairs determines the
+    model's size. With one target language the model is dense. With up to 8 languages, each target
+    language has its own expert; with more, 8 experts have task gates. A trial of 30 updates on this
+    machine measures time and memory. If --hours allows fewer than 5 passes over the data, a smaller
+    model is chosen. All trials together take at most three minutes, plus the time to start them.
 
     \b
     mtmoe suggest DATA --hours 8 > train.sh

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     "--out",
     type=PATH,
     help="File for the translations, a name with {lang}, or a folder for in.txt.LANG; by default "
-    "standard output. Start an interrupted translation of --input again to continue it.",
+    "standard output. To continue an interrupted translation of --input, start it again.",
 )
 @click.option("--beam", type=click.IntRange(1), show_default="5", help="Beam size; 1 is greedy.")
 @length_options
@@ -108,7 +108,7 @@ if TYPE_CHECKING:
     "--port",
     type=click.IntRange(0, 65535),
     default=8765,
-    help="Port for --web; 0 takes a free one.",
+    help="Port for --web; 0 picks a free port.",
 )
 @overwrite_option
 @precision_options

@@ -62,8 +62,8 @@ def command(
     The checkpoint DENSE may come from this plugin or from stock fairseq's transformer. With the
     default --expert-combine, SPARSE translates exactly as DENSE until it is trained further, for
     example with `fairseq-train --continue-once SPARSE`. Adam's state is copied, too. Model options
-    that are not given are as in DENSE, else as in `mtmoe options base_moe`; --task-names defaults
-    to DENSE's languages.
+    default to those of DENSE, then to those of `mtmoe options base_moe`; --task-names defaults to
+    DENSE's languages.
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     expect_checkpoints(dense)

@@ -389,13 +389,13 @@ def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Nam
 # ---- generation ----
 
 _LEFT_OUT = {
-    "replace_unk": "as data of `--task translation_heated` have no text to take words from",
+    "replace_unk": "because data of `--task translation_heated` have no text to take words from",
     "lm_path": (
-        "as a language model does not have the language tokens of `--task translation_heated`"
+        "because a language model does not have the language tokens of `--task translation_heated`"
     ),
-    "constraints": "as fairseq has no constraints for multilingual tasks",
+    "constraints": "because fairseq has no constraints for multilingual tasks",
     **dict.fromkeys(
-        ("print_step", "retain_iter_history"), "as no model of ours writes in iterations"
+        ("print_step", "retain_iter_history"), "because no model of ours writes in iterations"
     ),
 }
 

@@ -74,7 +74,7 @@ def test_a_folder_without_a_log_a_log_without_numbers_and_a_node_without_altair(
     with pytest.raises(UserError, match="There is no run log"):
         reported(tmp_path, "--png", tmp_path / "pictures")
     RunLog(tmp_path / FILE_NAME).write("run", arch="base_moe")
-    with pytest.raises(UserError, match="nothing to draw yet"):
+    with pytest.raises(UserError, match="no values to draw yet"):
         reported(tmp_path, "--png", tmp_path / "pictures")
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "altair" else find_spec(name))

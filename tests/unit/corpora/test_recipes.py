@@ -160,7 +160,7 @@ def test_a_missing_file_says_where_it_is_from(tmp_path):
     recipe = load_recipe("wmt15")
     for name, origin in (("newstest2019-de", "`mtmoe download` fetches"), ("czeng-cs", r"the training .* CzEng 2\.0")):
         corpus = next(corpus for corpus in recipe.corpora if corpus.name == name)
-        with pytest.raises(UserError, match=rf"of the corpus {name} is missing: {origin}.* `--skip-missing`"):
+        with pytest.raises(UserError, match=rf"of the corpus {name} does not exist: {origin}.* `--skip-missing`"):
             recipe.files_of(corpus, tmp_path)
     with refused("wmt15.yaml"):
         recipe.without([corpus.name for corpus in recipe.missing(tmp_path)])
