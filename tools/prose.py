@@ -63,7 +63,9 @@ CHECKS = (
         path="genitive", message="name the relation: from, with, on, for or belongs to",
     ),
     Check(
-        ExistenceSimple(r"\bbeside (?:a |an |the )?(?:dense|random|task gates|BASE|equal|one |constant)"),
+        ExistenceSimple(
+            r"\bbeside (?:an? |the )?(?:dense|random|task gates|BASE|equal|one |constant|paper|stock|its peer)"
+        ),
         path="beside", message="say `compared with` or `than`",
     ),
     Check(

@@ -112,7 +112,7 @@ def open_run(run: Path, data: str) -> Predictor:
 def main(
     runs: tuple[Path, ...], single: tuple[Path, ...], data: str, subset: str, out: Path | None
 ) -> None:
-    """Print similarities of tasks in multi-task RUNS, beside single-task models."""
+    """Print similarities of tasks in multi-task RUNS and in single-task models."""
     register()
     models: dict[str, dict[str, np.ndarray]] = {}
     scores = {run.name: scores_of(run) for run in runs}

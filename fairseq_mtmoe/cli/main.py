@@ -1,4 +1,4 @@
-"""`mtmoe`: the commands beside fairseq's own."""
+"""`mtmoe`: commands that fairseq lacks."""
 
 import errno
 import importlib

@@ -37,7 +37,7 @@ TRAINED_AMOUNTS = (
     "skipped",
     "expert_comm_ms",
 )
-"""Fields of the event `train` beside losses, as far as fairseq knows them."""
+"""Fields of the event `train` other than losses, as far as fairseq knows them."""
 
 Event = dict[str, Any]
 

@@ -18,7 +18,7 @@ _KEPT = ("best", "num_runs")  # attributes of fairseq's functions
 
 
 def saved_state(trainer: Any) -> dict[str, Any]:
-    """Return what a checkpoint needs beside fairseq's best value."""
+    """Return what a checkpoint needs in addition to fairseq's best value."""
     counted = stopping.early_stopping()
     state = {BEST_MEASURE: _measure(trainer)}
     if "num_runs" in counted:

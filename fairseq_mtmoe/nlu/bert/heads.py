@@ -32,7 +32,7 @@ NO_WORD = -2
 
 @dataclass(frozen=True)
 class HeadSize:
-    """Inputs (beside [CLS]) and outputs of a task's head."""
+    """Inputs (in addition to [CLS]) and outputs of a task's head."""
 
     num_outputs: int  # per candidate
     num_words: int = 0  # number of words whose mean states it reads

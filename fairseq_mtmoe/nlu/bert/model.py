@@ -92,7 +92,7 @@ class EncoderModel(TrainingModel, BaseFairseqModel):
         return super().load_state_dict(state, strict)
 
     def extra(self, encoded: Encoded) -> dict[str, Tensor]:
-        """Return outputs beside the tasks', under names that no task has."""
+        """Return further outputs, under names that no task has."""
         return {}
 
 

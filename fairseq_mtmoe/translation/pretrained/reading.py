@@ -64,7 +64,7 @@ class PretrainedTranslator:
     def save(self, path: str | Path, task: Mapping[str, Any]) -> None:
         """Write a checkpoint, completely or not at all.
 
-        `task` has options of its task beside the languages.
+        `task` has further options of its task, without the languages.
         """
         settings = self.layout.settings
         if self.generation is not None:

@@ -146,7 +146,7 @@ def _vocabulary_of(path: Path, settings: Mapping[str, Any]) -> Vocabulary:
         )
     if settings.get("lang_tok_replacing_bos_eos"):
         raise UserError(
-            f"`{path}` must have language tokens beside the sentences' end tokens, as tokenizers "
+            f"`{path}` must have language tokens in addition to end tokens, as tokenizers "
             "of `transformers` do, but has them in place of end tokens "
             "(`--lang-tok-replacing-bos-eos`)."
         )

@@ -122,7 +122,7 @@ class TranslationHeatedConfig(SamplingConfig):
     left_pad_target: str = option("False", "pad the target on the left")
     max_source_positions: int = option(1024, "maximum length of a source sentence in tokens")
     max_target_positions: int = option(1024, "maximum length of a target sentence in tokens")
-    upsample_primary: int = option(1, "number of repetitions of train beside train1, train2, …")
+    upsample_primary: int = option(1, "number of repetitions of train if train1, train2, … exist")
     truncate_source: bool = option(False, "truncate the source to --max-source-positions")
     encoder_langtok: Optional[str] = option(
         None, "begin each source sentence with a language token: src or tgt", one_of(("src", "tgt"))
