@@ -66,12 +66,14 @@ class NewTask:
             then gates start as in a new model. One name with fixed gates.
         head: parameters that only the new task has, by name.
         seed: of the random numbers.
+        langs: the checkpoint's languages, which own the last rows of a larger vocabulary.
     """
 
     tasks: Sequence[str]
     begins_as: str
     head: Mapping[str, Tensor]
     seed: int
+    langs: Sequence[str] = ()
 
 
 def with_task(state: State, new: NewTask, before: Described, after: Described) -> State:
@@ -170,8 +172,9 @@ class _NewRows:
                 self._drawn[key] = self._draw(name, table)
             row = self._drawn[key]
         else:
-            first = end - len(self._new.tasks)
-            rows = [first + self._new.tasks.index(source) for source in self._sources]
+            owners = self._new.langs if key == "vocabulary" else self._new.tasks
+            first = end - len(owners)
+            rows = [first + owners.index(source) for source in self._sources]
             row = table[rows].float().mean(0)
         return torch.cat([table[:end], row.to(table).unsqueeze(0), table[end + 1 :]])
 

@@ -97,7 +97,9 @@ def command(
     larger = {**options_with_task(options, tasks, name), **change.options}
     before = Described.of(without_memory(checkpoint, state, options))
     after = Described.of(without_memory(checkpoint, state, larger, change.symbols))
-    result = with_task(state, NewTask(tasks, begins_as, change.head, seed), before, after)
+    langs = (state.get("task_state") or {}).get("langs") or []
+    new = NewTask(tasks, begins_as, change.head, seed, langs)
+    result = with_task(state, new, before, after)
     result["cfg"] = {**state["cfg"], "model": larger}
     result["task_state"] = {**(state.get("task_state") or {}), **change.task_state}
     save_with_experts(result, checkpoint, out)
@@ -165,10 +167,12 @@ def _task_of_translation(state: Mapping[str, Any], tasks: Sequence[str], name: s
         return _Change(task_state={"lang_pairs": [*settings["lang_pairs"], name]})
     if not re.fullmatch(r"[^-,\s]+", name):
         raise_invalid("--task", f"a language such as {tasks[0]}", name)
+    if name in langs:  # a source that becomes a target
+        return _Change()
     has_tokens = (
         settings.get("lang_tok_style") == "multilingual" and len(settings["langtoks_specs"]) == 1
     )
-    if not has_tokens or list(langs) != tasks:
+    if not has_tokens or not set(tasks) <= set(langs):
         raise UserError(
             "A language can be added only if the checkpoint's tasks are languages and its "
             "vocabulary ends in one token for each; train a model with the new language in "

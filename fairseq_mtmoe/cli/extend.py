@@ -190,6 +190,7 @@ def _with_task(
     copied.
     """
     from fairseq_mtmoe.checkpoints.new_task import (
+        MEAN,
         Described,
         NewTask,
         fixed_experts,
@@ -206,7 +207,7 @@ def _with_task(
     before = Described.of(without_memory(model, state, options))
     after = Described.of(without_memory(model, state, larger))
     experts = fixed_experts(before.shapes)
-    is_task = tasks == state["task_state"]["langs"]
+    is_task = set(tasks) <= set(state["task_state"]["langs"])
     if before.shapes != after.shapes or experts:
         if not is_task:
             raise UserError(
@@ -219,7 +220,9 @@ def _with_task(
                 "first one's expert"
             )
             raise_invalid("--like", rule, expert_of)
-        begins_as = expert_of if experts else ",".join(like)
+        begins_as = expert_of
+        if not experts:
+            begins_as = ",".join(filter(tasks.__contains__, like)) or MEAN
         state = with_task(state, NewTask(tasks, begins_as, {}, seed=1), before, after)
     return {**state, "cfg": {**state["cfg"], "model": larger if is_task else options}}
 

@@ -157,7 +157,10 @@ class Forms:
         for state, path in models[1:]:
             self.task.check_vocabulary(state.get("task_state"), path)
         self.langs: list[str] = list(self.task.langs)
-        limit = (model_options(states[0]) or {}).get("max_source_positions")
+        options = model_options(states[0]) or {}
+        if options.get("task_names"):
+            self.task.task_names = options["task_names"].split(",")
+        limit = options.get("max_source_positions")
         self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))
         self._pieces = functools.cache(self._pieces_until)
         for pieces_of in (self.source, self.target):

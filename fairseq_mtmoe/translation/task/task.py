@@ -242,12 +242,12 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return model
 
     def _take_over_tasks(self) -> None:
-        """Take the tasks of the checkpoint to go on from, if it has this run's and more.
+        """Take the tasks of the checkpoint to go on from, if it has all of this run's.
 
         It may come from a run with more pairs, or from a version with a task for each language.
         """
         before = self.options_to_go_on_with().get("task_names")
-        if before and set(self.task_names) < set(before.split(",")):
+        if before and set(self.task_names) <= set(before.split(",")):
             self.task_names = before.split(",")
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:

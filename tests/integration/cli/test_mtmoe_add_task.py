@@ -29,9 +29,9 @@ def folder(tmp_path_factory):
     data = make_data(folder / "data")
     save_model(data, folder / "languages.pt", *SPARSE, "--conditional", "norm")
     save_model(data, folder / "pairs.pt", *SPARSE, "--task-ids", "pair")
-    save_model(data, folder / "fixed.pt", *SPARSE, "--expert-gates", "fixed")
+    save_model(data, folder / "fixed.pt", *SPARSE, "--expert-gates", "fixed", "--num-experts", "3")
     save_model(data, folder / "spare.pt", *SPARSE, "--expert-gates", "fixed", "--task-ids", "pair")
-    save_model(data, folder / "mixed.pt", *SPARSE, "--expert-gates", "fixed,base")
+    save_model(data, folder / "mixed.pt", *SPARSE, "--expert-gates", "fixed,base", "--num-experts", "3")
     state = torch.load(folder / "pairs.pt", weights_only=False)
     state["cfg"]["model"]["_name"] = "wav2vec2"
     torch.save(state, folder / "evil.pt")
@@ -71,7 +71,7 @@ def test_a_language_gets_its_token_behind_the_others_and_a_pair_of_known_languag
     words = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight"}
     assert grown_in(old, new) == words | GATES | {"encoder.task_embeddings.weight"}
     for key in grown_in(old, new):
-        source = -3 if key in words else 1  # `bb` is the second of four languages
+        source = -3 if key in words else 1  # `bb` is the second of three tasks and four languages
         assert torch.equal(new["model"][key][-1], old["model"][key][source])
     add_task(folder / "pairs.pt", tmp_path / "pair.pt", "--task", "bb-en", "--embedding-from", "random")
     old, new = (file_io.load(str(path)) for path in (folder / "pairs.pt", tmp_path / "pair.pt"))
@@ -79,25 +79,33 @@ def test_a_language_gets_its_token_behind_the_others_and_a_pair_of_known_languag
     assert grown_in(old, new) == GATES
 
 
-@pytest.mark.parametrize(("checkpoint", "task", "experts"), [("fixed.pt", "dd", 5), ("spare.pt", "bb-en", 4)])
-def test_with_fixed_gates_it_gets_a_copy_of_an_expert(folder, tmp_path, checkpoint, task, experts):
-    place, source = experts - 1, "bb" if task == "dd" else "en-bb"
+def test_a_source_becomes_a_target_without_another_token(folder, tmp_path):
+    add_task(folder / "languages.pt", tmp_path / "out.pt", "--task", "en", "--embedding-from", "bb")
+    old, new = (file_io.load(str(path)) for path in (folder / "languages.pt", tmp_path / "out.pt"))
+    assert new["task_state"]["langs"] == old["task_state"]["langs"]
+    assert new["cfg"]["model"]["task_names"] == "aa,bb,cc,en"
+    assert grown_in(old, new) == GATES | {"encoder.task_embeddings.weight"}
+
+
+@pytest.mark.parametrize(("checkpoint", "task", "source"), [("fixed.pt", "dd", "bb"), ("spare.pt", "bb-en", "en-bb")])
+def test_with_fixed_gates_it_gets_a_copy_of_an_expert(folder, tmp_path, checkpoint, task, source):
+    """The fourth expert, which is new or had no task."""
     said = add_task(folder / checkpoint, tmp_path / "out.pt", "--task", task, "--embedding-from", source)
-    assert ("--num-experts 5" in said) == (checkpoint == "fixed.pt")
+    assert ("--num-experts 4" in said) == (checkpoint == "fixed.pt")
     old, new = (file_io.load(str(path)) for path in (folder / checkpoint, tmp_path / "out.pt"))
-    assert new["cfg"]["model"]["num_experts"] == experts
+    assert new["cfg"]["model"]["num_experts"] == 4
     names = [name for name in new["model"] if ".experts." in name]
     assert len(names) == 8
     for name in names:
         value, before = new["model"][name], old["model"][name]
-        assert torch.equal(value, torch.stack([*before[:place], before[1]]))
-        assert not torch.equal(value[place], value[0]) or name.endswith("bias")
+        assert torch.equal(value, torch.stack([*before[:3], before[1]]))
+        assert not torch.equal(value[3], value[0]) or name.endswith("bias")
 
 
 def test_with_fixed_gates_it_begins_as_one_task(folder, tmp_path):
     with refused("--embedding-from"):
         add_task(folder / "fixed.pt", tmp_path / "out.pt", "--task", "dd", "--embedding-from", "aa,bb")
-    reshard(folder / "fixed.pt", tmp_path / "parts.pt", "--experts-per-file", 2)
+    reshard(folder / "fixed.pt", tmp_path / "parts.pt", "--experts-per-file", 1)
     with refused("mtmoe reshard --single-file"):
         add_task(tmp_path / "parts.pt", tmp_path / "out.pt", "--task", "dd", "--embedding-from", "aa")
     assert not (tmp_path / "out.pt").exists()
