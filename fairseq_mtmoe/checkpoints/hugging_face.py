@@ -191,7 +191,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
 def named_values(path: Path, values: Any) -> dict[str, Any]:
     """Return a file's weights by name (UserError: it holds something else)."""
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise UserError(f"`{path}` must hold weights by name, but holds something else.")
+        raise UserError(f"`{path}` does not contain weights by name.")
     return values
 
 

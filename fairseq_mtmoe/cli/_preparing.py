@@ -92,7 +92,7 @@ def _say_unread(recipe: Recipe, raw: Path) -> None:
     if unread:
         more = f" and {len(unread) - FEW} more" if len(unread) > FEW else ""
         shown = visible(", ".join(unread[:FEW]))
-        click.echo(f"Not read, as the recipe has no such files: {shown}{more}.", err=True)
+        click.echo(f"Not read, because the recipe has no such files: {shown}{more}.", err=True)
 
 
 def without_missing(recipe: Recipe, raw: Path) -> Recipe:
@@ -101,7 +101,7 @@ def without_missing(recipe: Recipe, raw: Path) -> Recipe:
     missing = [corpus.name for corpus in resolved.missing(raw)]
     if missing:
         shown = visible(", ".join(missing))
-        click.echo(f"Left out, as files are missing below {raw}: {shown}.", err=True)
+        click.echo(f"Left out, because files are missing below {raw}: {shown}.", err=True)
     return resolved.without(missing)
 
 

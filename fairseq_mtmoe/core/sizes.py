@@ -46,7 +46,7 @@ def noted_sizes(
     """
     if not getattr(cfg, option):
         raise UserError(
-            f"`--task` must provide the model's {kind}, as `--task {task}` does, but provides none."
+            f"`--task` does not provide the model's {kind}; use `--task {task}` or a similar task."
         )
     sizes: dict[str, Any] = json.loads(getattr(cfg, option))
     arch = getattr(cfg, "_name", None)

@@ -93,7 +93,7 @@ class Predictor:
                     choice.absent.append(task_set.key)
         if not choice.sets:
             rule = f"{subset} data of one of the model's tasks ({', '.join(heads)})"
-            raise UserError(f"`{self._root}` must have {rule}, but has none.")
+            raise UserError(f"`{self._root}` contains no {rule}.")
         files: dict[str, str] = {}
         for chosen in choice.sets:
             file = chosen.submission.file

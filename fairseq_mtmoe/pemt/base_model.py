@@ -342,8 +342,7 @@ class PemtModel(TrainingModel, nn.Module):
             raise UserError(
                 f"A model of `--pemt-stage {self._cfg.pemt_stage}` must start from trained weights "
                 "(`--init-model` for a T5, `--init-encoder` for a BERT, `--finetune-from-model` "
-                "for a checkpoint), and if `--pemt-sources` are missing, from a checkpoint that "
-                "contains them, but has none."
+                "for a checkpoint); without `--pemt-sources`, from a checkpoint that contains them."
             )
 
     @property

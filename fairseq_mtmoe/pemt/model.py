@@ -19,7 +19,7 @@ from fairseq.models import register_model
 from torch import LongTensor, Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.core.errors import flag, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.core.options import names_of_tasks
 from fairseq_mtmoe.core.sizes import register_sizes
 from fairseq_mtmoe.nlu.bert import model as bert
@@ -217,7 +217,7 @@ class PemtTranslationModel(PemtModel, Transformer):
         no_recomputing = ("checkpoint_activations", "offload_activations")
         for name in ("cross_self_attention", "quant_noise_pq", "base_layers", *no_recomputing):
             if getattr(cfg, name):
-                raise_invalid(flag(name), "off with PEMT", getattr(cfg, name))
+                raise UserError(f"`{flag(name)}` cannot be combined with PEMT.")
         loaded_sources = load_sources(cfg, task)
         conditions = conditions_of(cfg)
         plan = adapter_plan(cfg, loaded_sources.metadata, cfg.encoder_embed_dim)

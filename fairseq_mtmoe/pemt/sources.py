@@ -153,9 +153,7 @@ def load(path: str | Path) -> Source:
             f"`{path}` must state the `{fault.path}` of its source, but states {fault.value}."
         )
     if about["has_prompt"] and (PROMPT not in tensors or tensors[PROMPT].dim() != 2):
-        raise UserError(
-            f"`{path}` must have a `{PROMPT}` of 2 dimensions, but has none: it is damaged."
-        )
+        raise UserError(f"`{path}` has no `{PROMPT}` of 2 dimensions: it is damaged.")
     made = SourceSettings(**{field.name: about[field.name] for field in fields(SourceSettings)})
     return Source(about["task"], about["description"], made, tensors)
 
@@ -258,10 +256,7 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
         return LoadedSources(Metadata.from_text(cfg.pemt), {})
     described = training_task(task).described()
     if described is None:
-        raise UserError(
-            "`--task` must be one that describes its tasks, such as `--task text_to_text`, but "
-            "is another."
-        )
+        raise UserError("`--task` must be a task with descriptions, such as `--task text_to_text`.")
     sources = {} if kept else {path: load(path) for path in source_paths(cfg)}
     made = SourceSettings.by(cfg)
     if described.is_source not in (None, cfg.pemt_stage == SOURCE):

@@ -55,7 +55,7 @@ class Stack(nn.Module):
             return None
         if task_ids is None:
             raise UserError(
-                "`task_ids` must be given to a model with conditional parts, but are None instead."
+                "`task_ids` are None, but a model with conditional parts requires them."
             )
         tasks: Tasks = self.task_embeddings()
         return tasks

@@ -37,7 +37,7 @@ def check_blocks(cfg: Any) -> None:
     """Check the options of a transformer with experts (UserError)."""
     for name in ("cross_self_attention", "quant_noise_pq", "base_layers"):
         if getattr(cfg, name, False):
-            raise_invalid(flag(name), "off in a model with experts", getattr(cfg, name))
+            raise UserError(f"`{flag(name)}` cannot be combined with experts.")
     if min(cfg.encoder_layers, cfg.decoder_layers) < cfg.expert_interval:
         raise_invalid(
             "--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval

@@ -63,9 +63,7 @@ def load(path: str | Path, content: Mapping[str, Any] | None = None) -> Pretrain
         isinstance(text, str) for text in tokenizer.values()
     )
     if not is_text or not set(tokenizer) <= set(TOKENIZER_FILES):
-        raise UserError(
-            f"`{path}` must hold the text of a tokenizer's files, but holds something else."
-        )
+        raise UserError(f"`{path}` does not contain the text of a tokenizer's files.")
     return PretrainedEncoder(config, tokenizer, content["model"])
 
 

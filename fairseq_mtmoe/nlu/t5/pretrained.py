@@ -62,7 +62,7 @@ def load(path: str | Path, content: Mapping[str, Any] | None = None) -> Pretrain
     config, content = hugging_face.read_imported(path, content, T5, T5Config, wanted_tensors)
     pieces = content.get("sentencepiece")
     if not torch.is_tensor(pieces) or pieces.dtype != torch.uint8 or not pieces.numel():
-        raise UserError(f"`{path}` must hold a SentencePiece model, but holds none.")
+        raise UserError(f"`{path}` contains no SentencePiece model.")
     return PretrainedT5(config, pieces.numpy().tobytes(), content["model"])
 
 

@@ -125,9 +125,7 @@ class ValidationReport:
             console.print(note, highlight=False, markup=False)
         folder = self._folder()
         if folder is not None and lacking:
-            raise UserError(
-                f"`{self._args.path}` must have a score of every set, but has none of {lacking[0]}."
-            )
+            raise UserError(f"`{self._args.path}` has no score of the set {lacking[0]}.")
         if folder is not None:
             made_by = {"checkpoint_sha256": checksum.identity(self._args.path), **provenance()}
             write_scores(folder, replace(scores, settings={**scores.settings, **made_by}))

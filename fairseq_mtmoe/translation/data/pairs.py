@@ -93,9 +93,7 @@ def sentences_of(prefix: str, dictionary: Dictionary | None = None, impl: str | 
         try:
             count = len(data_utils.load_indexed_dataset(prefix, dictionary, impl))
         except Exception as error:  # formats that only fairseq knows
-            raise UserError(
-                f"`{prefix}` must be data that fairseq can load, but is not: {error}."
-            ) from error
+            raise UserError(f"`{prefix}` cannot be loaded by fairseq: {error}.") from error
     return count
 
 

@@ -20,7 +20,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.options import option
 from fairseq_mtmoe.core.typed import Rule
 from fairseq_mtmoe.moe.gates import base_gates
@@ -55,7 +55,7 @@ class Decoding(Inference):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sampling_topk is not None and not self.sampling:
-            raise_invalid("--sampling-topk", "absent without `--sampling`", self.sampling_topk)
+            raise UserError("`--sampling-topk` requires `--sampling`.")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:

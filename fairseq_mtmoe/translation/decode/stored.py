@@ -14,7 +14,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_mtmoe.checkpoints import loading, rebuild
-from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.files import regular_file
 from fairseq_mtmoe.core.options import check_rules, option
 from fairseq_mtmoe.core.typed import Rule
@@ -45,7 +45,7 @@ class Inference:
 
     def __post_init__(self) -> None:
         if self.fp16 and self.bf16:
-            raise_invalid("--bf16", "off with --fp16", self.bf16)
+            raise UserError("`--bf16` cannot be combined with `--fp16`.")
         check_rules(self, type(self))
 
     @property

@@ -9,7 +9,7 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.conditioning import with_new_conditions
-from fairseq_mtmoe.core.errors import flag, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, flag
 from fairseq_mtmoe.core.protocols import TrainingModel
 from fairseq_mtmoe.core.sizes import set_defaults
 from fairseq_mtmoe.core.transformer_options import form_of, nested_options
@@ -27,7 +27,7 @@ def conditions_of(cfg: Any) -> Conditions | None:
     conditions = Conditions.of(cfg, cfg.encoder_embed_dim)
     for name in ("cross_self_attention", "offload_activations"):
         if conditions and getattr(cfg, name):
-            raise_invalid(flag(name), "off with --conditional", True)
+            raise UserError(f"`{flag(name)}` cannot be combined with `--conditional`.")
     return conditions
 
 

@@ -21,7 +21,7 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import LongTensor, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.transformer_options import MARIAN
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.slots import BatchContext
@@ -230,7 +230,9 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         if cfg.form.output_bias:
             projection = self.output_projection
             if not isinstance(projection, nn.Linear):
-                raise_invalid("--output-bias", "off with --adaptive-softmax-cutoff", True)
+                raise UserError(
+                    "`--output-bias` cannot be combined with `--adaptive-softmax-cutoff`."
+                )
             projection.bias = nn.Parameter(torch.zeros(len(projection.weight)))
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:

@@ -113,7 +113,7 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
     # Such as SMaLL-100's, whose sentences differ from M2M-100's
     for path in folder.glob("tokenization_*.py"):
         raise UserError(
-            f"`{folder}` must have a tokenizer of `transformers`, but has its own, `{path.name}`."
+            f"`{folder}` has its own tokenizer, `{path.name}`, instead of one of `transformers`."
         )
     files = _Files(folder)
     try:
@@ -190,9 +190,7 @@ def piece_model(path: Path) -> bytes:
     try:
         load_sentencepiece(model)
     except RuntimeError as error:
-        raise UserError(
-            f"`{path}` must be a SentencePiece model, but is another file or damaged."
-        ) from error
+        raise UserError(f"`{path}` is not a SentencePiece model, or is damaged.") from error
     return model
 
 

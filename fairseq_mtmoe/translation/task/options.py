@@ -170,7 +170,7 @@ def _check_choices(args: Namespace) -> None:
             raise_invalid("--lang-tok-style", rule, args.lang_tok_style)
     for name in ("sample_pieces", "lang_tok_replacing_bos_eos"):
         if args.load_alignments and getattr(args, name):
-            raise_invalid("--load-alignments", f"off with {flag(name)}", True)
+            raise UserError(f"`--load-alignments` cannot be combined with `{flag(name)}`.")
 
 
 def _read_dictionaries(args: Namespace) -> None:
