@@ -102,7 +102,7 @@ class Scores:
 
 
 class _WordScorer:
-    """Finds the `count` best words in reused memory: never `pad`, and no `eos` at first."""
+    """Finds the `count` best words in reused memory: never `pad`, at first no `eos`."""
 
     def __init__(self, count: int, pad: int, eos: int) -> None:
         self._count = count

@@ -86,7 +86,8 @@ def test_a_benchmark_is_trained_by_its_configuration(name):
     register()
     ((command, *arguments),) = called_by(TRANSLATION / name / "train.sh", "--lr", "0.0007", DATA="DATA")
     assert command == "fairseq-train"
-    called, configuration = from_command_line(shlex.join(arguments)), from_configuration(name, "task.data=DATA")
+    called = from_command_line(shlex.join(arguments))
+    configuration = from_configuration("translation", f"+experiment={name}", "task.data=DATA")
     own = {"dataset_impl", "save_dir", "langs", "lang_pairs", "lang_dict"}  # the scripts read DATA's lists
     assert {key for _, key in differing(called, configuration, GROUPS)} <= own
     pairs = [f"en-{lang}" for lang in WMT15]
