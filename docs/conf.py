@@ -16,6 +16,7 @@ from tools import reference  # noqa: E402
 project = "fairseq_mtmoe"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "sphinx_copybutton"]
 exclude_patterns = ["site"]
+copyright = "the fairseq_mtmoe team, MIT licence"
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = False
