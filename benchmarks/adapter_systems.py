@@ -104,7 +104,7 @@ def pemt(size: Size, symbols: Dictionary, stage: str, sources: int = 0) -> PemtT
     plan = adapter_plan(cfg, about, size.config.d_model)
     blocks = max(size.config.num_layers, size.config.num_decoder_layers)
     model = PemtT5Model(size.config, symbols, dict.fromkeys(range(blocks), plan))
-    model.begin(cfg, LoadedSources(about, {}))
+    model.finish_building(cfg, LoadedSources(about, {}))
     return model
 
 

@@ -18,6 +18,7 @@ from fairseq.data import Dictionary
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.checkpoints.rebuild import model_options
+from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened, visible
 from fairseq_mtmoe.translation.data.new_language import codes_of
 from fairseq_mtmoe.translation.data.vocabulary import End, Side, Vocabulary, ends_of
@@ -158,7 +159,7 @@ class Forms:
             self.task.check_vocabulary(state.get("task_state"), path)
         self.langs: list[str] = list(self.task.langs)
         options = model_options(states[0]) or {}
-        if options.get("task_names"):
+        if has_experts(states[0]) or options.get("conditional", "none") != "none":
             self.task.task_names = options["task_names"].split(",")
         limit = options.get("max_source_positions")
         self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))

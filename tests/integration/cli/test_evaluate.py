@@ -97,7 +97,7 @@ def test_scores_that_are_there_are_shown_again(model, result, monkeypatch):
 def test_scores_of_something_else_stay(copy, arguments, changed, words):
     (copy / changed).write_bytes((copy / changed).read_bytes() + b"\n")
     before = content(copy / SCORES)
-    with pytest.raises(UserError, match=rf"holds the scores of {words} give another folder as --out, or --over"):
+    with pytest.raises(UserError, match=rf"contains the scores of {words} give another folder as --out, or --over"):
         evaluate(*settings(copy), *arguments)
     assert content(copy / SCORES) == before
 
@@ -137,7 +137,7 @@ def test_an_interrupted_evaluation_goes_on_with_the_pairs_that_are_not_scored(mo
             break
         except MemoryError:
             assert not (tmp_path / "out" / "scores.json").exists()
-            with pytest.raises(UserError, match=r"holds an unfinished evaluation of beam 3 \(now 2\); give another"):
+            with pytest.raises(UserError, match=r"contains an unfinished evaluation of beam 3 \(now 2\); give another"):
                 evaluate(*arguments, tmp_path / "out", "--beam", 2)
     assert sorted(scored) == sorted([*PAIRS, "killed", "killed"])  # each pair once
     assert content(tmp_path / "out") == content(tmp_path / "whole")
@@ -155,7 +155,7 @@ def test_several_checkpoints_in_one_call(model, tmp_path):
     for wrong in (outs[:2], [*outs[:2], *outs[:2]]):
         with refused("--out"):
             evaluate(*few, "--path", own, "--path", other, *wrong)
-    with pytest.raises(UserError, match="holds the scores of beam 1"):  # the second folder, before the first is begun
+    with pytest.raises(UserError, match="contains the scores of beam 1"):  # the second folder, before the first is begun
         evaluate(*few, "--path", own, "--path", f"{own}:{other}", "--out", tmp_path / "c", *outs[2:], "--beam", 2)
     assert not (tmp_path / "c").exists()
 
