@@ -155,7 +155,7 @@ def test_several_checkpoints_in_one_call(model, tmp_path):
     for wrong in (outs[:2], [*outs[:2], *outs[:2]]):
         with refused("--out"):
             evaluate(*few, "--path", own, "--path", other, *wrong)
-    with pytest.raises(UserError, match="contains the scores of beam 1"):  # the second folder, before the first is begun
+    with pytest.raises(UserError, match="contains the scores of beam 1"):  # the second, before the first is begun
         evaluate(*few, "--path", own, "--path", f"{own}:{other}", "--out", tmp_path / "c", *outs[2:], "--beam", 2)
     assert not (tmp_path / "c").exists()
 
