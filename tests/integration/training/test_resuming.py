@@ -191,9 +191,9 @@ def take_another_optimizer(trainer):
 
 HALF = dict(common__fp16=True, common__fp16_no_flatten_grads=True)
 OTHERS = {
-    "loss": (dict(prepare=take_another_loss), "--criterion", "but is of CrossEntropyCriterion instead"),
-    "optimizer": (dict(prepare=take_another_optimizer), "--optimizer", "must be of the class FairseqAdam to"),
-    "precision": (HALF, "--optimizer", "but is of FP16Optimizer"),
+    "loss": (dict(prepare=take_another_loss), "--criterion", "but has CrossEntropyCriterion instead"),
+    "optimizer": (dict(prepare=take_another_optimizer), "--optimizer", "must have the class FairseqAdam to"),
+    "precision": (HALF, "--optimizer", "but has FP16Optimizer"),
 }
 
 

@@ -122,7 +122,7 @@ def outcome(way_in, path):
     try:
         return way_in(str(path))
     except UserError as error:
-        assert str(error).startswith(f"`{path}` must ") and "\n" not in str(error)
+        assert str(error).startswith(f"`{path}` ") and "\n" not in str(error)
         return str(error)
     finally:
         WATCHED.clear()
