@@ -106,9 +106,9 @@ def test_wrong_choices_are_one_sentence(text_data, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_example_s_script_and_server_write_what_mtmoe_translate_writes(data, tmp_path):
+def test_the_example_s_script_and_server_write_what_mtmoe_translate_writes(text_data, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
-    model = fixed(data, tmp_path / "model.pt", "--max-source-positions", "32", "--max-target-positions", "32")
+    model = fixed(text_data, tmp_path / "model.pt", "--max-source-positions", "32", "--max-target-positions", "32")
     mtmoe("export-hf", model, tmp_path / "folder", "--to", "aa")
     beside = ["source.spm", "target.spm", "tokenizer_config.json"]
     converter = ctranslate2.converters.TransformersConverter(str(tmp_path / "folder" / "aa"), copy_files=beside)
