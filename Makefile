@@ -54,7 +54,7 @@ $(INSTALLED): setup.py constraints.txt $(KERNELS)
 	@echo 'Installed. Run `source $(BIN)/activate` for mtmoe and the fairseq commands.'
 endif
 
-demo: $(INSTALLED)  ## train, sparsify and evaluate a sparse multilingual translator on real text
+demo: $(INSTALLED)  ## train and evaluate a translator into five languages, with a layer of each language's own
 	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/translation/catalogs/demo.sh
 
 demo-distributed: $(INSTALLED)  ## train in 2 CPU processes, kill one, resume in 1, evaluate: under 5 minutes
@@ -111,4 +111,4 @@ gpu-check:  ## on a GPU: run all checks that need one, into benchmarks/results/g
 	@PYTHONPATH="$(CURDIR)/benchmarks:$$PYTHONPATH" $(GPU_PYTHON) -m gpu_check --folder "$(RUNS)/gpu_check" $(PART)
 
 clean:  ## remove .venv, build files and the demos' runs
-	rm -rf $(VENV) $(RUNS)/catalogs $(RUNS)/distributed $(RUNS)/glue build fairseq_mtmoe/moe/assignment/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(RUNS)/catalogs $(RUNS)/base $(RUNS)/distributed $(RUNS)/glue build fairseq_mtmoe/moe/assignment/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -17,9 +17,9 @@ from fairseq_mtmoe.corpora.engine.state import BAD_LINES
 from fairseq_mtmoe.corpora.engine.workers import cluster, local_workers
 from fairseq_mtmoe.corpora.findings import (
     findings,
+    fine_tuning_command,
     pair_table,
     shards_of,
-    training_command,
 )
 from fairseq_mtmoe.corpora.recipes.recipe import Recipe
 from fairseq_mtmoe.corpora.report import Report
@@ -57,20 +57,15 @@ def prepare_corpora(
     _warn(made)
     click.echo(f"Wrote {data}; dropped lines, with reasons: {data / 'report.html'}")
     quoted = shlex.quote(str(data))
-    has_experts = vocabulary is not None and vocabulary.num_experts > 0
-    if not has_experts:
-        command_line = training_command(made, quoted, shlex.quote(str(vocabulary_of)))
-        click.echo(f"To train on it:\n\n{command_line}\n")
     if vocabulary_of is None:
-        click.echo(
-            f"`mtmoe suggest {quoted}` prints a command for this amount of data and this machine."
-        )
-    elif not has_experts:
-        click.echo(
-            "It trains all weights, and the model loses in its other languages: "
-            "docs/start/pretrained.md."
-        )
+        click.echo(f"To train on it: `mtmoe suggest {quoted} > train.sh`, then `bash train.sh`.")
     if vocabulary is not None:
+        if vocabulary_of is not None and not vocabulary.num_experts:
+            command_line = fine_tuning_command(quoted, shlex.quote(str(vocabulary_of)))
+            click.echo(
+                f"To train on it:\n\n{command_line}\n\nIt trains all weights, and the model loses "
+                "in its other languages: docs/start/pretrained.md."
+            )
         click.echo(vocabulary.how_to_go_on(data))
     if shards := shards_of(made, quoted):
         click.echo(f"For fairseq's own tasks, replace the first {quoted} by {shards}.")

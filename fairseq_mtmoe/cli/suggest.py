@@ -67,7 +67,7 @@ def command(
     """Print a commented fairseq-train command for DATA.
 
     DATA is a directory of `mtmoe prepare corpora`. The number of sentence pairs determines the
-    model's size. With one target language the model is dense. With up to 8 languages, each target
+    model's size. With one target language the model is dense. With up to 8 targets, each target
     language has its own expert; with more, 8 experts have task gates. A trial of 30 updates on this
     machine measures time and memory. If --hours allows fewer than 5 passes over the data, a smaller
     model is chosen. All trials together take at most three minutes, plus the time to start them.
@@ -165,7 +165,6 @@ def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
 def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]:
     """Return the model's options: experts where the decoder writes several languages."""
     targets = {pair.split("-")[1] for pair in sizes}
-    langs = languages(data, sizes)
     experts: Part = (
         "One target language: no experts. `mtmoe export-hf` exports the model for CTranslate2.",
         "--arch base_dense",
@@ -176,12 +175,12 @@ def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]
             "them; `mtmoe export-hf` cannot"
         )
         chosen = f"{NUM_EXPERTS} --expert-gates task"
-        if len(langs) <= NUM_EXPERTS:
+        if len(targets) <= NUM_EXPERTS:
             what = (
                 "every second feed-forward layer is a language's own. `mtmoe export-hf --to all` "
                 "exports a dense model for each, for CTranslate2"
             )
-            chosen = f"{len(langs)} --expert-gates fixed"
+            chosen = f"{len(targets)} --expert-gates fixed"
         experts = (
             f"{len(targets)} target languages: {what}.",
             f"--arch base_moe --num-experts {chosen}",
@@ -238,7 +237,6 @@ def length_options(size: Size, schedule: Plan, save_dir: str) -> list[Part]:
         f"--virtual-epoch-size {schedule.epoch} --validate-interval {schedule.every} "
         f"--save-interval {schedule.every} --keep-last-epochs 5"
     )
-    mean = "`mtmoe average --num-epoch-checkpoints 5` takes the mean of the last 5 checkpoints"
     best = (
         f"--eval-chrf --eval-bleu-args '{SEARCH}' --best-checkpoint-metric chrf "
         "--maximize-best-checkpoint-metric --eval-bleu-print-samples"
@@ -252,7 +250,7 @@ def length_options(size: Size, schedule: Plan, save_dir: str) -> list[Part]:
     parts: list[Part] = [
         (f"The rate is {size.reason}.", rate),
         (f"{schedule.passes:.2g} passes over the data.", f"--max-update {schedule.updates}"),
-        (f"About {VALIDATIONS} validations, at ends of epochs. {mean}.", saved),
+        (f"About {VALIDATIONS} validations, at ends of epochs.", saved),
     ]
     if schedule.is_scored:
         parts.append((scored, best))

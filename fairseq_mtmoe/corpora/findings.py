@@ -28,30 +28,15 @@ def unknown_share(pairs: Collection[Report]) -> float:
     return counts["unknown"] / max(1, counts["tokens"])
 
 
-def training_command(report: Report, data: str, model: str) -> str:
-    """Return a complete `fairseq-train` command, on several lines.
-
-    It trains the WMT-15 model, or, with a translator's vocabulary, continues from this `model`.
-    """
-    recipe = report["recipe"]
-    pairs = f"--lang-pairs {data}/lang_pairs.txt"
-    if recipe.get("codes"):
-        arch, lr, warmup = "base_dense", "1e-4", 500
-        form = f"--init-model {model}"
-    else:
-        arch, lr, warmup = "base_moe_wmt15", "7e-4", 4000
-        pairs = f"--lang-dict {data}/langs.txt {pairs}"
-        form = "--encoder-langtok tgt --decoder-langtok"
-        if recipe.get("vocabulary", {}).get("language_tokens") == "mbart":
-            form += " --lang-tok-style mbart"
+def fine_tuning_command(data: str, model: str) -> str:
+    """Return a complete `fairseq-train` command that continues from this translator."""
     lines = [
-        f"fairseq-train {data} --user-dir fairseq_mtmoe --arch {arch} --task translation_heated",
-        pairs,
-        form,
+        f'fairseq-train {data} --user-dir "$(mtmoe user-dir)" --arch base_dense',
+        f"--task translation_heated --lang-pairs {data}/lang_pairs.txt --init-model {model}",
         "--sampling-method temperature --sampling-temperature 1.5",
         "--criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1",
-        f"--optimizer fused_adam --adam-betas '(0.9,0.98)' --lr {lr} --lr-scheduler inverse_sqrt "
-        f"--warmup-updates {warmup}",
+        "--optimizer fused_adam --adam-betas '(0.9,0.98)' --lr 1e-4 --lr-scheduler inverse_sqrt "
+        "--warmup-updates 500",
         "--max-tokens 8192 --max-epoch 30 --save-dir RUN",
     ]
     return " \\\n    ".join(lines)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train and score a sparse translator on the catalogs of installed packages, on the CPU. Run it again to continue.
+# Train and score a translator on the catalogs of installed packages, on the CPU. Run it again to continue.
 set -euo pipefail
 HERE=$(dirname "$0")
 bash "$HERE/prepare.sh"

@@ -127,7 +127,7 @@ def test_from_raw_text_to_a_table(tmp_path):
 def test_a_language_is_added_to_the_demo_s_translator(tmp_path):
     """Nothing is copied by hand: pieces, their order and the weights are those of the model that learns a language."""
     small = (
-        "--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--encoder-ffn-embed-dim", 16, "--num-experts", 2,
+        "--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--encoder-ffn-embed-dim", 16,
         "--decoder-ffn-embed-dim", 16, "--max-update", 4, "--validate-interval-updates", 4,
         "--save-interval-updates", 4, "--log-interval", 1, "--virtual-epoch-size", 400,
     )  # fmt: skip
@@ -136,7 +136,9 @@ def test_a_language_is_added_to_the_demo_s_translator(tmp_path):
     settings = "held_out: {valid: 20, test: 20}, vocabulary: {size: 700}"
     recipe.write_text(f"{{name: two, {settings}, corpora: [{{recipe: catalogs, langs: [cs, cy]}}]}}")
     run_script(catalogs / "prepare.sh", RECIPE=recipe, **variables)
-    run_script(catalogs / "train.sh", *small, "--dense-updates", 2, "--cpu", **variables)
+    run_script(catalogs / "train.sh", *small, "--cpu", **variables)
+    shown = run_script(catalogs / "evaluate.sh", "--cpu", "--beam", 1, "--max-len-b", 8, **variables)
+    assert shown.count("reference") == 2 and "--to all" in shown
     add = TRANSLATION / "new_language" / "add.sh"
     printed = run_script(add, *small, "--lr", 0, LANGUAGE="fi", FROM="cs", **variables)
     old, new = tmp_path / "catalogs", tmp_path / "catalogs-fi"

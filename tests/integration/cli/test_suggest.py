@@ -93,17 +93,17 @@ def test_the_first_updates_of_a_trial_do_not_count():
     assert trial.seconds == pytest.approx(60 * (11 - 6) / 24)
 
 
-def test_several_target_languages_get_experts(many_digits, tmp_path):
-    def experts(data, pairs):
-        words = words_of(model_options(str(data), SIZES[0], dict.fromkeys(pairs, 1)))
+def test_several_target_languages_get_experts(many_digits):
+    def experts(pairs):
+        words = words_of(model_options(str(many_digits), SIZES[0], dict.fromkeys(pairs, 1)))
         return words[: words.index("--encoder-layers")]
 
     sizes = sizes_of(str(many_digits), "train", None)
-    assert experts(many_digits, sizes) == ["--arch", "base_moe", "--num-experts", "4", "--expert-gates", "fixed"]
-    (tmp_path / "langs.txt").write_text("".join(f"{lang}\n" for lang in "abcdefghi"))
+    targets = {pair.split("-")[1] for pair in sizes}
+    assert experts(sizes) == ["--arch", "base_moe", "--num-experts", str(len(targets)), "--expert-gates", "fixed"]
     many = ["--arch", "base_moe", "--num-experts", "8", "--expert-gates", "task"]
-    assert experts(tmp_path, sizes) == many
-    assert experts(many_digits, [next(iter(sizes))]) == ["--arch", "base_dense"]
+    assert experts([f"en-{lang}" for lang in "abcdefghi"]) == many
+    assert experts([next(iter(sizes))]) == ["--arch", "base_dense"]
 
 
 def test_shards_count_together_and_pairs_are_asked_for_in_either_direction(many_digits, tmp_path):

@@ -8,7 +8,7 @@ from lxml.html import document_fromstring as parsed
 from fairseq_mtmoe import register
 from fairseq_mtmoe.core.errors import visible
 from fairseq_mtmoe.core.pages import markdown_of, page_of
-from fairseq_mtmoe.corpora.findings import findings, training_command
+from fairseq_mtmoe.corpora.findings import findings, fine_tuning_command
 from fairseq_mtmoe.corpora.page import ABOUT, sections_of
 from tests.helpers.corpus_reports import HOSTILE, hostile, report
 from tests.helpers.tables import unpadded
@@ -67,13 +67,13 @@ def test_what_a_reader_should_look_at_first():
 def test_it_is_said_how_to_train_on_it():
     found = report()
     assert "DATA/shard0:DATA/shard1:DATA/shard2" in html_of(found)
-    mbart = {**found, "recipe": {"vocabulary": {"language_tokens": "mbart"}}}
-    words = shlex.split(training_command(mbart, "'my data'", "MODEL").replace("\\\n", " "))
+    text = fine_tuning_command("'my data'", "MODEL").replace("$(mtmoe user-dir)", "fairseq_mtmoe")
+    words = shlex.split(text.replace("\\\n", " "))
     assert words[:2] == ["fairseq-train", "my data"] and "my data/lang_pairs.txt" in words
     register()
     parser = options.get_training_parser(default_task="translation_heated")
     args = options.parse_args_and_arch(parser, words[1:])
-    assert args.lang_tok_style == "mbart" and args.save_dir == "RUN" and args.encoder_langtok == "tgt"
+    assert args.init_model == "MODEL" and args.save_dir == "RUN"
 
 
 def test_hostile_text_is_text():
