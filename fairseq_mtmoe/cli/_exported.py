@@ -26,6 +26,7 @@ from fairseq_mtmoe.nlu.t5.model import bare_state
 from fairseq_mtmoe.nlu.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.translation.decode import stored
 from fairseq_mtmoe.translation.decode.text_batches import Forms
+from fairseq_mtmoe.translation.pretrained.layout import language_name
 from fairseq_mtmoe.translation.pretrained.one_task import (
     chosen_tasks,
     dense_parameters,
@@ -111,7 +112,7 @@ def exported_by_task(
                 f"language (`--expert-gates fixed`), but `{path}` has none."
             )
         return None
-    _expect_expressible(path, {**content, "model": {DECODER: None}}, options)
+    _expect_expressible(path, {"model": {DECODER: None}}, options)
     if not sources and not targets:
         raise UserError(
             f"`{path}` has a feed-forward layer per language: choose languages with `--to`, such "
@@ -124,6 +125,7 @@ def exported_by_task(
     expect_finite(str(path), parameters.values())
     translators = {}
     for name, task in chosen.items():
+        language_name(path, name.replace("-", ""))
         dense = {**content, "model": dense_parameters(parameters, task.index)}
         translators[name] = exported_translator(path, dense, options, task.first_word)
     return ExportedByTask(translators, own_parameters(parameters))

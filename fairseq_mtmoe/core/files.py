@@ -43,7 +43,7 @@ def _unreadable(path: str | Path, what: str, error: Exception) -> UserError:
     return UserError(f"`{path}` must be {what}, but cannot be read: {_reason(error)}.")
 
 
-def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
+def output_file(name: str, path: Path, overwrite: bool, /, **inputs: Path) -> Path:
     """Return `path` if the argument `name` may write it (UserError).
 
     It must not exist, or be a file to `overwrite`, and must differ from all `inputs`.

@@ -138,7 +138,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
     def options_to_go_on_with(self) -> Mapping[str, Any]:
         """Return the model options of the checkpoint to continue from."""
         path = self.checkpoint_to_go_on_from()
-        return {} if path is None else model_options(file_io.load(path, mapped=True)) or {}
+        return {} if path is None else model_options(file_io.peek(path) or {}) or {}
 
     @staticmethod
     def refuse_other_tasks(

@@ -7,6 +7,7 @@ in `en-de.comet`.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
                 f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; compare "
                 "other scores by their means over seeds: `NAME=RUN,…`."
             )
+        if any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
+            raise UserError(f"`{path}` has names of pairs that cannot stand in names of files.")
         texts = {pair: _texts(path, score) for pair, score in scores.pairs.items()}
         evaluations.append(Evaluation(name, path, scores, texts))
     for other in evaluations[1:]:

@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 from fairseq import checkpoint_utils
+from omegaconf import OmegaConf
 
 from fairseq_mtmoe.checkpoints.key_maps import BEST, BEST_MEASURE, PATIENCE, without_best
 from fairseq_mtmoe.training import screen, stopping
@@ -33,13 +34,15 @@ def forget() -> None:
             attributes.pop(name, None)
 
 
-def restore(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
+def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str, Any]:
     """Restore a checkpoint's count for `--patience`.
 
     Return the extra state, from which fairseq restores the rest, without another measure's best.
+
+    options: the checkpoint's configuration. Checkpoints of 0.2 have their measure only there.
     """
     now = _measure(trainer)
-    before = extra_state.get(BEST_MEASURE, now)
+    before = extra_state.get(BEST_MEASURE) or {**now, **_measure_in(options)}
     changed = [name for name in now if before.get(name) != now[name]]
     if not changed:
         stopping.early_stopping().update(extra_state.get(PATIENCE) or {})
@@ -71,11 +74,17 @@ def ended_by_patience(trainer: Any) -> str | None:
 
 def _measure(trainer: Any) -> dict[str, Any]:
     """Return the measure of this run's validations."""
-    options = trainer.cfg.checkpoint
     names = getattr(trainer.task, "lang_pairs", None) or getattr(trainer.task, "task_names", [])
+    return {**_measure_in(trainer.cfg), "the tasks": sorted(names)}
+
+
+def _measure_in(cfg: Any) -> dict[str, Any]:
+    """Return the measure that a configuration has, without the tasks."""
+    if not OmegaConf.is_config(cfg):
+        return {}
+    options = cfg.checkpoint
     return {
         "--best-checkpoint-metric": options.best_checkpoint_metric,
         "--maximize-best-checkpoint-metric": options.maximize_best_checkpoint_metric,
-        "--valid-subset": trainer.cfg.dataset.valid_subset.partition(",")[0],
-        "the tasks": sorted(names),
+        "--valid-subset": cfg.dataset.valid_subset.partition(",")[0],
     }

@@ -107,6 +107,8 @@ def read_lines(input: str, buffer_size: int) -> Iterator[list[str]]:
 
 def _decoded(input: str) -> Iterator[str]:
     name = "the standard input" if input == "-" else f"`{input}`"
+    if input == "-" and sys.stdin is None:
+        raise UserError("`--input` is required where the standard input is closed.")
     try:
         with nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as lines:
             for number, line in enumerate(lines, start=1):

@@ -220,7 +220,7 @@ def restore_the_rest(
     if task_state and is_ours and trainer.cfg.checkpoint.reset_dataloader:
         trainer.task.set_checkpoint_dict(task_state)
     if not resets_meters:
-        extra_state = best.restore(trainer, extra_state)
+        extra_state = best.restore(trainer, extra_state, state.get("cfg"))
     if best.plateau_of(trainer) is not None and not (resets_meters or resets_schedule):
         # fairseq steps the schedule by the validation at an epoch's end after its save.
         position = extra_state["train_iterator"]

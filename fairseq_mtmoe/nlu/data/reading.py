@@ -195,19 +195,22 @@ def _part(examples: list[Example], source: Source) -> list[Example]:
 
 
 def _chosen(folder: Path, source: Source, file_records: Iterable[Record]) -> Iterator[Record]:
-    kept = _ids(folder, source.keep_ids)
-    left = _ids(folder, source.leave_ids)
+    kept = _ids(folder, source.keep_ids, len(source.ids))
+    left = _ids(folder, source.leave_ids, len(source.ids))
     for record in file_records:
         key = tuple(map(record.text, source.ids))
         if (not source.keep_ids or key in kept) and key not in left:
             yield record
 
 
-def _ids(folder: Path, name: str) -> set[tuple[str, ...]]:
+def _ids(folder: Path, name: str, size: int) -> set[tuple[str, ...]]:
     if not name:
         return set()
     lines = regular_file(folder / name).read_text(encoding="utf-8-sig").splitlines()
-    return {tuple(line.split()) for line in lines}
+    ids = {tuple(line.split()) for line in lines if line.strip()}
+    if any(len(key) != size for key in ids):
+        raise UserError(f"`{folder / name}` must have {size} ids in each line.")
+    return ids
 
 
 def _with_text(record: Record, form: TextForm, example: Example) -> Example:

@@ -43,7 +43,10 @@ SetName = Annotated[
         lambda name: name.partition("/")[0] in SPLITS,
     ),
 ]
-PART = Rule("two shares, start and end", lambda part: len(part) in (0, 2))
+PART = Rule(
+    "two shares from 0 to 1, start and end",
+    lambda part: not part or (len(part) == 2 and 0 <= part[0] < part[1] <= 1),
+)
 STEP = Rule("a number above 0", lambda step: 0 < step < math.inf)
 
 # A rule of several fields: whether it holds, the wrong field, its text, and the value if it is not

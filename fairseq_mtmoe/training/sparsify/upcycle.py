@@ -14,6 +14,7 @@ from torch import nn
 from fairseq_mtmoe.checkpoints.key_maps import (
     AVERAGES,
     ENCODER_EMBEDDINGS,
+    GATE_RATE,
     MOE,
     without_best,
 )
@@ -78,7 +79,7 @@ def upcycle(
     averages = {
         name: dict(averaged_values(model, extra[name])) for name in AVERAGES if extra.get(name)
     }
-    sparse["extra_state"] = {**extra, **averages}
+    sparse["extra_state"] = {**extra, **averages, GATE_RATE: {}}  # gates get the options' rate
     saved = sparse.pop("last_optimizer_state", None)
     if moments is not None:
         sparse["last_optimizer_state"] = sparse_state.to_saved(

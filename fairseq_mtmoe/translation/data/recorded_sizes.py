@@ -77,9 +77,9 @@ def synthetic_shares(folder: str) -> dict[str, float]:
     shares = {}
     for direction, count in record.get(SYNTHETIC, {}).items():
         source, _, target = direction.partition("-")
-        counts = sizes.get(direction) or sizes.get(f"{target}-{source}")
-        if counts:
-            shares[direction] = count / sum(counts)
+        total = sum(sizes.get(direction) or sizes.get(f"{target}-{source}") or ())
+        if total:
+            shares[direction] = count / total
     return shares
 
 

@@ -95,6 +95,7 @@ class TextTranslator:
             UserError: a language is unknown, an option is out of range, or a line has a sentence
                 that is too long.
         """
+        options = {name: value for name, value in options.items() if value is not None}
         if options.get("sampling"):
             options.setdefault("beam", 1)
         decoder = self.decoder(replace(self.decoding, **options))

@@ -86,6 +86,10 @@ def test_common_weights_are_stored_once(text_data, tmp_path):
     common = {os.stat(folder / "model-00001-of-00002.safetensors").st_ino for folder in folders}
     assert len(common) == 1
     mtmoe("import-hf", folders[0], tmp_path / "again.pt")
+    mtmoe("reshard", model, tmp_path / "parts.pt", "--experts-per-file", 1)
+    mtmoe("export-hf", tmp_path / "parts.pt", tmp_path / "same", "--to", "aa")
+    own = "aa/model-00002-of-00002.safetensors"
+    assert (tmp_path / "same" / own).read_bytes() == (tmp_path / "all" / own).read_bytes()
     parts = load_translator(tmp_path / "again.pt", cpu=True), load_translator(model, cpu=True)
     lines = texts(20, 5)
     first, second = (part.translate(lines, source="en", target="aa", beam=1, max_len_b=30) for part in parts)
