@@ -43,7 +43,7 @@ def test_files_that_a_recipe_of_all_pairs_does_not_read_are_named(tmp_path, raw)
         (raw / f"valid.en-de.{lang}").rename(raw / f"dev.en-de.{lang}")
     (raw / "notes.txt").write_text("no side of a pair")
     said = prepare(raw, tmp_path / "out", "--held-out", 3)
-    assert "Not read, as the recipe has no such files: dev.en-de.de, dev.en-de.en.\n" in said
+    assert "Not read, because the recipe has no such files: dev.en-de.de, dev.en-de.en.\n" in said
 
 
 def test_the_vocabulary_of_another_directory_is_kept_with_its_languages_first(tmp_path, raw):
