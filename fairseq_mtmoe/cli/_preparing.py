@@ -81,7 +81,7 @@ def _say_unread(recipe: Recipe, raw: Path) -> None:
     read = {file for corpus in recipe.found_in(raw).corpora for file in corpus.files}
     unread = []
     for path in sorted(filter(Path.is_file, raw.iterdir())):
-        side = read_side_name(path.name)
+        side = read_side_name(path.name.removesuffix(".gz"))
         if path.name not in read and side and side.lang in (side.source, side.target):
             unread.append(path.name)
     if unread:

@@ -160,6 +160,9 @@ def _first_fault(error: Any, value: Any, path: str) -> Fault:
     Other members of a union fail earlier.
     """
     mistakes = error.errors(include_url=False)
+    # A misspelt name also leaves the right one missing.
+    misspelt = [each for each in mistakes if each["type"] == "unexpected_keyword_argument"]
+    mistakes = misspelt or mistakes
     paths = [_path_of(mistake, value) for mistake in mistakes]
     deepest = max(paths, key=len)
     chosen = [mistake for mistake, place in zip(mistakes, paths, strict=True) if place == deepest]

@@ -194,7 +194,7 @@ class Recipe(Settings):
         filled = replace(self, corpora=corpora)
         if not filled.training:
             names = " and ".join(self.training[0].files)
-            raise UserError(f"`{raw}` contains no files such as {names}.")
+            raise UserError(f"`{raw}` contains no files such as {names}; unpack compressed ones.")
         return filled
 
     def missing(self, raw: Path) -> list[Corpus]:
