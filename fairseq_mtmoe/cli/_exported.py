@@ -107,9 +107,12 @@ def exported_by_task(
     by_task = has_experts(dict(content)) and has_fixed_gates(options)
     if not by_task:
         if sources or targets:
+            fact = "has other experts, or none"
+            if has_fixed_gates(options):
+                fact = "is still dense: export it without the option"
             raise UserError(
                 f"`--{'to' if targets else 'from'}` needs a model with a feed-forward layer per "
-                f"language (`--expert-gates fixed`), but `{path}` has none."
+                f"language (`--expert-gates fixed`), but `{path}` {fact}."
             )
         return None
     _expect_expressible(path, {"model": {DECODER: None}}, options)
