@@ -1,4 +1,4 @@
-"""`make lint`: find patterns of hard English in pages, help, docstrings and errors.
+"""`make lint`: find hard English in pages, help, docstrings and errors, and tables of more than four columns.
 
     python tools/prose.py [FILE …]
 
@@ -26,6 +26,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "fairseq_mtmoe/**/*.md"
 GENERATED = "docs/site"
 LONGEST = 45  # words in a sentence: 25 are the rule, but a list may need more
 CLAUSE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*(])|(?<=[;:])\s")
+WIDE = re.compile(r"\|(\s*:?-+:?\s*\|){5,}")  # the line below the head of a table of more than four columns
 FORMULA = re.compile(r"(?!.*[A-Za-z]{3})")  # `x x` repeats nothing
 RAISED = {"UserError": 1, "raise_invalid": 2}  # arguments with a sentence for users
 CASED = engine.Fast(engine.RegexOptions(case_insensitive=False))
@@ -143,6 +144,13 @@ def findings(block: Block) -> Iterator[str]:
                 yield f"{block.file.relative_to(ROOT)}:{block.line}: {found.message}: {shown[:90]}"
 
 
+def wide_tables(file: Path) -> Iterator[str]:
+    """Yield a line for each table of a page that is too wide for the site and a phone."""
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if file.suffix == ".md" and WIDE.fullmatch(line):
+            yield f"{file.relative_to(ROOT)}:{number}: split the table: it has more than four columns"
+
+
 def main(names: list[str]) -> int:
     """Print all findings, and return the exit status."""
     files = [Path(name).resolve() for name in names] or sorted(
@@ -150,6 +158,7 @@ def main(names: list[str]) -> int:
         if not str(file.relative_to(ROOT)).startswith(GENERATED)
     )  # fmt: skip
     found = [line for file in files for block in sorted(blocks(file)) for line in findings(block)]
+    found += [line for file in files for line in wide_tables(file)]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0
 

@@ -13,9 +13,9 @@ even in a second line.
 - `Of code` nothing is said; 3 experts, not so many.
 - {LONG}.
 
-| column | text |
-|---|---|
-| a cell | The the word |
+| column | text | third | fourth | fifth |
+|---|--:|---|---|---|
+| a cell | The the word | | | |
 
 ```
 Of what is in a block of code nothing is said.
@@ -56,10 +56,10 @@ def f(x):
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), [
-    ("page.md", PAGE, [(3, "subject"), (6, "number of"), (7, "split"), (11, "repeated")]),
+    ("page.md", PAGE, [(3, "subject"), (6, "number of"), (7, "split"), (11, "repeat"), (10, "four")]),
     ("module.py", MODULE, [(3, "subject"), (8, "subject"), (9, "number of"), (15, "subject"), (21, "say what is so")]),
     ("patterns.md", PATTERNS, [(1, "begin the page"), (3, "subject"), (5, "what is so"), (7, "relation"), (9, "than")]),
-    ("clean.md", "Train a model. It has 8 experts.\n", []),
+    ("clean.md", "| a | b | c | d |\n|---|---|--:|---|\n\nTrain a model. It has 8 experts.\n", []),
 ])  # fmt: skip
 def test_each_rule_finds_its_pattern_where_prose_stands(tmp_path, monkeypatch, capsys, name, text, expected):
     monkeypatch.setattr(prose, "ROOT", tmp_path)
