@@ -42,8 +42,8 @@ class MultitaskCriterion(FairseqCriterion):
         outputs = self.outputs(model, sample)
         target = sample["target"]
         losses = {}
-        for task, numbers in outputs.items():
-            losses[task] = self.task_loss(task, numbers, target.get(task, numbers.new_empty(0)))
+        for task, logits in outputs.items():
+            losses[task] = self.task_loss(task, logits, target.get(task, logits.new_empty(0)))
         loss = torch.stack(list(losses.values())).sum()
         logged: dict[str, Any] = {
             "loss": loss.detach(),
@@ -65,12 +65,12 @@ class MultitaskCriterion(FairseqCriterion):
         outputs.pop(SPARSITY, None)
         return outputs
 
-    def task_loss(self, task: str, numbers: Tensor, labels: Tensor) -> Tensor:
-        """Return the sum of a task's losses; numbers and labels are (E, …).
+    def task_loss(self, task: str, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of a task's losses; logits and labels are (E, …).
 
         Without examples it is 0, but still has a graph.
         """
-        return self.task_types[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
+        return self.task_types[task].loss(logits, labels) if len(labels) else logits.float().sum()
 
     def uncertainties(
         self, model: Any, sample: dict[str, Any], under_dropout: bool
@@ -81,17 +81,17 @@ class MultitaskCriterion(FairseqCriterion):
         ids = [sample["id"][:0]]
         uncertainties = [Uncertainty(none, none)]
         for task, ids_E in _ids_by_task(sample).items():
-            numbers = outputs[task]
+            logits = outputs[task]
             labels = sample["target"][task]
             draws = self.task_types[task].dropout_draws
             if bool(draws) != under_dropout:
                 continue
             if under_dropout:
-                numbers = numbers.unflatten(0, (-1, draws))
+                logits = logits.unflatten(0, (-1, draws))
                 labels = labels[::draws]
                 ids_E = ids_E[::draws]
             ids.append(ids_E)
-            uncertainties.append(self.task_types[task].uncertainty(numbers, labels))
+            uncertainties.append(self.task_types[task].uncertainty(logits, labels))
         return torch.cat(ids), Uncertainty(*map(torch.cat, zip(*uncertainties, strict=True)))
 
     @classmethod

@@ -25,9 +25,7 @@ logger = logging.getLogger(__name__)
 HEADS = "heads."  # prefix of their parameters' names
 HEAD_STD = 0.02
 UNREAD = -1e4  # logit of tokens outside the spans: 0 after softmax, and finite in every dtype
-# Indices of a word's first token, if the word has no tokens or is missing.
-NO_TOKEN = -1
-NO_WORD = -2
+NO_TOKEN = -1  # in place of the index of a word's first token, if the word has none
 
 
 @dataclass(frozen=True)
@@ -99,10 +97,10 @@ class TokenHead(TaskHead):
 
         `UNREAD` outside [CLS] and `spans`.
         """
-        numbers: Tensor = nn.Linear.forward(self, hidden[rows.squeeze(1)])
+        outputs: Tensor = nn.Linear.forward(self, hidden[rows.squeeze(1)])
         is_read = _within(spans, hidden.shape[1]).squeeze(1)
         is_read[:, 0] = True
-        return numbers.masked_fill(~is_read.unsqueeze(2), UNREAD)
+        return outputs.masked_fill(~is_read.unsqueeze(2), UNREAD)
 
 
 class WordHead(TaskHead):
@@ -114,15 +112,15 @@ class WordHead(TaskHead):
         """Return the outputs of each word's first token, (E, W, outputs).
 
         spans: start and end of each word, (E, W, 2). The start is `NO_TOKEN` for a word without
-            tokens, such as a truncated one, whose first output is certain. It is `NO_WORD` for a
+            tokens, such as a truncated one, whose first output is certain. It is -2 for a
             missing word, whose outputs are all the lowest number.
         """
         first = spans[..., 0]
-        numbers: Tensor = nn.Linear.forward(self, hidden[rows, first.clamp(min=0)])
-        lowest = torch.finfo(numbers.dtype).min
-        numbers = numbers.masked_fill((first < 0).unsqueeze(2), lowest)
+        outputs: Tensor = nn.Linear.forward(self, hidden[rows, first.clamp(min=0)])
+        lowest = torch.finfo(outputs.dtype).min
+        outputs = outputs.masked_fill((first < 0).unsqueeze(2), lowest)
         is_first = torch.arange(self.out_features, device=first.device) == 0
-        return numbers.masked_fill((first == NO_TOKEN).unsqueeze(2) & is_first, 0)
+        return outputs.masked_fill((first == NO_TOKEN).unsqueeze(2) & is_first, 0)
 
 
 def _within(spans: Tensor, length: int) -> Tensor:

@@ -69,30 +69,30 @@ class Pieces:
     def __iter__(self) -> Iterator[str]:
         return map(str, map(self._model.id_to_piece, range(len(self))))
 
-    def numbers(self, text: str) -> list[int]:
+    def token_ids(self, text: str) -> list[int]:
         """Return the ids of a text's pieces, without an end."""
         ids: list[int] = self._model.encode(text, out_type=int)
         return ids
 
     def runs(self, texts: Sequence[str], most: int) -> tuple[TokenRuns, int]:
         """Return `most` pieces of each text with an end, and the number of cut texts."""
-        numbers = self._model.encode(list(map(whole_characters, texts)), out_type=int)
-        too_long = int((lengths_of(numbers) >= most).sum())
-        return TokenRuns.of([[*ids[: most - 1], self.end] for ids in numbers]), too_long
+        ids_by_text = self._model.encode(list(map(whole_characters, texts)), out_type=int)
+        too_long = int((lengths_of(ids_by_text) >= most).sum())
+        return TokenRuns.of([[*ids[: most - 1], self.end] for ids in ids_by_text]), too_long
 
-    def text(self, numbers: Sequence[int]) -> str:
+    def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of ids up to the end.
 
         Ids without a piece, such as T5's sentinels, become unknown.
         """
         ids = []
-        for number in takewhile(lambda number: number != self.end, numbers):
-            ids.append(number if number < len(self) else self.unknown)
+        for token in takewhile(lambda token: token != self.end, token_ids):
+            ids.append(token if token < len(self) else self.unknown)
         return str(self._model.decode(ids)).strip()
 
     def as_written(self, text: str) -> str:
         """Return a text as a model would write it: encoded and decoded again."""
-        return self.text(self.numbers(text))
+        return self.text(self.token_ids(text))
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,15 @@ class TextSplit:
 
     num_rows = property(__len__)  # number of examples in a dataset
 
-    def chosen(self, numbers: NDArray[np.int64]) -> Self:
-        """Return a split of the examples with these numbers."""
+    def chosen(self, indices: NDArray[np.int64]) -> Self:
+        """Return a split of the examples at these indices."""
         return replace(
             self,
-            sources=self.sources.chosen(numbers),
-            targets=self.targets.chosen(numbers),
-            labels_E=self.labels_E[numbers],
-            keys_E=self.keys_E[numbers],
-            read=lambda: [self.examples[number] for number in numbers.tolist()],
+            sources=self.sources.chosen(indices),
+            targets=self.targets.chosen(indices),
+            labels_E=self.labels_E[indices],
+            keys_E=self.keys_E[indices],
+            read=lambda: [self.examples[index] for index in indices.tolist()],
         )
 
 

@@ -112,7 +112,7 @@ class TextTokenizer:
         self.max_length = max_length
         self.fingerprint = digest_of(serialized)
 
-    def numbers(self, text: str) -> list[int]:
+    def token_ids(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without special tokens."""
         ids: list[int] = self._runs([text])[0].tolist()
         return ids

@@ -42,7 +42,7 @@ class GlueTask(BenchmarkTask):
     named_by = "--glue-tasks"
     backbone_option = "--init-encoder"
     backbone = "encoder with a tokenizer"
-    read_split, dataset_of = staticmethod(tokenized_split), TaskDataset
+    load_split, dataset_of = staticmethod(tokenized_split), TaskDataset
 
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)
@@ -109,9 +109,9 @@ class GlueTask(BenchmarkTask):
             getattr(self.state, TOKENIZER), row.max_positions or self.args.max_positions
         )
 
-    def numbers(self, text: str) -> list[int]:
+    def token_ids(self, text: str) -> list[int]:
         """Return the token ids of a text, without an end token."""
-        return self.tokenizer.numbers(text)
+        return self.tokenizer.token_ids(text)
 
     def few_of(self, name: str, split: TokenizedSplit) -> TokenizedSplit:
         """Return a task's examples, or the share of them in `--train-share`."""
@@ -166,14 +166,14 @@ class GlueTask(BenchmarkTask):
 
     def predicted(self, model: Any, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor:
         """Return the predictions by a head, (E, …), with its labels in the task's order."""
-        numbers = model(**sample["net_input"])[head]
-        if not numbers.isfinite().all():
+        logits = model(**sample["net_input"])[head]
+        if not logits.isfinite().all():
             raise UserError(f"The head of {head} gives numbers that are not finite.")
         labels = labels_of_outputs(row)
         head_labels = labels_of_outputs(self.table[head])
         if labels != head_labels and sorted(labels) == sorted(head_labels):
-            numbers = numbers[..., list(map(head_labels.index, labels))]
-        return task_type_of(row).predictions(numbers)
+            logits = logits[..., list(map(head_labels.index, labels))]
+        return task_type_of(row).predictions(logits)
 
     def predictions(
         self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]

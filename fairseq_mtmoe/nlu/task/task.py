@@ -67,8 +67,8 @@ class BenchmarkTask(Multitask):
     named_by: str  # the option that names the tasks
     backbone_option: str  # the option that names the backbone's file
     backbone: str  # what that file contains, for error messages
-    read_split: Callable[..., Any]  # returns the tokens of a set
-    # Further arguments of `read_split` for a set to be scored.
+    load_split: Callable[..., Any]  # returns the tokens of a set
+    # Further arguments of `load_split` for a set to be scored.
     evaluation_arguments: Mapping[str, Any] = {}
     dataset_of: Callable[[Any], Any]  # makes a data set of the tokens
     is_source: bool | None = None
@@ -141,7 +141,7 @@ class BenchmarkTask(Multitask):
         """Return the tokenizer of a task's texts."""
 
     @abstractmethod
-    def numbers(self, text: str) -> list[int]:
+    def token_ids(self, text: str) -> list[int]:
         """Return the token ids of a text, without an end token."""
 
     @abstractmethod
@@ -192,7 +192,7 @@ class BenchmarkTask(Multitask):
             )
         ((name, row),) = self.rows.items()
         text = row.prompt or row.description
-        return TaskDescription(name, text, self.numbers(text), self.is_source)
+        return TaskDescription(name, text, self.token_ids(text), self.is_source)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model; a new one begins with the pretrained backbone."""
@@ -276,7 +276,7 @@ class BenchmarkTask(Multitask):
         def read(task_set: TaskSet) -> Any:
             more = {} if is_training else self.evaluation_arguments
             tokenizer = self.tokenizer_of(task_set.row)
-            return type(self).read_split(task_set, tokenizer, self.token_cache, **more)
+            return type(self).load_split(task_set, tokenizer, self.token_cache, **more)
 
         loader: BenchmarkLoader[Any] = BenchmarkLoader(
             split, task_sets, read, type(self).dataset_of
@@ -371,14 +371,18 @@ class BenchmarkTask(Multitask):
 
     def metrics_of(self, key: str) -> list[str]:
         """Return the metrics of a set; averages use the first one."""
-        row = self.rows[key.partition("/")[0]]
+        row = self._row_of(key)
         return [row.metric, *row.also]
+
+    def _row_of(self, key: str) -> TaskRow:
+        """Return the row of a set such as `mnli/mismatched`."""
+        return self.rows[key.partition("/")[0]]
 
     def _reported(self, key: str, pairs: Tensor) -> FoundSet:
         """Return a set's columns, with the scores of constant labels."""
         predictions = Predictions.gathered(pairs)
         split = self.evaluated[key]
-        row = self.rows[key.partition("/")[0]]
+        row = self._row_of(key)
         return replace(
             self._found(key, pairs),
             majority=majority_scores(self.metrics_of(key), row, split, predictions),
@@ -389,7 +393,7 @@ class BenchmarkTask(Multitask):
         # Several figures read the same predictions.
         if key in self._found_sets and self._found_sets[key][0] is pairs:
             return self._found_sets[key][1]
-        scored = self.scored(self.rows[key.partition("/")[0]])
+        scored = self.scored(self._row_of(key))
         predictions = Predictions.gathered(pairs)
         columns = {}
         for name in self.metrics_of(key):

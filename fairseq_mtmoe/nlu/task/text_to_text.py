@@ -48,7 +48,7 @@ class TextToTextTask(BenchmarkTask):
     backbone_option = "--init-model"
     backbone = "T5 with its pieces"
     load_backbone = staticmethod(load)
-    read_split, dataset_of = staticmethod(text_split.text_split), text_split.TextDataset
+    load_split, dataset_of = staticmethod(text_split.text_split), text_split.TextDataset
     evaluation_arguments: Mapping[str, Any] = {"evaluates": True}
 
     def __init__(self, args: Namespace) -> None:
@@ -109,9 +109,9 @@ class TextToTextTask(BenchmarkTask):
         """Return the collate function, the same for all tasks."""
         return text_split.TextCollate(self.pieces.padding, self.first_token)
 
-    def numbers(self, text: str) -> list[int]:
+    def token_ids(self, text: str) -> list[int]:
         """Return the token ids of a text, without an end token."""
-        return self.pieces.numbers(text)
+        return self.pieces.token_ids(text)
 
     def tokenizer_of(self, row: TaskRow) -> text_split.TextTokenizer:
         """Return the tokenizer with the maximum lengths of a task."""

@@ -145,21 +145,21 @@ class TaskType(Scored):
         """The size of its head, with the encoder states that the head reads."""
 
     @abstractmethod
-    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the sum of losses, float32, of head outputs (E, …) and labels (E, …)."""
 
-    def predictions(self, numbers: Tensor) -> Tensor:
+    def predictions(self, logits: Tensor) -> Tensor:
         """Return the predictions to score and submit, (E, …), float32, padded with NaN.
 
-        By default, the index of the greatest number: (E, C) to (E,).
+        By default, the index of the greatest logit: (E, C) to (E,).
         """
-        return numbers.argmax(1).float()
+        return logits.argmax(1).float()
 
     @abstractmethod
-    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+    def uncertainty(self, logits: Tensor, labels: Tensor) -> Uncertainty:
         """Return each example's uncertainty (CA-MTL, equation 4).
 
-        numbers: head outputs (E, …), or (E, draws, …) with `dropout_draws`.
+        logits: head outputs (E, …), or (E, draws, …) with `dropout_draws`.
         """
 
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
@@ -175,7 +175,7 @@ class TaskType(Scored):
 class Classification(TaskType):
     """One of the labels; the head reads [CLS] (MT-TaG, equation 7).
 
-    Labels (E,) count from 0; numbers are (E, C).
+    Labels (E,) count from 0; logits are (E, C).
     """
 
     metrics = (*TaskType.metrics, "macro-f1", "exact-match")
@@ -187,15 +187,15 @@ class Classification(TaskType):
         """The head's size: a number for each label."""
         return HeadSize(self.num_labels)
 
-    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return cross-entropy over log C: many classes weigh no more (MT-TaG, §3.3)."""
-        return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(
-            numbers.shape[1]
+        return F.cross_entropy(logits.float(), labels.long(), reduction="sum") / math.log(
+            logits.shape[1]
         )
 
-    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+    def uncertainty(self, logits: Tensor, labels: Tensor) -> Uncertainty:
         """Return the entropy over the labels, and its maximum: (E, C) to (E,)."""
-        return entropy_of(numbers)
+        return entropy_of(logits)
 
     def columns(
         self, metric: str, split: TokenizedSplit, predictions: Predictions
@@ -231,7 +231,7 @@ class WordPair(Classification):
 
 @dataclass(frozen=True)
 class Ranking(TaskType):
-    """One of the candidates, each of which is its own sequence; numbers are (E, C).
+    """One of the candidates, each of which is its own sequence; logits are (E, C).
 
     Labels (E, C) are 1 for right candidates, 0 for others and NaN as padding. `exact-match` and
     `text-f1` compare a candidate's text with the most similar right one, as ReCoRD's evaluation
@@ -245,20 +245,20 @@ class Ranking(TaskType):
         """The head's size: one number for each candidate."""
         return HeadSize(1, has_bias=False)  # a bias would be the same for all candidates
 
-    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return minus the log-probability of all right candidates together, over log C.
 
         A single candidate has the loss 0.
         """
         is_none = labels.isnan()
-        logs = numbers.float().masked_fill(is_none, -math.inf).log_softmax(1)
+        logs = logits.float().masked_fill(is_none, -math.inf).log_softmax(1)
         right = logs.masked_fill(labels != 1, -math.inf).logsumexp(1)
         candidates = (~is_none).sum(1).clamp(min=2)
         return -(right / candidates.log()).sum()
 
-    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+    def uncertainty(self, logits: Tensor, labels: Tensor) -> Uncertainty:
         """Return the entropy over the candidates, and its maximum: (E, C) to (E,)."""
-        return entropy_of(numbers.float().masked_fill(labels.isnan(), -math.inf))
+        return entropy_of(logits.float().masked_fill(labels.isnan(), -math.inf))
 
     def columns(
         self, metric: str, split: TokenizedSplit, predictions: Predictions
@@ -292,7 +292,7 @@ class Ranking(TaskType):
 class Regression(TaskType):
     """A number from `low` to `high`; the head reads [CLS] (MT-TaG, equation 8).
 
-    Labels are (E,), numbers (E, 1).
+    Labels are (E,); the logits, (E, 1), are predicted values.
     """
 
     dropout_draws: ClassVar[int] = DROPOUT_DRAWS
@@ -306,18 +306,18 @@ class Regression(TaskType):
         """The head's size: one number."""
         return HeadSize(1)
 
-    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the sum of squared errors: (E, 1) and (E,) to a scalar, float32."""
-        return F.mse_loss(numbers.squeeze(1).float(), labels.float(), reduction="sum")
+        return F.mse_loss(logits.squeeze(1).float(), labels.float(), reduction="sum")
 
-    def predictions(self, numbers: Tensor) -> Tensor:
+    def predictions(self, logits: Tensor) -> Tensor:
         """Return the numbers from `low` to `high`: (E, 1) to (E,)."""
-        return numbers.squeeze(1).float().clamp(self.low, self.high)
+        return logits.squeeze(1).float().clamp(self.low, self.high)
 
-    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """Return `halves_of`, which is not in the paper; numbers are (E, draws, 1)."""
+    def uncertainty(self, logits: Tensor, labels: Tensor) -> Uncertainty:
+        """Return `halves_of`, which is not in the paper; logits are (E, draws, 1)."""
         middle = (self.low + self.high) / 2
-        return halves_of(numbers.squeeze(2), labels, middle if math.isfinite(middle) else math.nan)
+        return halves_of(logits.squeeze(2), labels, middle if math.isfinite(middle) else math.nan)
 
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Labels

@@ -74,7 +74,7 @@ class TextTaskType(Scored):
         if not texts:
             return None
         # One more token, because an answer that continues after a label's text is no label.
-        return max(map(len, map(self.pieces.numbers, texts))) + 1
+        return max(map(len, map(self.pieces.token_ids, texts))) + 1
 
     def written(self, predictions: Predictions) -> list[str]:
         """Return the generated texts."""
@@ -115,8 +115,8 @@ class TextTaskType(Scored):
             return np.array(list(map(names_the_same, written, referents)))
         if self.row.kind is Kind.regression:
             return np.array(list(map(self._number, written)))
-        numbers = {text: float(number) for number, text in enumerate(self.labels)}
-        return np.array([numbers.get(text, NONE) for text in written])
+        number_of_text = {text: float(number) for number, text in enumerate(self.labels)}
+        return np.array([number_of_text.get(text, NONE) for text in written])
 
     def _number(self, text: str) -> float:
         low, high = self.row.bounds

@@ -146,7 +146,7 @@ def test_few_examples_are_of_all_labels_or_values_and_a_part_of_more():
 
 def test_pieces_and_back_and_what_is_no_model_of_them():
     text = "rte sentence1: a b sentence2: d"
-    assert PIECES.text([*PIECES.numbers(text), PIECES.end, 7]) == text
+    assert PIECES.text([*PIECES.token_ids(text), PIECES.end, 7]) == text
     assert PIECES.as_written("not_entailment") == "not_entailment"
     assert "⁇" in PIECES.text([len(PIECES) + 3]), "a sentinel is no text"
     assert PIECES.text([PIECES.end]) == ""

@@ -92,7 +92,7 @@ def test_pieces_of_a_folder_of_transformers_5(tmp_path):
     tokenizer.save_pretrained(tmp_path / "folder")
     pieces = Pieces(files.read_folder(tmp_path / "folder").model.sentencepiece)
     lines += ["Ｗｉｄｅ ½ ﬁne  e\u0301", " two \u3000 spaces\t", "漢 rte", ""]
-    assert [pieces.numbers(line) for line in lines] == [tokenizer(line).input_ids[:-1] for line in lines]
+    assert [pieces.token_ids(line) for line in lines] == [tokenizer(line).input_ids[:-1] for line in lines]
     assert list(pieces) == list(Pieces(model))
     path = tmp_path / "folder" / "tokenizer.json"
     whole = read_json(path)

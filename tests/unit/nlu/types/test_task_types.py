@@ -131,7 +131,7 @@ def said(row, examples, written):
     keys_E = np.array([example.key for example in examples])
     split = TextSplit(NO_RUNS, NO_RUNS, labels_E, keys_E, lambda: examples)
     order = np.arange(len(written))[::-1]
-    pairs = [(n, token) for n in order for token in (*PIECES.numbers(written[n]), PIECES.end)]
+    pairs = [(n, token) for n in order for token in (*PIECES.token_ids(written[n]), PIECES.end)]
     predictions = Predictions.gathered(torch.tensor(pairs, dtype=torch.float64))
     return TextTaskType(ROWS[row], PIECES), split, predictions
 
@@ -183,8 +183,8 @@ def test_nouns_that_name_the_same():
 
 
 def test_the_number_of_tokens_that_tell_labels_from_longer_texts():
-    longest = max(len(PIECES.numbers(label)) for label in ("entailment", "not_entailment"))
-    most = {"rte": longest + 1, "stsb": len(PIECES.numbers("3.2")) + 1, "squad": None, "wsc": None}
+    longest = max(len(PIECES.token_ids(label)) for label in ("entailment", "not_entailment"))
+    most = {"rte": longest + 1, "stsb": len(PIECES.token_ids("3.2")) + 1, "squad": None, "wsc": None}
     assert {name: TextTaskType(ROWS[name], PIECES).most_tokens for name in most} == most
     # Labels that are one text to the pieces cannot be told.
     row = dataclasses.replace(ROWS["rte"], text_form=dataclasses.replace(ROWS["rte"].text_form, writes=["é", "ü"]))

@@ -12,8 +12,8 @@ from seqeval.metrics import f1_score
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy, linear
 
-from fairseq_mtmoe.nlu.bert.heads import NO_TOKEN, NO_WORD, UNREAD, TaskHeads
-from fairseq_mtmoe.nlu.data.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.nlu.bert.heads import NO_TOKEN, UNREAD, TaskHeads
+from fairseq_mtmoe.nlu.data.dataset import NO_WORD, TaskCollate, TaskDataset
 from fairseq_mtmoe.nlu.data.reading import Example
 from fairseq_mtmoe.nlu.data.tokenizing import TextTokenizer
 from fairseq_mtmoe.nlu.task.metrics import score, standard_error
