@@ -156,8 +156,8 @@ def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor]
             continue
         if key in state or not (torch.is_tensor(value) and value.is_floating_point()):
             raise UserError(
-                f"`{name}` in `{folder}` must be a floating-point tensor that occurs once, but is "
-                "not."
+                f"`{name}` in `{folder}` must be a floating-point tensor that occurs once: "
+                "download the weights again."
             )
         state[key] = value.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     return state, tuple(left_out)
@@ -191,7 +191,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
 def named_values(path: Path, values: Any) -> dict[str, Any]:
     """Return a file's weights by name (UserError: it holds something else)."""
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise UserError(f"`{path}` does not contain weights by name.")
+        raise UserError(f"`{path}` does not contain named weights: download it again.")
     return values
 
 
@@ -208,7 +208,9 @@ def _parts(index: Path) -> list[Path]:
     """Return the files that an index names (UserError: they do not lie beside it)."""
     content = read_json(index)
     if fault(content, _FILES) is not None:
-        raise UserError(f"`{index}` has no `weight_map` of files in its folder.")
+        raise UserError(
+            f"`{index}` must have a `weight_map` to files in its folder: download it again."
+        )
     return [index.with_name(name) for name in sorted(set(content["weight_map"].values()))]
 
 

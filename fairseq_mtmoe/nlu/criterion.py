@@ -26,7 +26,7 @@ class MultitaskCriterion(FairseqCriterion):
         super().__init__(task)
         if not hasattr(task, "task_types"):
             raise UserError(
-                "`--criterion multitask` must be used with `--task glue` or a similar task."
+                "`--criterion multitask` requires a task with heads, such as `--task glue`."
             )
         self.task_types: Mapping[str, TaskType] = task.task_types
 

@@ -99,7 +99,7 @@ class Predictor:
             file = chosen.submission.file
             if (other := files.setdefault(file, chosen.key)) != chosen.key:
                 raise_invalid(
-                    f"{chosen.key}: submissions: file", f"another one than that of {other}", file
+                    f"{chosen.key}: submissions: file", f"another file than that of {other}", file
                 )
         return choice
 

@@ -240,8 +240,8 @@ def _fixed_experts(model: nn.Module) -> list[str]:
         if isinstance(layer, MoELayer) and isinstance(layer.gate, FixedGate):
             if layer.experts.placement.is_sharded:
                 raise UserError(
-                    "`--expert-gates` must be other than fixed to fine-tune for other tasks in "
-                    "several processes, but is fixed: use one process, which has all experts."
+                    "`--expert-gates fixed` cannot be fine-tuned for other tasks in several "
+                    "processes: use one process, which has all experts."
                 )
             keys += [f"{path}.experts.{name}" for name, _ in layer.experts.named_parameters()]
     return keys

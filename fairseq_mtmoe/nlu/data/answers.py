@@ -72,9 +72,10 @@ def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
 def expect_different_keys(name: str, form: Form, keys: Sequence[str]) -> None:
     """Check the keys of a set's predictions (UserError: examples share one)."""
     if form is not Form.conll and len(set(keys)) < len(keys):  # CoNLL's form has no keys
-        rule = f"`{name}: key` must be a field with a different value in each example"
+        repeated = Counter(keys).most_common(1)[0][0]
         raise UserError(
-            f"{rule}, but several have {Counter(keys).most_common(1)[0][0]!r:.80} instead."
+            f"`{name}: key` must name a field with a different value in each example, but several "
+            f"examples have {repeated!r:.80}."
         )
 
 

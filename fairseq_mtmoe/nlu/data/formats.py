@@ -68,8 +68,10 @@ class Lines:
             with open_text(path, "rt", encoding=encoding, newline="\n") as file:
                 yield from file
         except (gzip.BadGzipFile, EOFError, zlib.error, LookupError, UnicodeDecodeError) as error:
-            rule = f"a whole file of text in the encoding {encoding}"
-            raise UserError(f"`{path}` must be {rule}, but {first_line(error)}.") from error
+            raise UserError(
+                f"`{path}` cannot be read as text in the encoding {encoding}: "
+                f"{first_line(error)}. Copy or download it again."
+            ) from error
 
 
 @dataclass(slots=True)
@@ -93,9 +95,9 @@ class Record:
         """Return a field as text (UserError: it is absent, or a list or object)."""
         value = self.fields.get(name)
         if value is None:
-            raise self.wrong(f"must have the field {name}, but has {self.names}")
+            raise self.wrong(f"the field {name} is missing; the fields are {self.names}")
         if isinstance(value, (list, dict)):
-            raise self.wrong(f"must have a text in the field {name}, but has {value!r:.80}")
+            raise self.wrong(f"the field {name} must be a text, but is {value!r:.80}")
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def items(self, name: str, kind: type[Item]) -> list[Item]:
@@ -122,7 +124,7 @@ def _from_csv(lines: Lines) -> Numbered:
         )
     except csv.Error as error:
         raise lines.wrong(
-            reader.line_num, f"must be comma-separated values, but {error}"
+            reader.line_num, f"the line is not comma-separated values: {error}"
         ) from error
 
 
@@ -140,7 +142,7 @@ def _with_columns(
     named_columns = list(filter(None, columns))
     if len(set(named_columns)) < len(named_columns):
         raise lines.wrong(
-            1, f"must have different names of columns, but has {', '.join(named_columns):.80}"
+            1, f"the columns must have different names, but are {', '.join(named_columns):.80}"
         )
     for number, row in rows:
         if row in ([], [""]):  # an empty line
@@ -149,7 +151,9 @@ def _with_columns(
         elif len(row) == len(columns):
             yield number, dict(zip(columns, row, strict=True))
         elif not lines.skip_ragged:
-            raise lines.wrong(number, f"must have {len(columns)} fields, but has {len(row)}")
+            raise lines.wrong(
+                number, f"the line must have {len(columns)} fields, but has {len(row)}"
+            )
         else:
             lines.left_out["another number of fields"] += 1
 
@@ -161,11 +165,11 @@ def _from_jsonl(lines: Lines) -> Numbered:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise lines.wrong(
-                number, f"must be an object in JSON, but {first_line(error)}"
-            ) from error
+            raise lines.wrong(number, f"the line is not JSON: {first_line(error)}") from error
         if not isinstance(record, dict):
-            raise lines.wrong(number, f"must be an object in JSON, but is {type(record).__name__}")
+            raise lines.wrong(
+                number, f"the line must be an object in JSON, but is {type(record).__name__}"
+            )
         yield number, record
 
 
@@ -175,8 +179,8 @@ def _from_objects(parts_of: Callable[[Any], Iterator[Fields]], lines: Lines) -> 
             for part in parts_of(record):
                 yield number, part
         except MALFORMED as error:
-            rule = f"must have the fields of the format {lines.source.format.name}"
-            raise lines.wrong(number, f"{rule}, but reading fails by {error!r:.80}") from error
+            rule = f"the line must have the fields of the format {lines.source.format.name}"
+            raise lines.wrong(number, f"{rule}, but reading it fails: {error!r:.80}") from error
 
 
 def _multirc(record: Any) -> Iterator[Fields]:
@@ -245,8 +249,9 @@ def _from_squad(lines: Lines) -> Numbered:
     try:
         yield from enumerate(_squad(json.loads(content)), 1)
     except MALFORMED as error:
-        rule = f"in SQuAD's format, but reading fails by {error!r:.80}"
-        raise UserError(f"`{lines.path}` must be {rule}.") from error
+        raise UserError(
+            f"`{lines.path}` must be in SQuAD's format, but reading it fails: {error!r:.80}."
+        ) from error
 
 
 def _squad(content: Any) -> Iterator[Fields]:
@@ -312,7 +317,8 @@ def _from_conll(lines: Lines) -> Numbered:
         width = width or len(fields)
         if len(fields) != width or width not in (len(columns), len(columns) - 1):
             raise lines.wrong(
-                number, f"must have the fields {', '.join(columns)}, but has {len(fields)} fields"
+                number,
+                f"the line must have the fields {', '.join(columns)}, but has {len(fields)} fields",
             )
         sentence.append(fields)
 

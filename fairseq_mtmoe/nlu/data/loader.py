@@ -76,7 +76,7 @@ def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
         except ValueError:
             shares[name] = 0
         if name not in ("", *tasks) or not 0 < shares[name] <= 1:
-            rule = "shares above 0 and at most 1 of known tasks, such as 0.1,qqp=0.01"
+            rule = "fractions above 0 and up to 1, of all or of named tasks, such as 0.1,qqp=0.01"
             raise_invalid("--train-share", rule, text)
     return {name: shares.get(name, shares[""]) for name in tasks}
 

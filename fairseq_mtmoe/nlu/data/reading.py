@@ -125,7 +125,9 @@ def _refuse_missing(sets: Sequence[TaskSet]) -> NoReturn:
     for task_set in sets:
         files.append(" or ".join(source.file for source in task_set.row.splits[task_set.split]))
     data = f"the {sets[0].split.partition('/')[0]} data of {titles}"
-    raise UserError(f"`{sets[0].root}` must have {data}, but lacks {', '.join(files)}.")
+    raise UserError(
+        f"`{sets[0].root}` must contain {data}, but these files are missing: {', '.join(files)}."
+    )
 
 
 def source_files(task_set: TaskSet) -> list[Path]:
@@ -248,7 +250,8 @@ def _open_ranking(record: Record, row: TaskRow, labelled: bool, asked: Example) 
     names = record.items(row.names, str) if row.names else choices
     if not choices or len(names) != len(choices):
         raise record.wrong(
-            f"must have candidates, and a name for each, but has {len(choices)} and {len(names)}"
+            f"there must be candidates and a name for each, but there are {len(choices)} "
+            f"candidates and {len(names)} names"
         )
     candidates = tuple((*asked.candidates[0], choice) for choice in choices)
     example = replace(asked, candidates=candidates, names=tuple(names))
@@ -257,7 +260,7 @@ def _open_ranking(record: Record, row: TaskRow, labelled: bool, asked: Example) 
     right = sorted(set(record.items(row.label, int)))
     if not right or not 0 <= right[0] <= right[-1] < len(choices):
         raise record.wrong(
-            f"must list the right ones of {len(choices)} candidates, from 0, but has {right}; "
+            f"the right candidates must be numbers from 0 to {len(choices) - 1}, but are {right}; "
             f"{WITHOUT_LABELS}"
         )
     return replace(example, label=right[0], right=tuple(right))
@@ -271,7 +274,7 @@ def _question(record: Record, asked: Example) -> Example | None:
     answers = record.fields["answers"]
     if answers is None:
         raise record.wrong(
-            f"must have answers to be trained or scored on, but has none; {WITHOUT_LABELS}"
+            f"training and scoring require answers, but there are none; {WITHOUT_LABELS}"
         )
     if not answers:
         record.lines.left_out["the question has no answer"] += 1
@@ -292,13 +295,14 @@ def _answer_spans(record: Record, passage: str) -> tuple[Span, ...]:
     for text, start, end in record.fields["spans"]:
         if not 0 <= start < end <= len(passage):
             rule = f"must be within the passage of {len(passage)} characters"
-            raise record.wrong(f"an answer {rule}, but is given from {start} to {end}")
+            raise record.wrong(f"an answer {rule}, but is from {start} to {end}")
         answer = passage[start:end]
         if text == answer or _letters(text) == _letters(answer):
             spans.append(Span(1, start, end))
         elif record.lines.source.format is Format.squad:
             raise record.wrong(
-                f"an answer must be {text!r:.80} at its place, but is {answer!r:.80} instead"
+                f"the passage must contain the answer {text!r:.80} at character {start}, but has "
+                f"{answer!r:.80} there"
             )
     return tuple(spans)
 
@@ -314,14 +318,14 @@ def _letters(text: object) -> str:
 def _labelled_words(record: Record, row: TaskRow, labelled: bool, key: str) -> Example:
     words = tuple(record.items(row.texts[0], str))
     if not words:
-        raise record.wrong("must have words, but has none")
+        raise record.wrong("the example has no words")
     example = Example(((" ".join(words),),), None, key, words=words)
     if not labelled:
         return example
     labels = record.items(row.label, str)
     if len(labels) != len(words):
         raise record.wrong(
-            f"must have a label for each of {len(words)} words, but has {len(labels)}; "
+            f"there must be a label for each of {len(words)} words, but there are {len(labels)}; "
             f"{WITHOUT_LABELS}"
         )
     for n, label in enumerate(labels):
@@ -375,6 +379,9 @@ def _spans(record: Record, row: TaskRow, texts: Sequence[str]) -> tuple[Span, ..
             and end.isdecimal()
             and int(start) < int(end) <= len(texts[words.text])
         ):
-            raise record.wrong(f"must give a word's place in the text, but gives {start} to {end}")
+            raise record.wrong(
+                f"a word must be within the text of {len(texts[words.text])} characters, but is "
+                f"from {start} to {end}"
+            )
         spans.append(Span(words.text, int(start), int(end)))
     return tuple(spans)

@@ -133,7 +133,7 @@ class Source:
     def rules(self, row: TaskRow) -> Iterator[RowRule]:
         """Yield the rules for the fields."""
         is_named = ("{label}" in self.file) == (self.format in BY_LABEL)
-        rule = "a name with {label} if there is a file for each label, and only then"
+        rule = "a name with {label} in the formats that have a file for each label, and only there"
         yield is_named, "file", rule
         is_asked = (self.format in QUESTIONS) == (row.kind is Kind.span)
         yield is_asked, "format", "squad or mrqa for a span task, and only there"
@@ -290,13 +290,13 @@ def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, 
     chosen: list[str] = []
     for name in names:
         if name not in rows and name not in benchmarks:
-            raise_invalid("--glue-tasks", f"among {', '.join([*benchmarks, *rows])}", name)
+            raise_invalid("--glue-tasks", f"some of {', '.join([*benchmarks, *rows])}", name)
         chosen += benchmarks.get(name, [name])
     if len(set(chosen)) < len(chosen):
         raise_invalid("--glue-tasks", "different tasks", ",".join(names))
     if untrained := [name for name in chosen if not rows[name].sets("train")]:
         head = rows[untrained[0]].head
-        rule = f"tasks with training data; this one is predicted by the head of {head}"
+        rule = f"tasks with training data (the head of {head} predicts this one)"
         raise_invalid("--glue-tasks", rule, untrained[0])
     return {name: rows[name] for name in chosen}
 
@@ -372,4 +372,4 @@ def _rules_of_head(row: TaskRow, rows: Mapping[str, TaskRow]) -> Iterator[RowRul
     fits = not row.head or (row.head in rows and shape(rows[row.head]) == shape(row))
     yield fits, "head", "another task of the same kind with as many labels"
     is_predicted = bool(row.head or row.sets("train"))
-    yield is_predicted, "head", "the task whose head predicts this one, as it has no training data"
+    yield is_predicted, "head", "the task whose head predicts this task without training data"

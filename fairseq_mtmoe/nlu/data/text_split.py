@@ -53,7 +53,7 @@ class Pieces:
             list(self)  # raises for a damaged piece
         except Exception as error:  # the library raises nothing more precise
             raise UserError(
-                f"`spiece.model` must be a SentencePiece model, but {first_line(error)}."
+                f"`spiece.model` cannot be read as a SentencePiece model: {first_line(error)}."
             ) from error
         special_ids = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())
         if special_ids != (self.padding, self.end, self.unknown):

@@ -33,7 +33,7 @@ def guarded(what: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise UserError(f"{what}, but {first_line(error)[:200]}.") from error
+        raise UserError(f"{what}: {first_line(error)[:200]}.") from error
 
 
 def load_tokenizer(serialized: str) -> Tokenizer:
@@ -41,13 +41,13 @@ def load_tokenizer(serialized: str) -> Tokenizer:
     check_installed()
     import tokenizers
 
-    with guarded("`tokenizer.json` must be a file of `tokenizers`"):
+    with guarded("`tokenizer.json` cannot be read by the library `tokenizers`"):
         tokenizer = tokenizers.Tokenizer.from_str(serialized)
         tokenizer.no_padding()
         tokenizer.no_truncation()  # its rule differs from BERT's
         if not {0, 1} <= set(tokenizer.encode("a", "a").sequence_ids):
             raise UserError(
-                "`tokenizer.json` must give tokens for any text, but gives none for `a`."
+                "`tokenizer.json` splits `a` into no tokens: it is not an encoder's tokenizer."
             )
     return tokenizer
 
@@ -78,17 +78,18 @@ def serialized_tokenizer(files: Mapping[str, str]) -> str:
             isolated(_try, files["tokenizer.json"], memory=_MEMORY, seconds=_SECONDS)
         except Lost as error:
             raise UserError(
-                f"`tokenizer.json` must be a file of `tokenizers`, but {error}."
+                f"`tokenizer.json` cannot be read by the library `tokenizers`: {error}."
             ) from error
         return files["tokenizer.json"]
-    with guarded("The tokenizer's files must be BERT's or RoBERTa's"):
+    with guarded("The tokenizer's files cannot be read as BERT's or RoBERTa's"):
         settings = json.loads(files.get("tokenizer_config.json", "{}"))
         if "vocab.txt" in files:
             return str(_word_piece(files["vocab.txt"], settings).to_str())
         if {"vocab.json", "merges.txt"} <= set(files):
             return str(_byte_level(files["vocab.json"], files["merges.txt"], settings).to_str())
     raise UserError(
-        f"The tokenizer's files must be BERT's or RoBERTa's, but are {', '.join(files) or 'none'}."
+        "An encoder's folder must contain BERT's `vocab.txt`, or RoBERTa's `vocab.json` and "
+        f"`merges.txt`, but contains {', '.join(files) or 'none of these'}."
     )
 
 

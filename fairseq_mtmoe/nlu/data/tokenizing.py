@@ -94,7 +94,7 @@ class TextTokenizer:
         if max_length < 8:
             raise_invalid(
                 "--max-positions",
-                "at least 8, room for words between the special tokens",
+                "at least 8, so that words fit between the special tokens",
                 max_length,
             )
         self._tokenizer = load_tokenizer(serialized)
@@ -105,8 +105,8 @@ class TextTokenizer:
         ]
         if not padding_ids:
             raise UserError(
-                f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has "
-                "none."
+                f"`tokenizer.json` has no padding token, {' or '.join(PADDING)}: it is not BERT's "
+                "or RoBERTa's."
             )
         self.padding = padding_ids[0]
         self.max_length = max_length
@@ -266,8 +266,8 @@ def _in_sequence(word_tokens: tuple[int, int] | None, first: int, length: int) -
     """
     if word_tokens is None or word_tokens[0] >= length:
         logger.warning(
-            "a word that an example is about is in the truncated part of its text: [CLS] is used "
-            "instead"
+            "a word that an example is about is in the truncated part of its text, so [CLS] is "
+            "read instead; a higher --max-positions keeps it"
         )
         return WHOLE_TEXT
     return first + word_tokens[0], first + min(word_tokens[1], length - 1) + 1

@@ -97,8 +97,8 @@ class MTTaGModel(SparseModel, EncoderModel):
         check_experts(cfg)
         if cfg.reuse_gate and task.pretrained is not None and not task.begins_with_checkpoint:
             raise UserError(
-                "`--reuse-gate` must come with a checkpoint that has the gate "
-                "(`--finetune-from-model`), but there is none."
+                "`--reuse-gate` requires a checkpoint that has the gate: give it as "
+                "`--finetune-from-model`."
             )
         plans = plan_experts(cfg, num_blocks)
         # `sparsify` copies them.

@@ -168,7 +168,7 @@ class GlueTask(BenchmarkTask):
         """Return the predictions by a head, (E, …), with its labels in the task's order."""
         logits = model(**sample["net_input"])[head]
         if not logits.isfinite().all():
-            raise UserError(f"The head of {head} gives numbers that are not finite.")
+            raise UserError(f"The head of {head} returns logits that are not finite.")
         labels = labels_of_outputs(row)
         head_labels = labels_of_outputs(self.table[head])
         if labels != head_labels and sorted(labels) == sorted(head_labels):

@@ -87,7 +87,7 @@ def check_metric(task: str, metric: str, task_metrics: Sequence[str], num_labels
     if metric == "f1" and num_labels not in (0, 2):  # without labels, f1 compares texts
         raise_invalid(
             f"the metric of {task}",
-            "another than f1, which needs two labels",
+            "another metric than f1, which requires two labels",
             f"f1 of {num_labels}",
         )
     if metric == "entity-f1":

@@ -98,8 +98,8 @@ class ValidationReport:
                     f"{checkpoint} on {before.get('subset')}" if before else "something else"
                 )
                 raise UserError(
-                    f"`{folder}` must be a folder without other scores, but has scores of "
-                    f"{described}; give another folder, or remove them."
+                    f"`{folder}` contains scores of {described}: give another folder, or remove "
+                    "them."
                 )
         check_writable(folder)
 

@@ -222,7 +222,7 @@ class BenchmarkTask(Multitask):
             return self.backbone_of(state)
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise UserError(
-                f"`{path}` must be a checkpoint of `--task {self.name_of_task}`, but has no "
+                f"`{path}` is not a checkpoint of `--task {self.name_of_task}`: it has no "
                 f"{self.backbone}."
             ) from error
 
@@ -265,9 +265,7 @@ class BenchmarkTask(Multitask):
         missing = [name for name, row in self.rows.items() if not row.sets(split)]
         if missing and (is_training or len(missing) == len(self.rows)):
             has = ", ".join(self.rows[missing[0]].splits)
-            raise UserError(
-                f"`{missing[0]}` must have a split `{split}` in the task table, but has only {has}."
-            )
+            raise UserError(f"`{missing[0]}` has no split `{split}` in the task table, only {has}.")
         if self.report is not None and is_first_process():
             self.report.begin(split)
         task_sets = sets_of(Path(self.args.data), self.rows, split)
@@ -295,7 +293,7 @@ class BenchmarkTask(Multitask):
         self._sets.pop(split, None)  # the split loaded last must be the last key
         self._sets[split] = dict(zip(loader.keys, loader.sets, strict=True))
         if missing:
-            logger.warning(f"[{split}] the task table has no such split of {', '.join(missing)}")
+            logger.warning(f"[{split}] the task table lacks this split of {', '.join(missing)}")
 
     def max_positions(self) -> None:
         """Return None: no example is too long, because the tokenizer truncates."""

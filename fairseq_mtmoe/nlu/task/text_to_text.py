@@ -256,6 +256,6 @@ def fill_dictionary(dictionary: Dictionary, pieces: text_split.Pieces, vocab_siz
         dictionary.add_symbol(symbol)
     if len(dictionary) != vocab_size:
         raise UserError(
-            "`spiece.model` must have no piece twice, and no piece with the name of one of T5's "
-            "sentinels."
+            "`spiece.model` must have different pieces, none of them with the name of one of T5's "
+            "sentinels such as <extra_id_0>."
         )

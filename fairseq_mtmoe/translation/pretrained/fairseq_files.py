@@ -57,8 +57,8 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
     weights = {name: value for name, value in named.items() if not COUNTERS.fullmatch(name)}
     if not weights.keys() >= {*EMBEDDINGS} or not trained_options:
         raise UserError(
-            f"`{folder / MODEL}` must hold one of fairseq's translators with its options, but "
-            "does not."
+            f"`{folder / MODEL}` is not a translator of fairseq with its options: "
+            "download it again."
         )
     check_types(folder / MODEL, weights)
     weights.setdefault(OUTPUT, weights[DECODER_EMBEDDINGS])  # older versions save tied weights once
@@ -67,8 +67,8 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
     symbols = with_codes(layout.vocabulary, layout.settings).source.size
     if symbols != rows:
         raise UserError(
-            f"`{folder / MODEL}` must have a row for each symbol of `{DICTIONARY}` and each of the "
-            f"{len(layout.langs)} languages, {symbols:,} in all, but has {rows:,}."
+            f"`{folder / MODEL}` has embeddings of {rows:,} symbols, but `{DICTIONARY}` and the "
+            f"{len(layout.langs)} languages have {symbols:,}: use the files of one model."
         )
     options = {**trained_options, **all_options(trained_options)}
     config = config_of_options(folder / MODEL, options, rows, rows)
@@ -88,7 +88,7 @@ def _layout(folder: Path, options: Mapping[str, Any]) -> Layout:
     if len(models) != 1:
         names = ", ".join(path.name for path in models) or "none"
         raise UserError(
-            f"`{folder}` must have one SentencePiece model (`*.model`), but has {names}."
+            f"`{folder}` must contain one SentencePiece model (`*.model`), but contains {names}."
         )
     path = folder / MODEL
     langs = options.get("langs")

@@ -18,7 +18,7 @@ from fairseq_mtmoe.checkpoints.hugging_face import (
     config_of,
     in_file,
 )
-from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.core.transformer_options import FAIRSEQ
 from fairseq_mtmoe.core.transformer_options import MARIAN as MARIAN_SINUSOIDS
 from fairseq_mtmoe.core.typed import one_of
@@ -182,10 +182,11 @@ def config_of_options(
     kind = next(kinds, None)
     if kind is None:
         raise UserError(
-            f"`{path}` must have a form that `transformers` supports, m2m_100 (norms before "
-            "sub-layers, sinusoidal positions), mbart (norms before sub-layers and after "
-            "embeddings, learned positions) or marian (norms after sub-layers, sinusoidal "
-            f"positions), but has {', '.join(f'{name} = {value}' for name, value in form.items())}."
+            f"`{path}` cannot be converted, because no class of `transformers` combines "
+            f"{', '.join(f'{name} = {value}' for name, value in form.items())}; it supports "
+            "m2m_100 (norms before sub-layers, sinusoidal positions), mbart (norms before "
+            "sub-layers and after embeddings, learned positions) and marian (norms after "
+            "sub-layers, sinusoidal positions)."
         )
     activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     begins_with_pad = kind == MARIAN and bool(options.get("decoder_begins_with_pad"))
@@ -209,16 +210,19 @@ def config_of_options(
         is_free |= name.startswith("max_") and kind != MBART
         if not is_free and (option or False) != value:
             raise UserError(
-                f"`{path}` must have {name} = {value} for `transformers` to compute it as {kind}, "
-                f"but has {option}."
+                f"`{path}` cannot be converted to a {kind} model of `transformers`, which requires "
+                f"{name} = {value}: it was trained with {name} = {option}."
             )
     ties = "share_all_embeddings", "share_decoder_input_output_embed"
     if not any(options.get(name) for name in ties):
-        raise UserError(f"`{path}` does not tie its output layer to the decoder's embeddings.")
+        raise UserError(
+            f"`{path}` cannot be converted: `transformers` requires an output layer that is tied "
+            "to the decoder's embeddings (`--share-decoder-input-output-embed`)."
+        )
     for name in NOT_SUPPORTED:
         if options.get(name):
             raise UserError(
-                f"`{path}` must be without {name} for `transformers` to compute it, but has it."
+                f"`{path}` cannot be converted: `transformers` does not support its `{flag(name)}`."
             )
     return config
 

@@ -43,7 +43,8 @@ def read_generation(folder: Path, layout: Layout, rows: int) -> dict[str, Any]:
         return _renumbered(defaults, layout.target_rows or range(rows))
     except KeyError as error:
         raise UserError(
-            f"`{path}` must have ids of the model's {rows:,} tokens, but has {error} instead."
+            f"`{path}` must have token ids below {rows:,}, the model's number of tokens, but has "
+            f"{error} instead."
         ) from error
 
 

@@ -76,7 +76,8 @@ def language_name(path: object, lang: Any) -> str:
     if not isinstance(lang, str) or not NAME_OF_LANGUAGE.fullmatch(lang) or not lang.isprintable():
         raise UserError(
             f"`{path}` must name languages without spaces, hyphens, commas, slashes and braces, "
-            f"which pairs such as en-de need, but has {lang!a}: rename it in the folder."
+            f"which language pairs such as en-de cannot contain, but names {lang!a}: rename it in "
+            "the folder."
         )
     return lang
 
@@ -86,13 +87,13 @@ def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:
 
     Raises `UserError`: an id beyond the matrix, or too many rows without a name.
     """
-    beyond = [f"{name!r} ({index})" for index, name in names.items() if index >= size]
+    beyond = [f"{name!r} with the id {index}" for index, name in names.items() if index >= size]
     missing = size - len(names)
     if beyond or missing > MOST_MADE_UP:
         content = beyond[0] if beyond else f"{len(names):,} tokens"
         raise UserError(
             f"`{folder}` must have a tokenizer that fits the {size:,} rows of the embedding "
-            f"matrix, but has {content}."
+            f"matrix, but has {content}: use the tokenizer of the same model."
         )
     made_up = map(MADE_UP.format, itertools.count())
     return [names.get(index) or next(made_up) for index in range(size)]

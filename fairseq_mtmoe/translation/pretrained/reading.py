@@ -168,8 +168,8 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], width: int) -> str:
         sinusoids = next(matches, "")
         if not sinusoids:
             raise UserError(
-                f"`{name}` in `{folder}` must hold sinusoids of Marian's or fairseq's, but holds "
-                "others."
+                f"`{name}` in `{folder}` contains positions that are neither Marian's nor "
+                "fairseq's sinusoids, and cannot be imported."
             )
     return sinusoids
 
@@ -206,7 +206,8 @@ def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -
         elif name not in ties:
             if not name.startswith(THEIR_PREFIX):
                 raise UserError(
-                    f"`{folder}` must hold a translator, but holds the unknown tensor `{name}`."
+                    f"`{folder}` is not a translator of `transformers`: it contains the unknown "
+                    f"tensor `{name}`."
                 )
             state[name.removeprefix(THEIR_PREFIX)] = value
     if config.share_encoder_decoder_embeddings:
@@ -224,13 +225,13 @@ def _tied(folder: Path, weights: Mapping[str, Tensor], names: tuple[str, ...]) -
     """Return the tensor with these names (UserError: it is missing, or copies differ)."""
     copies = [(name, weights[name]) for name in names if name in weights]
     if not copies:
-        raise UserError(f"`{folder}` has no tensor `{names[0]}`.")
+        raise UserError(f"`{folder}` has no tensor `{names[0]}`: download the weights again.")
     first_name, first = copies[0]
     for name, value in copies[1:]:
         if value.data_ptr() != first.data_ptr() and not torch.equal(value, first):
             raise UserError(
-                f"`{name}` in `{folder}` must be equal to `{first_name}`, to which it is tied, "
-                "but is not."
+                f"`{name}` in `{folder}` differs from `{first_name}`, although its model ties "
+                "them: save the model with equal values."
             )
     return first
 

@@ -197,8 +197,8 @@ def _marian(
     """
     if settings["encoder_langtok_last"] and settings["langtoks"]["main"][0] is not None:
         raise UserError(
-            "A model must have language tokens before its sources for Marian's tokenizer, but "
-            "has them after (`--encoder-langtok-last`); no other tokenizer of `transformers` "
+            "A model with `--encoder-langtok-last` cannot have Marian's tokenizer, which puts "
+            "language tokens before the source, and no other tokenizer of `transformers` "
             "supports its languages."
         )
     langs = settings["langs"]
@@ -211,8 +211,8 @@ def _marian(
     if names[0].index(PAD) != names[1].index(PAD):
         counts = " and ".join(str(len(each)) for each in names)
         raise UserError(
-            "A model with two vocabularies must have the same number of symbols in both, because "
-            f"<pad> has one id in `transformers`, but has {counts}."
+            "A model with two vocabularies must have equally many symbols in both, because <pad> "
+            f"has one id in `transformers`, but this model has {counts}."
         )
     is_joined = names[0] == names[1]
     listed = [name for name in names[0] if name.startswith(">>") and name.endswith("<<")]

@@ -113,7 +113,8 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
     # Such as SMaLL-100's, whose sentences differ from M2M-100's
     for path in folder.glob("tokenization_*.py"):
         raise UserError(
-            f"`{folder}` has its own tokenizer, `{path.name}`, instead of one of `transformers`."
+            f"`{folder}` has code of its own for its tokenizer, `{path.name}`, which is not run: "
+            "only tokenizers of `transformers` are supported."
         )
     files = _Files(folder)
     try:
@@ -126,8 +127,8 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
         raise
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
-            f"`{folder}` must have a tokenizer as `transformers` writes it, but its files have "
-            "other values."
+            f"`{folder}` must contain the files of a tokenizer as `transformers` writes them, but "
+            "their values cannot be read; download them again."
         ) from error
 
 
@@ -157,8 +158,8 @@ def _of_pieces(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
     _expect_no_words(folder, tokens, [*files.added_rows(), *listed])
     if not langs:
         raise UserError(
-            f"`{folder}` must name its languages as `{LISTS[0]}` in `{SPECIAL_TOKENS}` or "
-            f"`{SETTINGS}`, or in `{TOKENIZER}`, but does not."
+            f"`{folder}` does not name the model's languages: list them as `{LISTS[0]}` in "
+            f"`{SPECIAL_TOKENS}` or `{SETTINGS}`, or add the model's `{TOKENIZER}`."
         )
     vocabulary = Vocabulary.joined(symbols[NUM_SPECIAL:], model.model)
     is_legacy = files.settings.get("legacy_behaviour") is True and not is_m2m
@@ -169,9 +170,9 @@ def _expect_mbart50(folder: Path, settings: Mapping[str, Any], values: Mapping[s
     name = settings.get("tokenizer_class") or values.get("tokenizer_class")
     if not str(name).startswith("MBart50Tokenizer"):
         raise UserError(
-            f"`{folder}` must hold an mBART-50, whose tokenizer is an `MBart50Tokenizer`, but "
-            f"names {name!r}: mBART-25 (cc25) is not supported, because its language codes end "
-            "the sentence."
+            f"`{folder}` must contain an mBART-50, whose tokenizer is an `MBart50Tokenizer`, but "
+            f"its tokenizer is {name!r}; mBART-25 (cc25) is not supported, because its language "
+            "codes end the sentence."
         )
 
 
@@ -190,7 +191,9 @@ def piece_model(path: Path) -> bytes:
     try:
         load_sentencepiece(model)
     except RuntimeError as error:
-        raise UserError(f"`{path}` is not a SentencePiece model, or is damaged.") from error
+        raise UserError(
+            f"`{path}` is not a SentencePiece model, or is damaged: download it again."
+        ) from error
     return model
 
 
@@ -215,8 +218,8 @@ def _model_of(tokenizer: Mapping[str, Any]) -> bytes:
         return serialized(first + pieces, character_table(tokenizer["normalizer"]), special, kind)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"`{TOKENIZER}` must have a SentencePiece model if there is no `{PIECES}` beside it, "
-            f"but has none: copy the `{PIECES}` of the model from which this one was trained."
+            f"`{TOKENIZER}` does not contain a SentencePiece model, and there is no `{PIECES}` "
+            f"beside it: copy the `{PIECES}` of the model from which this one was trained."
         ) from error
 
 
@@ -229,12 +232,18 @@ def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> di
     if (folder / VOCAB).exists():
         names = _numbered(folder / VOCAB)
         if [names.get(index) for index in range(NUM_SPECIAL)] != list(SPECIAL):
-            raise UserError(f"`{folder / VOCAB}` does not begin with {', '.join(SPECIAL)}.")
+            raise UserError(
+                f"`{folder / VOCAB}` must begin with the tokens {', '.join(SPECIAL)}, but does "
+                "not: it belongs to another kind of model."
+            )
     else:
         processor = side.processor
         pieces = [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
         if sorted(pieces[: NUM_SPECIAL - 1]) != sorted((SPECIAL[0], EOS, UNK)):
-            raise UserError(f"`{folder / PIECES}` does not begin with <unk>, <s> and </s>.")
+            raise UserError(
+                f"`{folder / PIECES}` must begin with the pieces <unk>, <s> and </s>, but does "
+                "not: it belongs to another kind of model."
+            )
         names = dict(enumerate((*SPECIAL, *pieces[NUM_SPECIAL - 1 :])))
     rows = {name: index for index, name in names.items()}
     end = max(names) + 1
@@ -242,8 +251,8 @@ def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> di
     for name, index in sorted(tokens.items(), key=lambda token: token[1]):
         if name not in rows and names.setdefault(index, name) != name:
             raise UserError(
-                f"`{folder}` must have one token for each row of its matrix, but has "
-                f"`{names[index]}` and `{name}` for row {index}."
+                f"`{folder}` has two tokens with the id {index}, `{names[index]}` and `{name}`: "
+                "its tokenizer's files belong to different models."
             )
         rows.setdefault(name, index)
     free = (row for row in itertools.count(end) if row not in names)
@@ -254,8 +263,8 @@ def _names(folder: Path, side: Side, files: _Files, listed: Iterable[str]) -> di
             names[next(free)] = name
     if max(names) + 1 != len(names) and not (folder / VOCAB).exists():
         raise UserError(
-            f"`{folder}` must have a token for each row of its matrix up to the last code, but "
-            f"has none for row {next(free)}: `{PIECES}` or `{TOKENIZER}` is another model's."
+            f"`{folder}` has no token with the id {next(free)}, although higher ids have one: "
+            f"`{PIECES}` or `{TOKENIZER}` belongs to another model."
         )
     return names
 
@@ -268,9 +277,9 @@ def _expect_no_words(folder: Path, tokens: Collection[str], added: Iterable[str]
     for name in added:
         if name not in tokens and MADE_UP_NAME.fullmatch(name) is None:
             raise UserError(
-                f"`{folder}` must have no tokens beside pieces and language codes such as "
-                f"eng_Latn, but has {name!a}, at which `transformers` cuts text before "
-                "SentencePiece does."
+                f"`{folder}` has the added token {name!a}, at which `transformers` splits text "
+                "before SentencePiece does: only pieces and language codes such as eng_Latn are "
+                "supported."
             )
 
 
@@ -282,7 +291,10 @@ def _numbered(path: Path) -> dict[int, str]:
     rows = read_json(path, "the vocabulary of a tokenizer")
     names = {row: name for name, row in rows.items()}
     if len(names) != len(rows) or not all(isinstance(row, int) for row in names):
-        raise UserError(f"`{path}` gives two tokens the same id.")
+        raise UserError(
+            f"`{path}` must give each token a number of its own as id, but does not: download it "
+            "again."
+        )
     return names
 
 
@@ -326,11 +338,13 @@ def _of_marian(folder: Path, config: TranslatorConfig, files: _Files) -> Layout:
         for token, index in ((PAD, config.pad_token_id), (EOS, config.eos_token_id)):
             if token not in side or side.index(token) != index:
                 raise UserError(
-                    f"`{folder}` must have {token} as token {index}, as in `config.json`, but has "
-                    "not."
+                    f"`{folder}` has another token than {token} with the id {index}, which "
+                    "`config.json` names: use the files of one model."
                 )
         if UNK not in side:
-            raise UserError(f"`{folder}` lacks {UNK} in its vocabulary.")
+            raise UserError(
+                f"`{folder}` has no {UNK} in its vocabulary: use the vocabulary of the same model."
+            )
     codes = []
     for match in map(OF_MARIAN.fullmatch, names):
         if match is not None:

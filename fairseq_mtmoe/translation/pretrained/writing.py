@@ -103,15 +103,16 @@ def exported_translator(
     sizes = tuple(len(state[name]) for name in EMBEDDINGS)
     if sizes != (full.source.size, full.target.size):
         raise UserError(
-            f"`{path}` must have a row for each symbol, but has {sizes[0]} and {sizes[1]} rows for "
-            f"{len(symbols[0])} and {len(symbols[1])} symbols."
+            f"`{path}` must have an embedding for each symbol, but has {sizes[0]} source and "
+            f"{sizes[1]} target embeddings for {len(symbols[0])} and {len(symbols[1])} symbols."
         )
     options = {**options, **all_options(options)}
     config = config_of_options(path, options, *sizes)
     if config.model_type == M2M_100 and OUTPUT_BIAS in state:
         if state[OUTPUT_BIAS].any():
             raise UserError(
-                f"`{path}` must have no output bias for `transformers` to compute it, but has one."
+                f"`{path}` cannot be converted: `transformers` does not support its "
+                "`--output-bias`."
             )
         del state[OUTPUT_BIAS]
     wanted = wanted_tensors(config.options(OUTPUT_BIAS in state), *sizes)
@@ -141,14 +142,13 @@ def _vocabulary_of(path: Path, settings: Mapping[str, Any]) -> Vocabulary:
     vocabulary = Vocabulary.of_state(settings)
     if vocabulary is None:
         raise UserError(
-            f"`{path}` must contain its vocabulary, but has none; files of `mtmoe import-hf` and "
-            "checkpoints of runs on a data directory of `mtmoe prepare` contain it."
+            f"`{path}` does not contain its vocabulary, as files of `mtmoe import-hf` and "
+            "checkpoints of runs on a data directory of `mtmoe prepare` do: export one of these."
         )
     if settings.get("lang_tok_replacing_bos_eos"):
         raise UserError(
-            f"`{path}` must have language tokens in addition to end tokens, as tokenizers "
-            "of `transformers` do, but has them in place of end tokens "
-            "(`--lang-tok-replacing-bos-eos`)."
+            f"`{path}` cannot be converted: it was trained with `--lang-tok-replacing-bos-eos`, "
+            "and tokenizers of `transformers` write language tokens in addition to end tokens."
         )
     return vocabulary
 

@@ -187,7 +187,7 @@ def test_sentences_vocabularies_and_states_that_no_folder_has_are_refused(tmp_pa
         mtmoe("export-hf", path, tmp_path / "ours")
     models = [pieces("unigram", 270), pieces("unigram", 290, 1)]
     save_translator(path, models, joined=False, decoder_begins_with_pad=True, **dict.fromkeys(NORMS, False))
-    with pytest.raises(UserError, match="the same number of symbols in both"):
+    with pytest.raises(UserError, match="equally many symbols in both"):
         mtmoe("export-hf", path, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 
