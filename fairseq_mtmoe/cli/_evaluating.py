@@ -20,7 +20,7 @@ from fairseq_mtmoe.cli._shared import as_file, progress_bar, say
 from fairseq_mtmoe.core.digest import digest_of, digest_of_file
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import check_writable, read_bytes, read_json, write_text
-from fairseq_mtmoe.core.tiers import TIER_RULE, read_tiers
+from fairseq_mtmoe.core.tiers import read_tiers
 from fairseq_mtmoe.corpora.recipes.codes import plain_code
 from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.report import score_files
@@ -334,8 +334,6 @@ def evaluate(
 def show(scores: Scores, folder: Path) -> None:
     """Print the table of pairs and averages, and sacreBLEU's signatures."""
     Console().print(score_table(scores).on_screen())
-    if scores.has_tiers:
-        say([TIER_RULE])
     say(f"{signature}{pairs}" for signature, pairs in scores.signatures.items())
     say(folder / name for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE))
 

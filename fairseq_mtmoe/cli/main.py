@@ -59,6 +59,14 @@ class _Modules(UserDict[str, Any]):
 
 
 class _Group(click.Group):
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] == "train":
+            ctx.fail(
+                'Train with `fairseq-train DATA --user-dir "$(mtmoe user-dir)" …`; `mtmoe suggest '
+                "DATA` prints the whole command."
+            )
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, summaries in SECTIONS.items():
             with formatter.section(title):

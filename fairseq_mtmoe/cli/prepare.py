@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from fairseq_mtmoe.corpora.recipes.recipe import Recipe
     from fairseq_mtmoe.corpora.vocabulary.pieces import GivenVocabulary
 
-command = click.Group("prepare", help="Make a data directory that fairseq-train reads.")
+command = click.Group(
+    "prepare",
+    options_metavar="",
+    subcommand_metavar="corpora RAW DATA --recipe folder",
+    help="Make a data directory that fairseq-train reads.",
+)
 
 
-@command.command("corpora")
+@command.command("corpora", options_metavar="--recipe folder [OPTIONS]")
 @click.argument("raw", type=PATH)
 @click.argument("data", type=PATH)
 @click.option(

@@ -76,10 +76,14 @@ def command(
     mtmoe suggest DATA --hours 8 > train.sh
     bash train.sh
     """
-    train = sizes_of(data, "train", lang_pairs or listed_pairs(data))
-    held_out = sizes_of(data, "valid", lang_pairs or listed_pairs(data))
+    named_pairs = lang_pairs or listed_pairs(data)
+    train = sizes_of(data, "train", named_pairs)
+    held_out = sizes_of(data, "valid", named_pairs)
     if not train:
-        raise_invalid("DATA", "a data directory with training data", data)
+        raise UserError(
+            f"`{data}` has no prepared training text; if it is a folder of text, run `mtmoe "
+            f"prepare corpora {shlex.quote(data)} DATA --recipe folder`, then `mtmoe suggest DATA`."
+        )
     pairs = sum(train.values())
     held = sum(held_out.values())
     candidates = SIZES[first_choice(pairs) :: -1]  # the largest first
@@ -105,7 +109,7 @@ def command(
             "may take."
         )
     options += length_options(size, chosen, str(save_dir))
-    remarks = remarks_on(trial, chosen, hours, least_hours(trial, pairs, held))
+    remarks = remarks_on(trial, size, chosen, hours, least_hours(trial, pairs, held))
     click.echo("\n".join(remarks), err=True)
     click.echo(script(data, options, train, remarks), nl=False)
 
@@ -249,7 +253,7 @@ def length_options(size: Size, schedule: Plan, save_dir: str) -> list[Part]:
     resumed = f"--save-dir {shlex.quote(save_dir)} --log-format rich --log-interval 25"
     parts: list[Part] = [
         (f"The rate is {size.reason}.", rate),
-        (f"{schedule.passes:.2g} passes over the data.", f"--max-update {schedule.updates}"),
+        (f"{length_of(size, schedule)}.", f"--max-update {schedule.updates}"),
         (f"About {VALIDATIONS} validations, at ends of epochs.", saved),
     ]
     if schedule.is_scored:
@@ -258,6 +262,11 @@ def length_options(size: Size, schedule: Plan, save_dir: str) -> list[Part]:
         parts.append((early, f"--patience {PATIENCE}"))
     parts.append(("A second start resumes here.", resumed))
     return parts
+
+
+def length_of(size: Size, schedule: Plan) -> str:
+    """Return the number of passes over the data, and the number that the size needs."""
+    return f"{schedule.passes:.2g} of {size.passes} recommended passes over the data"
 
 
 def run_trial(data: str, options: Sequence[Part], minutes: float) -> Trial | None:
@@ -315,14 +324,16 @@ def measured(events: Sequence[run_log.Event], memory: float) -> Trial:
     return Trial(seconds, sentences, memory, min(left, default=None))
 
 
-def remarks_on(trial: Trial, schedule: Plan, hours: float | None, enough: float) -> list[str]:
-    """Return lines on time and memory, and on too few hours (`enough` are more)."""
+def remarks_on(
+    trial: Trial, size: Size, schedule: Plan, hours: float | None, enough: float
+) -> list[str]:
+    """Return lines on time, memory and length; `enough` hours are for few passes."""
     memory = f"{trial.memory:.1f} GiB of memory"
     if trial.gpu_left is not None:
         memory += f"; it leaves {trial.gpu_left:.1f} GiB of the GPU free"
     time_needed = f"{schedule.updates:,} updates in {schedule.hours:,.2f} hours"
     time_needed += f", of {trial.seconds:.2f} s each"
-    lines = [f"Estimate: {time_needed}; {memory}."]
+    lines = [f"Estimate: {time_needed}; {memory}.", f"Length: {length_of(size, schedule)}."]
     if schedule.passes < LEAST_PASSES and hours is not None:
         few = f"{schedule.passes:.2g} passes over the data are few"
         lines.append(

@@ -141,8 +141,8 @@ def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object])
     changes = ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
     return (
         f"`{out}` was made with {changes}, so models trained on it would not fit a new one;"
-        " give another output folder, or --overwrite to replace it,"
-        " which repeats only the stages that depend on the change."
+        " give the earlier settings to keep it, another output folder, or --overwrite to replace"
+        " it, which repeats only the stages that depend on the change."
     )
 
 

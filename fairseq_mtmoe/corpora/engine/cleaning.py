@@ -142,8 +142,13 @@ def clean_block(block: Block, files: CorpusFiles, filters: Filters, out: Path) -
 def check_cleaned(
     corpora: Sequence[CorpusState], held_out: Mapping[str, Mapping[str, int]]
 ) -> None:
-    """Check that enough is left of each language pair to hold pairs out."""
-    for pair, in_pair in training_by_pair(corpora).items():
+    """Check that enough is left of each language pair to hold pairs out.
+
+    The smallest pair is the first, so that its advice suits the others.
+    """
+    by_pair = training_by_pair(corpora)
+    for pair in sorted(by_pair, key=lambda pair: kept_in(by_pair[pair])):
+        in_pair = by_pair[pair]
         if kept := kept_in(in_pair):
             check_enough(pair, sum(held_out.get(pair, {}).values()), kept)
             continue
@@ -161,8 +166,9 @@ def check_cleaned(
 def check_enough(pair: str, held_out: int, pairs: int) -> None:
     """Check that a pair keeps at least as many training pairs as are held out."""
     if pairs < 2 * held_out:
+        fewer = max(1, min(100, pairs // 8))
         raise UserError(
-            f"`held_out` would take {held_out} of the {pairs} pairs of {pair}, more than it leaves"
-            " for training; lower it (with `--recipe folder`: `--held-out`), or add"
-            " corpora for validation and test to the recipe."
+            f"`held_out` would take {held_out} of the {pairs} pairs of {pair} for validation and"
+            f" test, more than it leaves for training; lower it to {fewer} (with `--recipe folder`:"
+            f" `--held-out {fewer}`), or add text for validation and test."
         )

@@ -40,7 +40,7 @@ from fairseq_mtmoe.corpora.recipes.schema import (
     languages_of,
     with_lists,
 )
-from fairseq_mtmoe.corpora.recipes.several_pairs import corpora_in, with_codes
+from fairseq_mtmoe.corpora.recipes.several_pairs import corpora_in, example_files, with_codes
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.corpora.blocks import CorpusFiles
@@ -193,8 +193,11 @@ class Recipe(Settings):
             corpora += corpora_in(raw, corpus)
         filled = replace(self, corpora=corpora)
         if not filled.training:
-            names = " and ".join(self.training[0].files)
-            raise UserError(f"`{raw}` contains no files such as {names}; unpack compressed ones.")
+            names = " and ".join(example_files(raw, self.training[0]))
+            raise UserError(
+                f"`{raw}` contains no files that the recipe reads for training; name the two files"
+                f" of a language pair {names}, and unpack compressed ones."
+            )
         return filled
 
     def missing(self, raw: Path) -> list[Corpus]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.corpora.recipes.codes import CODE, matches, plain_code
 from fairseq_mtmoe.corpora.recipes.schema import HOLES, SOURCE, TARGET, Corpus
+from fairseq_mtmoe.translation.data.languages import languages
 
 
 def corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
@@ -63,6 +65,15 @@ def _pattern(name: str) -> re.Pattern[str]:
         text = text.replace(re.escape(hole), f"(?P<{group}>{CODE.pattern})", 1)
         text = text.replace(re.escape(hole), f"(?P={group})")
     return re.compile(text)
+
+
+def example_files(raw: Path, corpus: Corpus) -> list[str]:
+    """Return a corpus' files for languages that names in `raw` have."""
+    words = [*re.findall("[a-z]+", " ".join(sorted(os.listdir(raw)))), "en", "de"]
+    codes = [word for word in words if word in languages() and word not in corpus.languages]
+    chosen = dict(zip(corpus.holes, dict.fromkeys(codes), strict=False))
+    source, target = (chosen.get(lang, lang) for lang in corpus.languages)
+    return with_codes(corpus, (source, target), (source, target)).files
 
 
 def with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str]) -> Corpus:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.protocols import TaskDescription
-from fairseq_mtmoe.core.tiers import TIER_RULE, TIERS, load_tiers
+from fairseq_mtmoe.core.tiers import TIERS, load_tiers
 from fairseq_mtmoe.multitask.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.multitask.mixtures.training import TrainingMixture
 from fairseq_mtmoe.multitask.task import Multitask
@@ -345,7 +345,6 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def about_the_run(self) -> dict[str, Any]:
         """Return the facts of the run log's first event, with tiers and synthetic data."""
-        logger.info(TIER_RULE, extra={"for_screen": True})  # see training/screen.py
         shares = synthetic_shares(self._folder)
         about: dict[str, Any] = {
             "tiers": self.pair_tiers,

@@ -69,6 +69,8 @@ def test_the_screen_says_which_hours_are_enough(many_digits, tried):
     (enough,) = re.findall(r"^--hours 1 is short: .* --hours (\S+) is enough for 5 passes", shown.stderr, re.MULTILINE)
     assert float(enough) == least_hours(TRIAL, 300_000, 500)
     assert "# --hours 1 is short" in shown.stdout and "--patience" not in shown.stdout
+    assert re.search(r"^Length: \S+ of 40 recommended passes over the data\.$", shown.stderr, re.MULTILINE)
+    assert re.search(r"# \S+ of 40 recommended passes over the data\.\n +--max-update", shown.stdout)
     assert "is short" not in invoked("suggest", many_digits, "--hours", enough).output
 
 
@@ -120,7 +122,7 @@ def test_shards_count_together_and_pairs_are_asked_for_in_either_direction(many_
 
 
 def test_what_is_no_data_is_refused_and_a_trial_that_fails_says_why(many_digits, tmp_path):
-    for data, name in ((tmp_path / "none", "DATA"), (tmp_path, "DATA"), (many_digits, "--lang-pairs")):
+    for data, name in ((tmp_path / "none", "DATA"), (tmp_path, tmp_path.name), (many_digits, "--lang-pairs")):
         with refused(name):
             invoked("suggest", data, *(("--lang-pairs", "en-xx") if data == many_digits else ()))
     (tmp_path / "data").mkdir()

@@ -61,6 +61,7 @@ def test_help_lists_each_command_and_imports_none():
     page = (Path(cli.__file__).parents[2] / "docs/reference/commands.rst").read_text()
     assert all(f":prog: mtmoe {name}\n" in page for name in COMMANDS)
     assert "Did you mean 'translate'?" in CliRunner().invoke(commands, ["translat"]).output
+    assert 'fairseq-train DATA --user-dir "$(mtmoe user-dir)"' in CliRunner().invoke(commands, ["train", "DATA"]).output
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=True)
     by_help, by_light, by_all = done.stdout.splitlines()
     assert by_help == "fairseq_mtmoe.cli.main"

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,9 @@ import time
 from itertools import islice
 
 import pytest
+from click.testing import CliRunner
 
+from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.core.errors import UserError
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
@@ -81,6 +84,23 @@ def test_wrong_input_leaves_no_data_directory(tmp_path, raw):
         with refused(name):
             mtmoe("prepare", "corpora", *args[:2], "--recipe", "folder", *args[2:])
         assert not out.exists()
+
+
+def test_a_folder_alone_is_answered_with_the_whole_command(raw):
+    result = CliRunner().invoke(commands, ["prepare", str(raw)])
+    assert result.exit_code == 2 and "prepare corpora RAW DATA --recipe folder\n" in result.output
+
+
+def test_too_few_pairs_are_answered_with_a_number_that_works(tmp_path, raw):
+    for path in raw.glob("[!t]*"):  # leaves training and test
+        path.unlink()
+    with refused("held_out") as caught:
+        prepare(raw, tmp_path / "out", *SMALL)
+    (number,) = re.findall(r"`--held-out (\d+)`", str(caught.value))
+    assert "Wrote" in prepare(raw, tmp_path / "out", *SMALL, "--held-out", number)
+    with refused("out") as caught:
+        prepare(raw, tmp_path / "out", *SMALL)
+    assert f"held_out.valid {number} (now 1000)" in str(caught.value)
 
 
 def test_an_interrupt_in_the_longest_step_acts_at_once(tmp_path, raw):

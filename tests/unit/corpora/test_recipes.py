@@ -143,6 +143,19 @@ def test_a_folder_of_files_in_either_spelling(tmp_path):
     assert files.target_lang == "fr"
 
 
+@pytest.mark.parametrize(
+    ("names", "pair"),
+    [(("train.nl", "train.sw"), "nl-sw"), (("fr_et.txt",), "fr-et"), (("text.da-en.da",), "da-en"), (("a",), "en-de")],
+)
+def test_misnamed_files_are_answered_with_right_names_of_their_languages(tmp_path, names, pair):
+    for name in names:
+        (tmp_path / name).touch()
+    with refused(tmp_path.name) as caught:
+        load_recipe("folder").found_in(tmp_path)
+    files = [f"train.{pair}.{lang}" for lang in pair.split("-")]
+    assert " and ".join(files) in str(caught.value)
+
+
 def test_folders_that_lack_files_are_refused(tmp_path):
     with refused("flores200"):  # which has only test sets
         load_recipe("flores200").found_in(tmp_path)
