@@ -63,13 +63,15 @@ batch_options = _together(
     click.option(
         "--max-tokens",
         type=click.IntRange(1),
-        help="Tokens in a batch; 12000 without --batch-size in translation.",
+        help="Maximum number of tokens in a batch; for translation 12000, unless --batch-size is "
+        "given.",
     ),
     click.option(
         "--batch-size",
         "--max-sentences",
         type=click.IntRange(1),
-        help="Sentences in a batch; in benchmark tasks 32 without --max-tokens.",
+        help="Maximum number of sentences in a batch; for benchmark tasks 32, unless --max-tokens "
+        "is given.",
     ),
 )
 length_options = _together(
@@ -83,15 +85,17 @@ length_options = _together(
         "--max-len-a",
         type=float,
         default=0.0,
-        help="Largest length of output: a·source + b tokens, by each sentence's own source length. "
-        "In fairseq-generate the longest source of the batch counts.",
+        help="a: a translation has at most a · (source tokens) + b tokens. fairseq-generate counts "
+        "the longest source of the batch instead of each sentence's own.",
     ),
-    click.option("--max-len-b", type=int, default=200, help="See --max-len-a."),
+    click.option("--max-len-b", type=int, default=200, help="b: see --max-len-a."),
 )
 precision_options = _together(
-    click.option("--fp16", is_flag=True, help="Half precision."),
+    click.option("--fp16", is_flag=True, help="Compute in float16 (half precision)."),
     click.option(
-        "--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs."
+        "--bf16",
+        is_flag=True,
+        help="Compute in bfloat16 (half precision with float32's range); fastest on recent GPUs.",
     ),
     click.option("--cpu", is_flag=True, help="Do not use a GPU."),
 )
@@ -99,7 +103,7 @@ workers_option = click.option(
     "--workers",
     type=click.IntRange(1, 256),
     default=1,
-    help="CPU processes; they share the cores and the model.",
+    help="Number of CPU processes, which share the cores and the memory of the model.",
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing output.")
 

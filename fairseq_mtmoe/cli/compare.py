@@ -27,7 +27,8 @@ from fairseq_mtmoe.report.significance import SAMPLES, TRIALS
     "--samples",
     type=click.IntRange(1),
     metavar="N",
-    help=f"Draws per test; by default {SAMPLES:,} bootstrap resamples and {TRIALS:,} trials.",
+    help=f"Number of resamples in each significance test; by default {SAMPLES:,} for the bootstrap "
+    f"and {TRIALS:,} for approximate randomisation.",
 )
 @click.option(
     "--spm",

@@ -60,8 +60,8 @@ BENCHMARK_OPTIONS = ("data", "models", "outs", "subset", "batch_size", "max_toke
 @click.option(
     "--tiers",
     metavar="NAME|FILE",
-    help="Recipe, or file such as tiers.json, with the tiers of pairs or "
-    "languages; by default DATA's tiers.json, else tiers by training size.",
+    help="Recipe, or file such as tiers.json, with tiers: groups of pairs or languages to average "
+    "over, such as low-resource ones; by default DATA's tiers.json, else tiers by training size.",
 )
 @click.option(
     "--spm",

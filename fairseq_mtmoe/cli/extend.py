@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     "--new-pieces",
     type=click.IntRange(0),
     default=2000,
-    help="Largest number of new pieces besides letters; each occurs at least ten times in FILE.",
+    help="Maximum number of new subword pieces besides letters; each occurs at least ten times in "
+    "FILE.",
 )
 @click.option(
     "--held-text",

@@ -58,7 +58,7 @@ command = click.Group(
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    help="Processes that clean and encode.  [default: one per core]",
+    help="Number of processes that clean and encode text.  [default: one per core]",
 )
 @click.option(
     "--scheduler",

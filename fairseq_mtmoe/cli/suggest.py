@@ -51,7 +51,7 @@ Part = tuple[str, str]  # a comment, and the options that it explains, as a shel
 @click.option(
     "--hours",
     type=click.FloatRange(0, min_open=True),
-    help="Longest duration of the training on this machine, in hours.",
+    help="Maximum training time on this machine, in hours; by default as long as the model needs.",
 )
 @click.option("--lang-pairs", help="Language pairs such as en-de,en-fr. [default: all of DATA]")
 @click.option(

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     help="File for the translations, a name with {lang}, or a folder for in.txt.LANG; by default "
     "standard output. To continue an interrupted translation of --input, start it again.",
 )
-@click.option("--beam", type=click.IntRange(1), show_default="5", help="Beam size; 1 is greedy.")
+@click.option("--beam", type=click.IntRange(1), show_default="5", help="Beam size; 1: greedy.")
 @length_options
 @click.option(
     "--n-best",
@@ -90,12 +90,13 @@ if TYPE_CHECKING:
     "--seed",
     type=click.IntRange(0),
     default=1,
-    help="Seed for --sampling; the batches determine the samples, too.",
+    help="Seed for --sampling; samples also depend on the size of batches.",
 )
 @click.option(
     "--scores",
     is_flag=True,
-    help="Write fairseq-generate's score and a tab before each translation.",
+    help="Write a score and a tab before each translation: its log-probability to the base 2, "
+    "divided by length^lenpen, as in fairseq-generate.",
 )
 @batch_options
 @workers_option

@@ -52,7 +52,7 @@ def _option(field: "Field[Any]") -> click.Option:
 @click.argument("dense", type=PATH)
 @click.argument("sparse", type=PATH)
 @click.option("--model", default="base_moe", help="Sparse model to make.")
-@click.option("--seed", type=int, default=1, help="Seed for the gates.")
+@click.option("--seed", type=int, default=1, help="Seed for the gates' weights.")
 @overwrite_option
 def command(
     dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, **options: object

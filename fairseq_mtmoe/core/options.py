@@ -48,7 +48,7 @@ class TaskOptions:
 
     task_names: Optional[str] = option(
         None,
-        "comma-separated names of the tasks that the model distinguishes; the task fills it in",
+        "comma-separated names of the tasks that the model distinguishes (default: set by --task)",
     )
 
 

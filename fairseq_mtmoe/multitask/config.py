@@ -52,14 +52,14 @@ class SamplingConfig(MultitaskConfig):
     )
     heating_epochs: Optional[int] = option(
         None,
-        "C of temperature heating (default: --max-epoch when the run begins; raising it later "
-        "changes nothing)",
+        "C of temperature heating, its duration in epochs (default: --max-epoch when the run "
+        "begins; raising --max-epoch later changes nothing)",
     )
     heating_updates: Optional[int] = option(
         None,
         "C of temperature heating in updates instead of epochs: an epoch has the temperature of "
-        "its first update; an epoch longer than C/20 is drawn in parts of C/20 updates, each with "
-        "its own temperature",
+        "its first update; an epoch of more than C/20 updates is drawn in parts of C/20 updates, "
+        "each with the temperature of its first update",
     )
     natural_from_epoch: Optional[int] = option(
         None,

@@ -39,13 +39,13 @@ class PemtOptions:
     pemt_stage: str = option(
         TARGET,
         "source: train a task's adapters and prompt, and write them to SAVE_DIR/TASK.pt; target: "
-        "train a task that borrows from --pemt-sources",
+        "train a task with transfer from --pemt-sources",
         one_of((SOURCE, TARGET)),
     )
     pemt_sources: str = option(
         "",
-        "comma-separated source files that the target borrows from (default: none; the target "
-        "trains its own adapters alone, without a prompt)",
+        "comma-separated source files whose adapters the target mixes (default: none; the target "
+        "trains only its own adapters, without a prompt)",
     )
     adapter: str = option(
         LORA,

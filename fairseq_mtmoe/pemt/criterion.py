@@ -31,7 +31,10 @@ class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
     """fairseq's options of the criterion, and the sparsity loss's weight."""
 
     sparsity_weight: float = option(
-        0.1, "weight of the gates' task sparsity loss, per token or sentence", at_least(0)
+        0.1,
+        "weight of the gates' task sparsity loss, added to the loss per token (per sentence with "
+        "--sentence-avg)",
+        at_least(0),
     )
 
 

@@ -10,8 +10,9 @@ from fairseq_mtmoe.moe.gates import EVALUATIONS
 from fairseq_mtmoe.moe.layer import COMBINES
 
 EXPERT_GATES = (
-    "gate of the expert layers: base, task, switch or fixed (one expert per task), or a "
-    "repeating pattern such as base,task"
+    "gate of the expert layers: base (balanced assignment), task (a gate for each task), switch "
+    "(one gate for all tasks) or fixed (one expert for each task), or a repeating pattern such as "
+    "base,task"
 )
 
 
@@ -63,7 +64,8 @@ class ExpertOptions(TaskOptions):
     )
     price_memory: float = option(
         MEMORY,
-        "decay of the running mean of dual prices per update, from 0 to below 1",
+        "decay per update of the running mean of dual prices that --base-evaluation prices uses, "
+        "from 0 to below 1",
         Rule("a number from 0 to below 1", lambda value: 0 <= value < 1),
     )
 
@@ -78,7 +80,7 @@ class RunOptions:
         "as BASE does in training",
     )
     log_expert_comm: bool = option(
-        False, "log the time and the bytes of each expert layer's all-to-all"
+        False, "log the seconds and megabytes of each expert layer's all-to-all communication"
     )
     max_nonfinite: int = option(
         10,

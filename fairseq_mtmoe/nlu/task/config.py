@@ -64,10 +64,10 @@ class TextToTextConfig(BenchmarkConfig):
     """Options of a text-to-text task."""
 
     source_task: Optional[str] = option(
-        None, "task of the table to train as a source for later tasks"
+        None, "task of the table to train as a source, from which later tasks transfer"
     )
     target_task: Optional[str] = option(
-        None, "task of the table to train; it may borrow from source tasks"
+        None, "task of the table to train, with or without transfer from source tasks"
     )
     init_model: Optional[str] = option(
         None,

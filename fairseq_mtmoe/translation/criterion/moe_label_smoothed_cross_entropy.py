@@ -44,7 +44,10 @@ class MoELabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfi
     """Options of fairseq's criterion, and the weight of the load-balancing loss."""
 
     load_balancing_weight: float = option(
-        0.0, "weight of the switch gates' load-balancing loss, per token or sentence", at_least(0)
+        0.0,
+        "weight of the load-balancing loss of switch gates, added to the loss per token (per "
+        "sentence with --sentence-avg)",
+        at_least(0),
     )
 
 

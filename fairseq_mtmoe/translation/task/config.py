@@ -26,8 +26,8 @@ class TranslationHeatedConfig(SamplingConfig):
     dataset_impl: Optional[str] = option(II("dataset.dataset_impl"), None)
     data: Optional[str] = option(
         None,
-        "data directory, or several separated by colons; epochs read directories and their "
-        "shards in turn",
+        "data directory, or several separated by colons; each epoch reads the next directory or "
+        "shard",
     )
     source_lang: Optional[str] = option(None, "source language for generation", argparse_alias="-s")
     target_lang: Optional[str] = option(None, "target language for generation", argparse_alias="-t")
@@ -43,50 +43,52 @@ class TranslationHeatedConfig(SamplingConfig):
     train_only: Optional[str] = option(
         None,
         "new-embeddings: train only the embeddings of the symbols that `mtmoe extend` added to "
-        "the model of --init-model (a model that borrows also trains its adapters); all else "
-        "stays equal bit for bit",
+        "the model of --init-model (a PEMT model also trains its adapters); all other weights "
+        "stay exactly as they are",
         one_of((NEW_EMBEDDINGS,)),
     )
     keep_inference_langtok: bool = option(False, "keep language tokens in the output of generation")
     task_ids: str = option(
         "target",
-        "task of a sentence: target (its target language), source, pair, or groups of target "
-        "languages such as de+nl,es+it+pt (a language that is not named is a group of its own)",
+        "task of a sentence, by which gates, experts and conditional parts distinguish sentences: "
+        "target (its target language), source, pair, or groups of target languages such as "
+        "de+nl,es+it+pt (a language that is not named is a group of its own)",
     )
     description: Optional[str] = option(
         None,
-        "sentence that describes the only pair of --lang-pairs, for a model that borrows from "
-        "other pairs (default: a description of its two languages)",
+        "sentence that describes the only pair of --lang-pairs; its embeddings initialize PEMT's "
+        "prompt (default: a description of the two languages)",
     )
     sample_pieces: float = option(
         0.0,
-        "subword regularisation of training sentences by the data directory's SentencePiece "
-        "model, redrawn in each epoch: the fraction of merges that BPE skips, or the exponent of "
-        "a unigram model's probabilities (lower is more random; 0: off); sentences get longer "
-        "than --max-tokens counts",
+        "subword regularisation: segment the training sentences at random in each epoch, by the "
+        "data directory's SentencePiece model. The value is the probability with which BPE skips "
+        "a merge (BPE-dropout), or the exponent of a unigram model's probabilities (lower is more "
+        "random); 0: off. Sentences get longer than --max-tokens counts",
         between(0, 1),
     )
     sample_pieces_of: str = option(
         "both",
-        "side whose pieces --sample-pieces draws: source, target or both",
+        "side that --sample-pieces segments at random: source, target or both",
         one_of(("both", "source", "target")),
     )
     eval_bleu: bool = option(
         False,
-        "also validate by BLEU: of each pair, means of tiers, and the mean of all pairs (`bleu`)",
+        "translate the validation set and log its BLEU: of each pair, the mean of each tier, and "
+        "the mean of all pairs (`bleu`)",
     )
     eval_chrf: bool = option(
         False,
-        "also validate by chrF++: of each pair, means of tiers, and the mean of all pairs (`chrf`)",
+        "translate the validation set and log its chrF++: of each pair, the mean of each tier, "
+        "and the mean of all pairs (`chrf`)",
     )
     eval_bleu_args: str = option(
         "{}",
-        "search of --eval-bleu and --eval-chrf: beam, lenpen, max_len_a and max_len_b as JSON, "
-        "such as "
-        '{"beam": 4} (default: beam 5)',
+        "search options of --eval-bleu and --eval-chrf: beam, lenpen, max_len_a and max_len_b as "
+        'JSON, such as {"beam": 4} (default: beam 5)',
     )
     eval_bleu_detok: str = option(
-        "space", "detokenizer of translations, such as moses; space changes nothing"
+        "space", "detokenizer of translations, such as moses; space leaves them as they are"
     )
     eval_bleu_detok_args: str = option("{}", "arguments of --eval-bleu-detok as JSON")
     eval_bleu_remove_bpe: Optional[str] = option(
@@ -122,7 +124,9 @@ class TranslationHeatedConfig(SamplingConfig):
     left_pad_target: str = option("False", "pad the target on the left")
     max_source_positions: int = option(1024, "maximum length of a source sentence in tokens")
     max_target_positions: int = option(1024, "maximum length of a target sentence in tokens")
-    upsample_primary: int = option(1, "number of repetitions of train if train1, train2, … exist")
+    upsample_primary: int = option(
+        1, "number of times that an epoch repeats the split train, if train1, train2, … exist"
+    )
     truncate_source: bool = option(False, "truncate the source to --max-source-positions")
     encoder_langtok: Optional[str] = option(
         None, "begin each source sentence with a language token: src or tgt", one_of(("src", "tgt"))
@@ -135,7 +139,7 @@ class TranslationHeatedConfig(SamplingConfig):
     decoder_langtok: bool = option(
         False, "begin each target sentence with the target language's token"
     )
-    lang_tok_replacing_bos_eos: bool = option(False, "replace bos and eos by language tokens")
+    lang_tok_replacing_bos_eos: bool = option(False, "replace <s> and </s> by language tokens")
     enable_lang_ids: bool = option(
         False, "pass each sentence's language ids to a model that accepts them"
     )
