@@ -64,7 +64,7 @@ def prepare_corpora(
             command_line = fine_tuning_command(quoted, shlex.quote(str(vocabulary_of)))
             click.echo(
                 f"To train on it:\n\n{command_line}\n\nIt trains all weights, and the model loses "
-                "in its other languages: docs/start/pretrained.md."
+                "in its other languages: docs/guides/new_language.md."
             )
         click.echo(vocabulary.how_to_go_on(data))
     if shards := shards_of(made, quoted):

@@ -160,7 +160,7 @@ def own_text(folder):
                 archive.writestr(f"{target}/manual.{lang}", "\n".join(sentences((lang, target), 450, lang)))
 
 
-def sparse_from_dense(folder):
+def sparse_translation(folder):
     write_texts(folder / "RAW", "de", "fr")
     return PREPARED.format(raw="RAW", data="DATA"), TRAINED.format(data="DATA", token="tgt", run="dense")
 
@@ -204,7 +204,7 @@ def pemt(folder):
     return PREPARED.format(raw="RAW", data="DATA"), trained, "cp TRANSLATOR/checkpoint_last.pt translator.pt"
 
 
-PAGES = {page.__name__: page for page in (own_text, sparse_from_dense, new_language, mt_tag, ca_mtl, pemt)}
+PAGES = {page.__name__: page for page in (own_text, sparse_translation, new_language, mt_tag, ca_mtl, pemt)}
 # Each takes a minute; `test_commands_in_texts.py` checks their commands and options always.
 RARE = ("own_text", "new_language", "mt_tag", "ca_mtl", "pemt")
 
