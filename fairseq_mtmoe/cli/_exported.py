@@ -1,6 +1,7 @@
 """Conversion of checkpoints to Hugging Face's classes, for `mtmoe export-hf`."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,6 +69,12 @@ class Exported(NamedTuple):
             bert_pretrained.write_folder(self.model, folder, self.head)
         return f"{self.model.config.model_type} for transformers{self.said}"
 
+    def conversion(self, folder: Path) -> str:
+        """Return the command that converts the folder for CTranslate2; empty if it cannot."""
+        if self.said or not isinstance(self.model, ExportedTranslator):
+            return ""
+        return _conversion(folder, shlex.quote(str(folder)), "SERVED")
+
 
 @dataclass(frozen=True)
 class ExportedByTask:
@@ -94,6 +101,24 @@ class ExportedByTask:
             f"{sum(sizes.values()) / 1e6:.1f} MB in all{said}"
         )
 
+    def conversion(self, folder: Path) -> str:
+        """Return the command that converts all folders for CTranslate2; empty if it cannot."""
+        first = next(iter(self.translators))
+        if self.translators[first].said:
+            return ""
+        conversion = _conversion(folder / first, '"$model"', '"SERVED/$(basename "$model")"')
+        return f"for model in {shlex.quote(str(folder))}/*; do {conversion}; done"
+
+
+def _conversion(folder: Path, model: str, output: str) -> str:
+    """Return the command that converts `model` for CTranslate2; `folder` has its files."""
+    command = (
+        f"ct2-transformers-converter --model {model} --output_dir {output} --quantization int8"
+    )
+    if (folder / "source.spm").exists():
+        command += " --copy_files source.spm target.spm tokenizer_config.json"
+    return command
+
 
 def exported_by_task(
     path: Path, content: Mapping[str, Any], sources: Sequence[str], targets: Sequence[str]
@@ -101,7 +126,7 @@ def exported_by_task(
     """Return the chosen languages' dense translators, or None for other models.
 
     Raises `UserError`: languages are chosen for a model without layers of languages, or none for
-    one with them.
+    one with them, or a folder could not have a language's name.
     """
     options = model_options(content) or {}
     by_task = has_experts(dict(content)) and has_fixed_gates(options)
@@ -116,11 +141,6 @@ def exported_by_task(
             )
         return None
     _expect_expressible(path, {"model": {DECODER: None}}, options)
-    if not sources and not targets:
-        raise UserError(
-            f"`{path}` has a feed-forward layer per language: choose languages with `--to`, such "
-            "as `--to all`, and each gets a folder."
-        )
     state = stored.read(str(path))
     forms = Forms([state], [str(path)])
     chosen = chosen_tasks(forms, forms.task.args.lang_pairs, sources, targets)

@@ -24,7 +24,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fairseq_mtmoe.core.errors import visible
+from fairseq_mtmoe.core.errors import UserError, raise_invalid, visible
 from fairseq_mtmoe.core.files import regular_file
 
 PATH = click.Path(path_type=Path)
@@ -47,9 +47,15 @@ def list_option(*declarations: str, **settings: Any) -> Callable[[Any], Any]:
 
 
 def _joined_names(
-    _context: click.Context, _option: click.Parameter, values: tuple[str, ...]
+    _context: click.Context, option: click.Parameter, values: tuple[str, ...]
 ) -> tuple[str, ...]:
-    return tuple(entry.strip() for entry in ",".join(values).split(",") if entry.strip())
+    names = tuple(entry.strip() for entry in ",".join(values).split(",") if entry.strip())
+    if values and not names:
+        raise_invalid(option.opts[0], "names separated by commas", ",".join(values))
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(f"`{option.opts[0]}` must name each once, but names {twice[0]!r} twice.")
+    return names
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -17,14 +17,15 @@ from fairseq_mtmoe.core.errors import UserError
     "--to",
     "targets",
     metavar="LANG[,LANG…]|all",
-    help="Target languages of a model with a feed-forward layer per language; FOLDER gets a folder "
-    "for each.",
+    help="Target languages of a model with a feed-forward layer per target language; FOLDER gets a "
+    "folder for each.",
 )
 @list_option(
     "--from",
     "sources",
     metavar="LANG[,LANG…]|all",
-    help="Source languages of such a model, if it was trained with `--task-ids` source or pair.",
+    help="Source languages of such a model, if it was trained with `--task-ids source`; with "
+    "`--task-ids pair` both options choose pairs.",
 )
 @quiet_fairseq()
 def command(model: Path, folder: Path, targets: Sequence[str], sources: Sequence[str]) -> None:
@@ -39,7 +40,8 @@ def command(model: Path, folder: Path, targets: Sequence[str], sources: Sequence
 
     A translator with a feed-forward layer per language (`--expert-gates fixed`) is a dense model
     for each language: choose languages with --to, and FOLDER/LANG computes the same translations.
-    Their common weights are stored once, in a file with several names.
+    Their common weights are stored once, in a file with several names. The last line of the output
+    is the command that converts FOLDER for CTranslate2.
 
     The heads of several tasks, and heads for rankings, words and spans, are left out. Models that
     route tokens (other gates), adapters and conditional parts have no class in `transformers`.
@@ -48,10 +50,11 @@ def command(model: Path, folder: Path, targets: Sequence[str], sources: Sequence
         raise UserError(f"`FOLDER` {folder} exists already; give a folder that does not exist yet.")
     expect_checkpoints(model)
     from fairseq_mtmoe.checkpoints import file_io
-    from fairseq_mtmoe.checkpoints.hugging_face import IMPORT_ANEW
     from fairseq_mtmoe.cli._exported import exported, exported_by_task
 
-    content = file_io.load(str(model), mapped=True, remedy=IMPORT_ANEW)
+    content = file_io.load(str(model), mapped=True)
     translators = exported_by_task(model, content, sources, targets)
     written = translators or exported(model, content)
     click.echo(f"{folder}: {written.write(folder)}")
+    if command_line := written.conversion(folder):
+        click.echo(f"To serve it by CTranslate2:\n{command_line}")

@@ -145,7 +145,6 @@ def command(
         serve([load(model, decoding) for model in models], models, port)
         return
     assert source is not None
-    targets = tuple(dict.fromkeys(targets))
     if not inputs and sys.stdin is None:
         raise UserError("`--input` is required, because the standard input is closed.")
     total, digests = survey(*inputs)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.key_maps import DENSE_TO_EXPERTS, EXPERTS, MOE
-from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.errors import UserError, nearest, shortened
 
 FIXED = "fixed"
 OF_EXPERTS = {name: key for key, name in DENSE_TO_EXPERTS.items()}
@@ -76,9 +76,10 @@ def chosen_tasks(
         targets: likewise, of `--to`.
 
     Raises:
-        UserError: a language is in no pair.
+        UserError: a language is in no pair, or chooses no task of the model.
     """
     kind = forms.task.args.task_ids
+    _expect_choice(forms.path, kind, sources, targets)
     tasks: dict[str, OneTask] = {}
     first_words: dict[str, set[int | None]] = {}
     for pair in _chosen_pairs(forms.path, pairs, sources, targets):
@@ -91,17 +92,40 @@ def chosen_tasks(
     return tasks
 
 
+def _expect_choice(
+    path: str, kind: str, sources: Sequence[str], targets: Sequence[str]
+) -> None:
+    """Raise `UserError` if languages are chosen of the side that has no layers of its own.
+
+    kind: of tasks, a value of `--task-ids`.
+    """
+    choosing = {"source": ("--from",), "pair": ("--from", "--to")}.get(kind, ("--to",))
+    advice = f"choose languages with `{'` or `'.join(choosing)}`, such as `{choosing[-1]} all`"
+    if not sources and not targets:
+        raise UserError(f"`{path}` has a feed-forward layer per language: {advice}.")
+    for option, names in (("--from", sources), ("--to", targets)):
+        if names and option not in choosing:
+            side = "source" if kind == "source" else "target"
+            raise UserError(
+                f"`{option}` chooses no layers of `{path}`, which has a feed-forward layer per "
+                f"{side} language (`--task-ids {kind}`): {advice}."
+            )
+
+
 def _chosen_pairs(
     path: str, pairs: Sequence[str], sources: Sequence[str], targets: Sequence[str]
 ) -> list[str]:
     chosen = list(pairs)
     for option, side, wanted in (("--from", 0, sources), ("--to", 1, targets)):
         there = sorted({pair.split("-")[side] for pair in pairs})
+        if "all" in wanted and len(wanted) > 1:
+            raise UserError(f"`{option} all` cannot be combined with names of languages.")
         for lang in wanted:
             if lang not in (*there, "all"):
                 raise UserError(
-                    f"`{option}` must be one of {', '.join(there)} or `all`, the languages that "
-                    f"`{path}` was trained on, but is {lang!r} instead."
+                    f"`{option}` must be among {shortened(there, lang)}, the languages that "
+                    f"`{path}` was trained on, or all, but names {lang!r}; the most similar one is "
+                    f"{nearest(lang, there)}."
                 )
         if wanted and "all" not in wanted:
             chosen = [pair for pair in chosen if pair.split("-")[side] in wanted]

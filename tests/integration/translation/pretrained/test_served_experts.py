@@ -100,8 +100,14 @@ def test_wrong_choices_are_one_sentence(text_data, tmp_path):
     model = fixed(text_data, tmp_path / "model.pt")
     with refused("model.pt", "--to"):
         mtmoe("export-hf", model, tmp_path / "out")
-    with refused("--to"):
-        mtmoe("export-hf", model, tmp_path / "out", "--to", "zz")
+    for choice in (["--to", "zz"], ["--to", ""], ["--to", "all,aa"], ["--to", "aa,aa"], ["--from", "en"]):
+        with refused(choice[0]):
+            mtmoe("export-hf", model, tmp_path / "out", *choice)
+    by_source = fixed(text_data, tmp_path / "source.pt", "--task-ids", "source")
+    with refused("--to", "--from all"):
+        mtmoe("export-hf", by_source, tmp_path / "out", "--to", "aa")
+    with refused("source.pt", "--from all"):
+        mtmoe("export-hf", by_source, tmp_path / "out")
     untrained.save_model(text_data, tmp_path / "task.pt", *SPARSE, *NORMS)
     with refused("task.pt", "--expert-gates fixed"):
         mtmoe("export-hf", tmp_path / "task.pt", tmp_path / "out")
@@ -110,22 +116,23 @@ def test_wrong_choices_are_one_sentence(text_data, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_example_s_script_and_server_write_what_mtmoe_translate_writes(text_data, tmp_path):
-    ctranslate2 = pytest.importorskip("ctranslate2")
+def test_the_printed_command_converts_for_the_example_s_script_and_server(text_data, tmp_path):
+    """They write what `mtmoe translate` writes."""
+    pytest.importorskip("ctranslate2")
     model = fixed(text_data, tmp_path / "model.pt", "--max-source-positions", "32", "--max-target-positions", "32")
-    mtmoe("export-hf", model, tmp_path / "folder", "--to", "aa")
-    beside = ["source.spm", "target.spm", "tokenizer_config.json"]
-    converter = ctranslate2.converters.TransformersConverter(str(tmp_path / "folder" / "aa"), copy_files=beside)
-    converter.convert(str(tmp_path / "served"))
+    said = mtmoe("export-hf", model, tmp_path / "folder", "--to", "aa")
+    conversion = said.splitlines()[-1].replace("int8", "float32")
+    subprocess.run(conversion, shell=True, executable="bash", cwd=tmp_path, check=True)
+    served = tmp_path / "SERVED" / "aa"
     first, second, *others = texts(6, 5)
     lines = [f"  {first[:20]}\u00ad  {second[:20]}", "", ". ".join([first] * 5), *others]
     wanted = load_translator(model, cpu=True).translate(lines, source="en", target="aa", beam=1, max_len_b=30)
 
-    arguments = [sys.executable, SERVE / "translate.py", tmp_path / "served", "--from", "en", "--to", "aa", "--beam=1"]
+    arguments = [sys.executable, SERVE / "translate.py", served, "--from", "en", "--to", "aa", "--beam=1"]
     text = "".join(f"{line}\n" for line in lines)
     assert subprocess.run(arguments, input=text, stdout=-1, text=True, check=True).stdout.splitlines() == wanted
 
-    arguments = [sys.executable, SERVE / "server.py", f"aa={tmp_path / 'served'}", "--port=0", "--beam=1"]
+    arguments = [sys.executable, SERVE / "server.py", f"aa={served}", "--port=0", "--beam=1"]
     with subprocess.Popen(arguments, stdout=-1, text=True) as server:
         try:
             address = server.stdout.readline().strip()
