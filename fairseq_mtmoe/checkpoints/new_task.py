@@ -63,7 +63,8 @@ class NewTask:
         tasks: the checkpoint's tasks, ordered by id; they own a larger table's last rows.
         begins_as: comma-separated names of tasks whose mean row the new row starts as; or `mean`,
             of all tasks; or `random`, from N(0, 0.02²), or `xavier`, Xavier's uniform distribution:
-            then gates start as in a new model. One name with fixed gates.
+            then gates start as in a new model. A fixed gate's expert is a copy of the one task's;
+            for `mean` of the first task's, since a mean of experts computes nothing of use.
         head: parameters that only the new task has, by name.
         seed: of the random numbers.
         langs: the checkpoint's languages, which own the last rows of a larger vocabulary.
@@ -141,7 +142,7 @@ class _NewRows:
                 tasks = ", ".join(new.tasks)
                 rule = f"{RANDOM}, {XAVIER} or {MEAN}, or among the checkpoint's tasks {tasks}"
                 raise_invalid("--embedding-from", rule, new.begins_as)
-        if self.experts and (self._is_drawn or len(self._sources) > 1):
+        if self.experts and new.begins_as not in (MEAN, *new.tasks):
             rule = (
                 f"one of the tasks {', '.join(new.tasks)}, whose expert the new task's is a copy of"
             )
@@ -167,7 +168,9 @@ class _NewRows:
     def _with_row(self, name: str, table: Tensor) -> Tensor:
         key = "vocabulary" if name.endswith(VOCABULARY) else name
         end = len(table) if name in self.grown else len(self._new.tasks)
-        if self._is_drawn:
+        if name in self.experts:
+            row = table[self._new.tasks.index(self._sources[0])]
+        elif self._is_drawn:
             if key not in self._drawn:
                 self._drawn[key] = self._draw(name, table)
             row = self._drawn[key]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     metavar="TASK[,TASK…]",
     help="Initial value of the task's embedding and gates: a copy from a task of CHECKPOINT, the "
     "mean of several tasks, the `mean` of all, or drawn: `random` (N(0, 0.02²)) or `xavier`. With "
-    "fixed gates a task, whose expert is copied.",
+    "fixed gates the task whose expert is copied; with `mean` it is the first task.",
 )
 @click.option(
     "--task-table",
@@ -76,7 +76,14 @@ def command(
     expect_checkpoints(checkpoint)
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
-    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, options_with_task, with_task
+    from fairseq_mtmoe.checkpoints.new_task import (
+        MEAN,
+        Described,
+        NewTask,
+        fixed_experts,
+        options_with_task,
+        with_task,
+    )
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
     from fairseq_mtmoe.nlu.bert.heads import heads_from_text
@@ -109,6 +116,9 @@ def command(
         click.echo(
             f"Its languages are in the order --langs {','.join(change.task_state['langs'])}."
         )
+    if fixed_experts(before.shapes):
+        copied = tasks[0] if begins_as == MEAN else begins_as
+        click.echo(f"Its expert for {name} is a copy of the one for {copied}.")
     if larger.get("num_experts") != options.get("num_experts"):
         click.echo(f"Its layers have an expert more: --num-experts {larger['num_experts']}.")
 
@@ -165,17 +175,22 @@ def _task_of_translation(state: Mapping[str, Any], tasks: Sequence[str], name: s
             )
             raise_invalid("--task", rule, name)
         return _Change(task_state={"lang_pairs": [*settings["lang_pairs"], name]})
-    if not re.fullmatch(r"[^-,\s]+", name):
-        raise_invalid("--task", f"a language such as {tasks[0]}", name)
     if name in langs:  # a source that becomes a target
         return _Change()
+    remedy = "train a model with the new language in `--langs`"
+    if any("+" in task for task in tasks):
+        raise UserError(
+            f"`CHECKPOINT` has groups of languages as tasks (`--task-ids {settings['task_ids']}`), "
+            f"to which no new language can be added; {remedy}."
+        )
+    if not re.fullmatch(r"[^-+,\s]+", name):
+        raise_invalid("--task", f"a language such as {tasks[0]}", name)
     has_tokens = (
         settings.get("lang_tok_style") == "multilingual" and len(settings["langtoks_specs"]) == 1
     )
     if not has_tokens or not set(tasks) <= set(langs):
         raise UserError(
-            "A language can be added only if the checkpoint's tasks are languages and its "
-            "vocabulary ends in one token for each; train a model with the new language in "
-            "`--langs`."
+            "`CHECKPOINT` must have languages as tasks and a vocabulary that ends in one token for "
+            f"each, so that one can be added; {remedy}."
         )
     return _Change(symbols=1, task_state={"langs": [*langs, name]})

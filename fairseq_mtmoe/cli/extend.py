@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     "--like",
     metavar="CODE[,CODE…]",
     help="Languages of the model; the new code starts as their mean, and with --expert-gates fixed "
-    "the new expert as a copy of the first one's.  [default: all]",
+    "the new expert as a copy of the expert of the first that has one.  [default: all]",
 )
 @click.option(
     "--new-pieces",
@@ -99,9 +99,8 @@ def command(
     settings = state["task_state"]
     expect_other_language(settings, lang, like)
     expect_rows(model, state["model"], old.source.size, old.target.size)
-    expert_of = like[0] if like else ""
     like = _with_codes_of_their_own(old, settings, state["model"], like)
-    state = _with_task(model, state, lang, like, expert_of)
+    state, expert_of = _with_task(model, state, lang, like)
     new = extend(old, settings, lang, like, lines, new_pieces)
     for side in (new.vocabulary.source, new.vocabulary.target):
         _ = side.processor  # raises if the new model cannot be loaded
@@ -116,6 +115,8 @@ def command(
         f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} "
         "in all"
     )
+    if expert_of:
+        click.echo(f"The expert for {lang} is a copy of the one for {expert_of} (--like).")
     if experts := count_experts(result):
         click.echo(f"To train it: --finetune-from-model {output} --num-experts {experts}")
     _say_cuts(old, new.vocabulary, (text, lines), held)
@@ -183,12 +184,14 @@ def _with_codes_of_their_own(
 
 
 def _with_task(
-    model: Path, state: dict[str, Any], lang: str, like: Sequence[str], expert_of: str
-) -> dict[str, Any]:
+    model: Path, state: dict[str, Any], lang: str, like: Sequence[str]
+) -> tuple[dict[str, Any], str]:
     """Return the checkpoint with one more task if its tasks are languages.
 
-    Raises `UserError` if they are pairs. `expert_of` is the language whose expert of fixed gates is
-    copied.
+    With fixed gates its expert is a copy of that of the first language of `like` that has one,
+    which is also returned.
+
+    Raises `UserError` if its tasks are pairs or groups, or no language of `like` has an expert.
     """
     from fairseq_mtmoe.checkpoints.new_task import (
         MEAN,
@@ -202,12 +205,13 @@ def _with_task(
 
     options = model_options(state) or {}
     if not options.get("task_names"):
-        return state
+        return state, ""
     tasks = options["task_names"].split(",")
     larger = options_with_task(options, tasks, lang)
     before = Described.of(without_memory(model, state, options))
     after = Described.of(without_memory(model, state, larger))
     experts = fixed_experts(before.shapes)
+    expert_of = ""
     is_task = set(tasks) <= set(state["task_state"]["langs"])
     if before.shapes != after.shapes or experts:
         if not is_task:
@@ -215,17 +219,19 @@ def _with_task(
                 f"`{model}` must have languages as tasks, so that one can be added, but has "
                 f"{tasks[0]} and others."
             )
-        if experts and expert_of not in tasks:
+        with_tasks = [relative for relative in like if relative in tasks]
+        if experts and not with_tasks:
             rule = (
                 f"one or several of {', '.join(tasks)}, since the new language gets a copy of the "
                 "first one's expert"
             )
-            raise_invalid("--like", rule, expert_of)
-        begins_as = expert_of
-        if not experts:
-            begins_as = ",".join(filter(tasks.__contains__, like)) or MEAN
+            raise_invalid("--like", rule, ",".join(like))
+        begins_as = ",".join(with_tasks) or MEAN
+        if experts:
+            expert_of = begins_as = with_tasks[0]
         state = with_task(state, NewTask(tasks, begins_as, {}, seed=1), before, after)
-    return {**state, "cfg": {**state["cfg"], "model": larger if is_task else options}}
+    cfg = {**state["cfg"], "model": larger if is_task else options}
+    return {**state, "cfg": cfg}, expert_of
 
 
 def _means(side: "Side", rows: "Rows") -> list[tuple[int, ...]]:
@@ -276,5 +282,5 @@ def _lines(option: str, path: Path) -> list[str]:
     """
     lines = list(filter(None, map(normalise, text_lines(path))))
     if not lines:
-        raise_invalid(option, "a file with text", str(path))
+        raise UserError(f"`{option}` must have text, but `{path}` has no line with text.")
     return lines

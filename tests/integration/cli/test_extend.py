@@ -116,6 +116,9 @@ def test_what_cannot_get_a_language_is_one_sentence_and_no_file(tmp_path):
     ):  # fmt: skip
         with refused(wrong):
             extend(tmp_path / "model.pt", tmp_path / "out.pt", *options)
+    empty = write_lines(tmp_path / "empty.txt", ["", " "])
+    with refused("--text", "empty.txt"):
+        mtmoe("extend", tmp_path / "model.pt", tmp_path / "out.pt", "--language", "luo_Latn", "--text", empty)
     save_translator(tmp_path / "model.pt", langtoks=(None, None))
     with refused("MODEL"):
         extend(tmp_path / "model.pt", tmp_path / "out.pt")
@@ -173,8 +176,9 @@ def fixed(path, num_experts):
 def test_a_language_gets_a_copy_of_an_expert(tmp_path, num_experts):
     """There may be experts of no language."""
     expert = fixed(tmp_path / "sparse.pt", num_experts)
-    with refused("--like"):
-        extend(tmp_path / "sparse.pt", tmp_path / "out.pt")
+    said = extend(tmp_path / "sparse.pt", tmp_path / "first.pt")
+    old, new = (torch.load(tmp_path / name)["model"][expert] for name in ("sparse.pt", "first.pt"))
+    assert torch.equal(new, torch.cat([old[:3], old[:1], old[4:]])) and "copy of the one for eng_Latn" in said
     said = extend(tmp_path / "sparse.pt", tmp_path / "out.pt", "--like", "swh_Latn,fra_Latn")
     old, new = (torch.load(tmp_path / name)["model"][expert] for name in ("sparse.pt", "out.pt"))
     assert torch.equal(new, torch.cat([old[:3], old[1:2], old[4:]]))

@@ -31,6 +31,7 @@ def folder(tmp_path_factory):
     save_model(data, folder / "pairs.pt", *SPARSE, "--task-ids", "pair")
     save_model(data, folder / "fixed.pt", *SPARSE, "--expert-gates", "fixed", "--num-experts", "3")
     save_model(data, folder / "spare.pt", *SPARSE, "--expert-gates", "fixed", "--task-ids", "pair")
+    save_model(data, folder / "groups.pt", *SPARSE, "--task-ids", "aa+bb")
     save_model(data, folder / "mixed.pt", *SPARSE, "--expert-gates", "fixed,base", "--num-experts", "3")
     state = torch.load(folder / "pairs.pt", weights_only=False)
     state["cfg"]["model"]["_name"] = "wav2vec2"
@@ -100,6 +101,10 @@ def test_with_fixed_gates_it_gets_a_copy_of_an_expert(folder, tmp_path, checkpoi
         value, before = new["model"][name], old["model"][name]
         assert torch.equal(value, torch.stack([*before[:3], before[1]]))
         assert not torch.equal(value[3], value[0]) or name.endswith("bias")
+    said = add_task(folder / checkpoint, tmp_path / "first.pt", "--task", task)
+    first = file_io.load(str(tmp_path / "first.pt"))
+    assert all(torch.equal(first["model"][name][3], old["model"][name][0]) for name in names)
+    assert f"for {task} is a copy of the one for {source.replace('bb', 'aa')}." in said
 
 
 def test_with_fixed_gates_it_begins_as_one_task(folder, tmp_path):
@@ -116,6 +121,7 @@ def test_what_cannot_be_added_is_one_sentence_and_no_file(folder, tmp_path):
         ("tasks.pt", "wic", "--task"), ("tasks.pt", "unknown", "--task"), ("languages.pt", "en-dd", "--task"),
         ("pairs.pt", "en-dd", "--task"), ("mixed.pt", "dd", "--num-experts"), ("encoder.pt", "rte", "encoder.pt"),
         ("evil.pt", "bb-en", "evil.pt"),
+        ("languages.pt", "dd+ee", "--task"), ("groups.pt", "dd", "CHECKPOINT"),
     ):  # fmt: skip
         with refused(wrong):
             add_task(folder / checkpoint, tmp_path / "out.pt", "--task", name)
