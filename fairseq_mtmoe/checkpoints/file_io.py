@@ -54,8 +54,11 @@ class CheckpointFile:
             try:
                 return checksum.verify(self._file)
             except checksum.Damaged as error:
+                fact = "is truncated or damaged"
+                if not checksum.is_archive(self._file):
+                    fact = "is not a checkpoint, or its beginning is damaged"
                 remedy = self._remedy or f"use an older one{suggested_fallback(self.path)}"
-                raise UserError(f"`{self.path}` is truncated or damaged; {remedy}.") from error
+                raise UserError(f"`{self.path}` {fact}; {remedy}.") from error
 
     def load(self, mapped: bool = False) -> State:
         """Verify the file and return its content; `mapped` tensors are read when used."""
@@ -178,7 +181,7 @@ def suggested_fallback(path: str | Path) -> str:
     other = newest_good_in(shared_part.parent, without=shared_part.name)
     if other:
         return f": the newest good one beside it is `{other}`"
-    return ", there is no good one beside it"
+    return " or copy it again, since there is no good one beside it"
 
 
 def newest_good_in(folder: str | Path, without: str = "") -> Path | None:

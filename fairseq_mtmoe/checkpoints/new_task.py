@@ -76,6 +76,11 @@ class NewTask:
     seed: int
     langs: Sequence[str] = ()
 
+    @property
+    def expert_of(self) -> str:
+        """The task whose expert of fixed gates is copied."""
+        return self.tasks[0] if self.begins_as == MEAN else self.begins_as
+
 
 def with_task(state: State, new: NewTask, before: Described, after: Described) -> State:
     """Return a copy of a checkpoint for the model with the new task.
@@ -142,7 +147,7 @@ class _NewRows:
                 tasks = ", ".join(new.tasks)
                 rule = f"{RANDOM}, {XAVIER} or {MEAN}, or among the checkpoint's tasks {tasks}"
                 raise_invalid("--embedding-from", rule, new.begins_as)
-        if self.experts and new.begins_as not in (MEAN, *new.tasks):
+        if self.experts and new.expert_of not in new.tasks:
             rule = (
                 f"one of the tasks {', '.join(new.tasks)}, whose expert the new task's is a copy of"
             )
@@ -169,7 +174,7 @@ class _NewRows:
         key = "vocabulary" if name.endswith(VOCABULARY) else name
         end = len(table) if name in self.grown else len(self._new.tasks)
         if name in self.experts:
-            row = table[self._new.tasks.index(self._sources[0])]
+            row = table[self._new.tasks.index(self._new.expert_of)]
         elif self._is_drawn:
             if key not in self._drawn:
                 self._drawn[key] = self._draw(name, table)

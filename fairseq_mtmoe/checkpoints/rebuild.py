@@ -76,7 +76,7 @@ def check_name(path: str | Path, state: State, kind: str) -> None:
     names = _names(state.get("args"), named_by[1:])
     names += _names(plain(state.get("cfg")).get(kind), named_by)
     if kind == "model" and not names:
-        raise UserError(f"`{path}` does not name its model.")
+        raise UserError(f"`{path}` must be the checkpoint of a model, but names no model.")
     trusted = {name.strip() for name in os.environ.get(TRUST, "").split(",")}
     for name in names:
         if not isinstance(name, str) or not (_is_known(kind, name) or name in trusted):

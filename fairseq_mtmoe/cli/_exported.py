@@ -102,7 +102,7 @@ class ExportedByTask:
         )
 
     def conversion(self, folder: Path) -> str:
-        """Return the command that converts all folders for CTranslate2; empty if it cannot."""
+        """Return the command that converts all folders; see `Exported.conversion`."""
         first = next(iter(self.translators))
         if self.translators[first].said:
             return ""
@@ -111,7 +111,7 @@ class ExportedByTask:
 
 
 def _conversion(folder: Path, model: str, output: str) -> str:
-    """Return the command that converts `model` for CTranslate2; `folder` has its files."""
+    """Return the command that converts a model; `folder` has files like its own."""
     command = (
         f"ct2-transformers-converter --model {model} --output_dir {output} --quantization int8"
     )

@@ -76,14 +76,7 @@ def command(
     expect_checkpoints(checkpoint)
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
-    from fairseq_mtmoe.checkpoints.new_task import (
-        MEAN,
-        Described,
-        NewTask,
-        fixed_experts,
-        options_with_task,
-        with_task,
-    )
+    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, options_with_task, with_task
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
     from fairseq_mtmoe.nlu.bert.heads import heads_from_text
@@ -116,9 +109,8 @@ def command(
         click.echo(
             f"Its languages are in the order --langs {','.join(change.task_state['langs'])}."
         )
-    if fixed_experts(before.shapes):
-        copied = tasks[0] if begins_as == MEAN else begins_as
-        click.echo(f"Its expert for {name} is a copy of the one for {copied}.")
+    if "fixed" in (options.get("expert_gates") or ""):
+        click.echo(f"Its expert for {name} is a copy of the one for {new.expert_of}.")
     if larger.get("num_experts") != options.get("num_experts"):
         click.echo(f"Its layers have an expert more: --num-experts {larger['num_experts']}.")
 

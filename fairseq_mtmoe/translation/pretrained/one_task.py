@@ -95,10 +95,7 @@ def chosen_tasks(
 def _expect_choice(
     path: str, kind: str, sources: Sequence[str], targets: Sequence[str]
 ) -> None:
-    """Raise `UserError` if languages are chosen of the side that has no layers of its own.
-
-    kind: of tasks, a value of `--task-ids`.
-    """
+    """Raise `UserError` if the options choose no tasks of this kind (`--task-ids`)."""
     choosing = {"source": ("--from",), "pair": ("--from", "--to")}.get(kind, ("--to",))
     advice = f"choose languages with `{'` or `'.join(choosing)}`, such as `{choosing[-1]} all`"
     if not sources and not targets:

@@ -103,6 +103,12 @@ def test_a_file_that_takes_its_place_meanwhile_is_not_read(tmp_path, mapped):
     assert torch.equal(read["model"]["w"], torch.ones(3))
 
 
+def test_a_file_that_never_was_a_checkpoint_is_told_apart(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(UserError, match="is not a checkpoint"):
+        verify(tmp_path / "notes.txt")
+
+
 def test_the_newest_good_one_is_suggested(tmp_path, monkeypatch):
     last = change(dated(with_checksum(tmp_path / "checkpoint_last.pt"), 900), 100)
     change(with_checksum(tmp_path / "checkpoint_best.pt"), 100)

@@ -180,7 +180,7 @@ WAV2VEC = {"_name": "wav2vec2", "conv_feature_layers": FCONV}
 
 @pytest.mark.parametrize(("change", "words"), [
     (instead("model", WAV2VEC), "has 'wav2vec2'"),
-    (instead("model", {"wav2vec2": WAV2VEC}), "does not name its model"),
+    (instead("model", {"wav2vec2": WAV2VEC}), "names no model"),
     (instead("model", Namespace(_name="transformer", arch="fconv")), "has 'fconv'"),
     (as_namespace(arch=["transformer"]), "has ['transformer']"),
     (as_namespace(task="audio_pretraining"), "must have a task that is known"),

@@ -180,4 +180,8 @@ def test_what_has_no_class_a_damaged_checkpoint_and_a_folder_in_the_way_are_said
         file_io.save({**state, **changes}, str(path))
         with refused(path.name):
             export(path, tmp_path / "folder")
+    path.write_bytes(path.read_bytes()[:-100])
+    with refused(path.name) as caught:
+        export(path, tmp_path / "folder")
+    assert "copy it again" in str(caught.value) and "import-hf" not in str(caught.value)
     assert not (tmp_path / "folder").exists()
