@@ -1,6 +1,6 @@
-"""Batches of several language pairs, the longest source first.
+"""Collate examples of several language pairs into a batch.
 
-They have language ids if the datasets have them.
+The longest source comes first. A batch has language ids if its datasets have them.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ KEPT = ("id", "nsentences", "ntokens", "net_input", "target")
 class PairCollate:
     """`Collate` for language pairs.
 
-    `one_collater`: one dataset's collater serves all; else each has its own.
+    one_collater: whether the collater of any dataset can collate all examples.
     """
 
     def __init__(self, one_collater: bool = True) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 INDEX = ".idx"
 # Files in data directories of `mtmoe prepare`
-SENTENCEPIECE = "spm.model"  # model for targets, and for sources if these have none
-OF_SOURCES = "spm.source.model"  # model for sources, if it is another
+SENTENCEPIECE = "spm.model"  # model of targets, and of sources without a model of their own
+OF_SOURCES = "spm.source.model"  # model of sources, if it differs from that of targets
 TOKEN_STYLE = "lang_tok_style.txt"  # fairseq's --lang-tok-style, if it is not the default
 TEXT_FOLDER = "raw"  # text of validation and test data, under the same names
 TAG = "<BT>"  # begins back-translated sources (Caswell et al. 2019, "Tagged Back-Translation")

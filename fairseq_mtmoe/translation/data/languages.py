@@ -19,7 +19,7 @@ MBART50 = tuple(_MBART50.split())
 @cache
 def languages() -> dict[str, dict[str, Any]]:
     """Return `languages.yaml`: each language's `name`, `about`, `scripts` and `names`."""
-    import yaml  # which a command's help does without
+    import yaml  # on first use, so that a command's help does not import it
 
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     return dict(yaml.safe_load(text))

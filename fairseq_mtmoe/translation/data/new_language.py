@@ -61,15 +61,18 @@ def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabular
 
 
 def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence[str]) -> None:
-    """Check that a language can be added (UserError).
+    """Check that a language can be added.
 
-    An error is a known language, an unknown relative, or a model without language tokens.
+    like: related languages of the model.
+
+    Raises:
+        UserError: the model knows the language, lacks a related one, or has no language tokens.
     """
     langs = settings["langs"]
     if not any(itertools.chain.from_iterable((settings["langtoks"] or {}).values())):
         alone = " and ".join(langs)
         raise UserError(
-            "`MODEL` must have language tokens, so that one can be added, but only translates "
+            "`MODEL` has no language tokens, so no language can be added to it: it only translates "
             f"{alone}."
         )
     if lang in langs or not re.fullmatch(r"\w+(@\w+)?", lang):
@@ -90,13 +93,15 @@ def extend(
     text: Sequence[str],
     most: int,
 ) -> Extended:
-    """Add a language to a vocabulary, which has all symbols of the matrix.
+    """Return a vocabulary with one more language.
 
-    Each side gets the pieces that it lacks.
-
-    It also gets the tag of back-translated sources. The tag and unknown letters begin as the mean
+    Each side gets the language's tokens, at most `most` pieces of its text that the side lacks, and
+    the tag of back-translated sources. The tag and unknown letters begin as the mean
     of all pieces, which changes other words' scores least ("Initializing New Word Embeddings for
     Pretrained Language Models", Hewitt 2021).
+
+    vocabulary: has a symbol for each row of the embeddings.
+    like: languages whose mean the new tokens begin as; empty: all.
     """
     langs = settings["langs"]
     codes = codes_of(lang, settings)

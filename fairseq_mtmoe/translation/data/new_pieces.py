@@ -72,17 +72,18 @@ def plain_pieces(model: bytes) -> list[str]:
 def grow(
     model: bytes, processor: Processor, symbols: Iterable[str], text: Iterable[str], most: int
 ) -> Grown:
-    """Add a text's letters and at most `most` merges of pieces.
+    """Add a text's letters and at most `most` merges to a SentencePiece model.
 
-    A model that is neither BPE nor unigram is refused (UserError).
+    model, processor: the serialized model and its processor.
+    symbols: the symbols of the dictionary.
 
-    `processor` is the model's; `symbols` are the dictionary's.
+    Raises:
+        UserError: the model is neither BPE nor unigram.
     """
     kind = model_type(model)
     if kind not in (UNIGRAM, BPE):
         raise UserError(
-            "The vocabulary's `SentencePiece model` must be BPE or unigram, so that pieces can "
-            "be added."
+            "The vocabulary's `SentencePiece model` must be BPE or unigram to add pieces to it."
         )
     symbols_before = set(symbols)
     scores = _scores(processor)

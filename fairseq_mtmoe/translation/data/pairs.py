@@ -34,7 +34,7 @@ from fairseq_mtmoe.translation.data.recorded_sizes import read_sizes
 class DataManager(MultilingualDatasetManager):
     """fairseq's data manager with `--encoder-langtok-last`.
 
-    `--truncate-source` leaves room for tokens.
+    `--truncate-source` leaves room for the end and the language token.
     """
 
     def src_dataset_tranform_func(
@@ -220,7 +220,7 @@ class PairLoader:
 
     @property
     def has_more(self) -> bool:
-        """Whether continuations are combined with the split of any pair."""
+        """Whether any pair has continuations of the split, such as `train1`, to combine."""
         return any(self._has_more(pair.source, pair.target, pair.folders[0]) for pair in self.pairs)
 
     def _has_more(self, source: str, target: str, folder: str) -> bool:

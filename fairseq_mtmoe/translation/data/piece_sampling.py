@@ -171,7 +171,7 @@ class _Bpe:
 
 
 class PieceSampling:
-    """Draws new segmentations of an example's sides; other sides stay unchanged."""
+    """Segments an example's source, target or both at random."""
 
     def __init__(self, sides: Mapping[str, SampledSide]) -> None:
         self._sides = sides

@@ -35,7 +35,7 @@ NUM_SPECIAL = 4  # fairseq's <s>, <pad>, </s> and <unk>
 
 
 class End(NamedTuple):
-    """Earlier size of a side; later additions are appended."""
+    """The size of a side before a language was added, whose symbols were appended."""
 
     rows: int  # of the embedding matrix, fairseq's special symbols included
     length: int  # bytes of the SentencePiece model
@@ -102,7 +102,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The vocabularies of a translator: one `Side`, or another one for targets."""
+    """The vocabularies of sources and of targets, which may be the same `Side`."""
 
     source: Side
     target: Side

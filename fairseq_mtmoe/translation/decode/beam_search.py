@@ -183,7 +183,10 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 class Reader:
-    """The models with their states of a batch; at first one row per sentence if able."""
+    """Computes scores of a batch's next words, and keeps the models' states.
+
+    It begins with one row per sentence, if all decoders can share states.
+    """
 
     def __init__(
         self, ensemble: Any, net_input: dict[str, Any], beam: int, scorer: _WordScorer

@@ -138,7 +138,10 @@ class Hypothesis(NamedTuple):
 
 
 class RowDecoder:
-    """Models (several are an ensemble) with a search, for a task of fairseq's or ours."""
+    """Decodes rows with one model, or with an ensemble of several.
+
+    The task may be fairseq's or ours.
+    """
 
     def __init__(
         self, task: Any, models: Sequence[Any], decoding: Decoding, n_best: int = 1
@@ -178,7 +181,7 @@ class RowDecoder:
     def batches(self, rows: Iterable[Row]) -> list[list[Row]]:
         """Return batches of rows of similar lengths, the longest first.
 
-        Too large a batch fails at once.
+        A batch that does not fit into memory therefore fails at the start.
         """
         # A search has one first input and one vocabulary.
         apart: dict[Any, list[Row]] = {}
@@ -193,7 +196,11 @@ class RowDecoder:
 
 
 def batches_of(lengths: Sequence[int], decoding: Decoding) -> list[list[int]]:
-    """Return batches of indices within the limits, each with the longest first."""
+    """Return batches of indices within the limits, each with the longest row first.
+
+    Raises:
+        UserError: a row is longer than `max_tokens`.
+    """
     most_tokens = decoding.max_tokens
     most_sentences = decoding.batch_size
     if most_tokens is None and most_sentences is None:

@@ -112,7 +112,7 @@ def _completed(task: DictConfig) -> DictConfig:
 
 
 def build_model(task: Any, state: dict[str, Any], path: str) -> Any:
-    """Build the model of a loaded checkpoint (UserError: unknown, or of other data)."""
+    """Build the model of a loaded checkpoint (UserError: unknown, or for other data)."""
     models, _, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task, state=state)
     return models[0]
 
@@ -143,7 +143,7 @@ def change(settings: Any, **values: Any) -> None:
 
 
 def remember(settings: Any, state: Mapping[str, Any]) -> None:
-    """Set the languages and pairs that a task's state has, in the place of files."""
+    """Set languages and pairs from a task's state, so that no files are needed."""
     if langs := state.get("langs", ()):
         as_text = not isinstance(settings, Namespace) or isinstance(setting(settings, "langs"), str)
         change(settings, langs=",".join(langs) if as_text else list(langs), lang_dict=None)

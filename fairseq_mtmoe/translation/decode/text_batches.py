@@ -1,7 +1,7 @@
-"""Rows of tokens from lines of text, and lines from hypotheses; no model.
+"""Convert lines of text to rows of tokens, and hypotheses to lines.
 
-Every line gives one line. A line that is too long for the model is split at the ends of sentences,
-in any script, and its translations are joined.
+Every line of input has one line of output. A line that is too long for the model is split at the
+ends of sentences, in any script, and its translations are joined.
 """
 
 import functools
@@ -126,7 +126,7 @@ class Pieces:
 
 
 class Forms:
-    """Languages, vocabulary and forms of sentences of an ensemble's first file."""
+    """The languages, vocabulary and language tokens of an ensemble's first checkpoint."""
 
     def __init__(self, states: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> None:
         models = list(zip(states, paths, strict=True))
@@ -140,8 +140,8 @@ class Forms:
         vocabulary = Vocabulary.of_state(saved)
         if len(langs) < 2 or vocabulary is None:
             raise UserError(
-                f"`{self.path}` must have languages and a vocabulary, from `mtmoe import-hf` or a "
-                "run on data of `mtmoe prepare`, but lacks them."
+                f"`{self.path}` has no languages and vocabulary, and so cannot translate text: use "
+                "a file of `mtmoe import-hf`, or a checkpoint of a run on data of `mtmoe prepare`."
             )
         self.vocabulary = vocabulary
         stored.change(
@@ -176,11 +176,11 @@ class Forms:
         return ends_of(self.task.state.state_dict, lang)
 
     def source(self, lang: str) -> Pieces:
-        """Return the pieces that cut text of a language."""
+        """Return the pieces that split text in a language."""
         return self._pieces("source", self.ends(lang)[0])
 
     def target(self, lang: str) -> Pieces:
-        """Return the pieces that are joined to text of a language."""
+        """Return the pieces that are joined to text in a language."""
         return self._pieces("target", self.ends(lang)[1])
 
     def _pieces_until(self, name: str, end: End | None) -> Pieces:
@@ -228,14 +228,14 @@ class Forms:
         return rows
 
     def direction(self, source: str, target: str) -> Direction:
-        """Return what a search has to know of a direction."""
+        """Return the facts of a language pair that a search needs."""
         return Direction.of(self.task, f"{source}-{target}")
 
     def expect_short(self, lines: Lines, source: str) -> None:
         """Refuse lines with a sentence that is too long (UserError).
 
-        Only lines with many characters are cut. `rows` refuses all; this checks much text before it
-        is translated.
+        This checks all text before any is translated. To be fast, it tokenizes only lines with many
+        characters; `rows` refuses the others.
         """
         for number, line in enumerate(lines.lines, start=lines.first):
             if len(line) > self.longest // 4:

@@ -1,8 +1,8 @@
 """Forced decoding: log-probabilities of given translations.
 
-This is fairseq-generate's `--score-reference`. Lines are cut as in `mtmoe translate`. A target has
-the tokens that a search would write: a language token if the decoder begins with one, pieces, and
-the end. No line is split, as the parts' score would not be the line's.
+This is fairseq-generate's `--score-reference`. Lines are tokenized as in `mtmoe translate`. A
+target has the tokens that a search would write: a language token if the decoder begins with one,
+pieces, and the end. No line is split, because the score of its parts would not be the line's.
 
 Letters: `B` sentences, `T` places, `N` tokens of all sentences, `H` width of the features.
 """
@@ -46,8 +46,8 @@ class Forced:
     def expect_short(self, side: int, lines: Lines) -> None:
         """Refuse sources (0) or targets (1) that are too long (UserError).
 
-        Only lines with many characters are cut. `scores` refuses all; this checks much text before
-        it is scored.
+        This checks all text before any is scored. To be fast, it tokenizes only lines with many
+        characters; `scores` refuses the others.
         """
         for number, line in enumerate(lines.lines, start=lines.first):
             if len(line) > self._rooms[side] // _CHARACTERS:

@@ -31,7 +31,11 @@ DecodeAll = Callable[[Sequence[Sequence[Row]]], Iterator[list[list[Hypothesis]]]
 
 
 class TextTranslator:
-    """Models (several are an ensemble) with `decoding`: search, precision and device.
+    """Translates and scores text with one model, or with an ensemble of several.
+
+    Args:
+        checkpoints: the models' files.
+        decoding: options of the search, precision and device.
 
     Raises:
         UserError: a file is no translator's checkpoint, or lacks a vocabulary.
@@ -54,7 +58,7 @@ class TextTranslator:
         self._spellers = cache(self._speller)
 
     def decoder(self, decoding: Decoding, n_best: int = 1) -> RowDecoder:
-        """Return a decoder with these options; the last four keep their memory."""
+        """Return a decoder with these options; the last four decoders are cached."""
         return self._decoders(decoding, n_best)
 
     @property
@@ -178,7 +182,7 @@ class TextTranslator:
     def forced(
         self, source: str, target: str, names: tuple[str, str] = ("--from", "--to")
     ) -> Forced:
-        """Return what scores pairs of lines (UserError: a language is unknown).
+        """Return the scorer of pairs of lines (UserError: a language is unknown).
 
         names: of the arguments, for errors.
         """

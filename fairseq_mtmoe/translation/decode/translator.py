@@ -1,7 +1,7 @@
 """A model that translates any language pair of its data directory.
 
-Hypotheses are those of fairseq-generate, but that `--max-len-a` counts each sentence's own source;
-fairseq-generate counts the longest of a batch.
+Hypotheses equal those of fairseq-generate with one difference: `--max-len-a` counts each sentence's
+own source, and in fairseq-generate the longest source of the batch.
 """
 
 import copy
@@ -108,7 +108,7 @@ class PairData:
 
 
 class Translator:
-    """Models (several are an ensemble) that translate a data directory's test sets.
+    """Translates a data directory's test sets with one model, or with an ensemble.
 
     Args:
         data: the directory.

@@ -110,10 +110,7 @@ class BeamState:
 
     @classmethod
     def of(cls, incremental_state: dict[str, Any], num_rows: int, beam: int) -> Self:
-        """Return the cache in fairseq's state of a search.
-
-        Create it before the first word.
-        """
+        """Return the cache in fairseq's state of a search; the first word creates it."""
         state: Self = incremental_state.setdefault(STATE, cls(num_rows // beam, beam))
         return state
 

@@ -56,7 +56,7 @@ class FairseqBlock(Block):
     def bias_of(self, x: Tensor, context: BatchContext) -> Tensor | None:
         """Return the tasks' bias of self-attention scores for `x` (L, B, H), (B·A, L, L).
 
-        None without.
+        None without conditional attention.
         """
         if self.attention_bias is None:
             return None

@@ -1,4 +1,4 @@
-"""The dense translators that a model with a fixed gate is, one for each task.
+"""Take the dense translator of each task out of a model with fixed gates.
 
 With `--expert-gates fixed` a token's expert is its sentence's task, and the expert's weight is 1.
 For the sentences of one task an expert layer is therefore a feed-forward layer: that task's expert.
@@ -67,7 +67,7 @@ def chosen_tasks(
 ) -> dict[str, OneTask]:
     """Return the tasks of the chosen directions, by the name of their folder.
 
-    The name is what tells tasks apart: a target, a source or a pair.
+    A task's name is its target language, its source language or its pair.
 
     Args:
         forms: the translator's languages and task (`Forms`).

@@ -125,7 +125,7 @@ def load(path: str) -> InitialModel:
     if not weights.keys() >= {*EMBEDDINGS} or not sizes:
         raise UserError(
             "`--init-model` must be a translator, in a file of `mtmoe import-hf` or a dense "
-            f"checkpoint, but `{path}` has none."
+            f"checkpoint, but `{path}` contains another model."
         )
     if any(MOE in name for name in weights):
         raise UserError(

@@ -1,7 +1,7 @@
 """`--train-only new-embeddings`: train only the embeddings of new symbols.
 
-All else stays equal bit for bit. A model that borrows also trains its adapters and, in a target,
-its norms.
+All other weights stay exactly equal. A PEMT model also trains its adapters and, as a target, its
+norms.
 
 The new rows belong to matrices that the optimizer updates as a whole. The gradients of old rows are
 zero. Changes that weight decay or moments still make to them are undone after each update.

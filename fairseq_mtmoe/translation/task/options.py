@@ -208,7 +208,7 @@ def _complete_languages(args: Namespace) -> None:
         raise UserError("`--langs` cannot be combined with `--lang-dict`.")
     if is_training(args) and not args.lang_pairs:
         raise UserError(
-            "`--lang-pairs` must list the pairs to train, such as en-de,en-ro, but is missing."
+            "`--lang-pairs` is required: list the pairs to train, such as en-de,en-ro."
         )
     if not is_training(args) and not (args.source_lang and args.target_lang):
         raise UserError("`--source-lang` and `--target-lang` must be given together.")
@@ -309,7 +309,7 @@ def new_symbols(settings: Mapping[str, Any]) -> list[int]:
     counts: list[int] = settings.get(NEW_SYMBOLS, [])
     if not any(counts):
         raise UserError(
-            "`--train-only` must have new symbols to train, but `--init-model` names no file of "
+            "`--train-only` requires an `--init-model` with new symbols, which is a file of "
             "`mtmoe extend`."
         )
     return counts

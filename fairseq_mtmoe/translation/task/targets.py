@@ -12,13 +12,17 @@ from fairseq_mtmoe.core.errors import UserError, shortened
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.slots.sparse_model import depends_on_tasks
 
-NO_TOKENS = "--langtoks \"{'main': (None, None)}\""  # how a run insists
+NO_TOKENS = "--langtoks \"{'main': (None, None)}\""  # trains without language tokens
 
 logger = logging.getLogger(__name__)
 
 
 def check_targets(args: Namespace, task_id: Callable[[str], int], model: Any) -> None:
-    """Check that a model can tell targets apart (UserError), or a user insists."""
+    """Check that a model can tell targets apart, unless the user gave `NO_TOKENS`.
+
+    Raises:
+        UserError: it has neither a language token nor a task's part for them.
+    """
     if "tgt" in args.langtoks["main"]:
         return
     by_task = depends_on_tasks(unwrapped(model))
@@ -32,8 +36,8 @@ def check_targets(args: Namespace, task_id: Callable[[str], int], model: Any) ->
         alike = f"{shortened(languages)} apart, the targets of {source}"
         if not args.insists_on_tokens:
             raise UserError(
-                f"`--decoder-langtok` or `--encoder-langtok tgt` must be given to tell {alike}, "
-                f"but neither is; `{NO_TOKENS}` trains without language tokens."
+                f"`--decoder-langtok` or `--encoder-langtok tgt` is required to tell {alike}, "
+                f"but neither is given; `{NO_TOKENS}` trains without language tokens."
             )
         logger.warning(
             f"The model has no language token and no gate to tell {alike}: it writes the same for "

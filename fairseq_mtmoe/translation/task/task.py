@@ -1,10 +1,8 @@
 """`--task translation_heated`: many-language translation with heated sampling.
 
-Every sentence has a task id.
-
-fairseq's `translation_multi_simple_epoch` with its options, and heated sampling ("Tricks for
-Training Sparse Translation Models", §2.2). It adds correct ids in mixed batches, a loss for each
-language pair, and exact resumption.
+The task has all options of fairseq's `translation_multi_simple_epoch`. It adds heated sampling
+("Tricks for Training Sparse Translation Models", §2.2), a task id for each sentence, correct
+language ids in mixed batches, a loss for each language pair, and exact resumption.
 """
 
 from __future__ import annotations
@@ -174,8 +172,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         vocabulary = self._vocabulary_of_data()
         if vocabulary is None:
             raise UserError(
-                f"`--sample-pieces` must have the data directory's {SENTENCEPIECE}, but "
-                f"{self._folder} has none."
+                f"`--sample-pieces` requires a data directory with {SENTENCEPIECE}, which "
+                f"{self._folder} lacks."
             )
         return sampling_of(
             self.args, vocabulary, self.source_dictionary, self.target_dictionary, self._folder
@@ -327,7 +325,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         check_best_metric(self._run["options"].get("best_checkpoint_metric", "loss"), self.args)
         super().begin_epoch(epoch, model)
 
-    # ---- a model that borrows ----
+    # ---- PEMT ----
 
     def described(self) -> TaskDescription:
         """Return the description of the single language pair (UserError: several)."""
@@ -356,7 +354,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return about
 
     def shown_name(self, key: str) -> str:
-        """Return a pair without fairseq's prefix of data that is no extra data."""
+        """Return a pair's name without fairseq's prefix `main:`."""
         return key.removeprefix("main:")
 
     @property
