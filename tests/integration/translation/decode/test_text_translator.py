@@ -43,12 +43,11 @@ def evaluated(data, path, pair, decoding=SHORT):
 ], ids=["pairs", "ids", "ends", "last", "marian", "pemt"])  # fmt: skip
 def test_text_is_translated_as_the_test_set_is_whatever_languages_share_a_batch(text_data, tmp_path, options):
     path = tmp_path / "model.pt"
-    untrained.save_model(text_data, path, *options, seed=2)
+    untrained.save_model(text_data, path, *options, seed=11)
     pairs = PAIRS if options is not PEMT else ["en-aa"]
     found = {pair: evaluated(text_data, path, pair) for pair in pairs}
     wanted = {pair: [CODE.sub("", line).strip() for line in lines] for pair, lines in found.items()}
-    # Models that babble write languages' codes, too, which are no text.
-    assert found != wanted or "--enable-lang-ids" not in options
+    assert found != wanted or options is PEMT  # models that babble write languages' codes, too, which are no text
     state = torch.load(path)
     state["cfg"]["task"] |= {"data": str(tmp_path / "gone"), "seed": None, "save_dir": None}  # as imported files are
     torch.save(state, path)

@@ -221,14 +221,14 @@ def test_three_hundred_hypotheses_are_those_of_fairseq_generate(tmp_path):
     for seed, pair in enumerate(PAIRS):
         sides = (untrained.sentences(100, 200 + 2 * seed + side) for side in (0, 1))
         untrained.write_split(data, "test", pair, *sides)
-    untrained.save_model(data, checkpoint, *untrained.SPARSE)
+    untrained.save_model(data, checkpoint, *untrained.SPARSE, seed=42)
     model, wanted = Namespace(data=data, checkpoint=checkpoint), {}
     for pair in PAIRS:
         folder = tmp_path / pair
         wanted[pair], _, _ = fairseq_generate(model, pair[3:], folder, task="translation_heated")
     found = translator_of(model, references="fairseq").translations(PAIRS, "test")
     assert {text.pair: dict(enumerate(text.hypotheses)) for text in found} == wanted
-    assert len({line for lines in wanted.values() for line in lines.values()}) > 150
+    assert len({line for lines in wanted.values() for line in lines.values()}) > 200
 
 
 def test_pairs_are_translated_together_up_to_a_number_of_sentences(dense, monkeypatch):
