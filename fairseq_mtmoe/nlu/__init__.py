@@ -1,1 +1,1 @@
-"""Language understanding: encoders and T5, benchmarks' data, and their tasks."""
+"""Language understanding: encoders, T5, and the data and tasks of benchmarks."""

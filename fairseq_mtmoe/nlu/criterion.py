@@ -20,7 +20,7 @@ from fairseq_mtmoe.slots import SPARSITY
 
 @register_criterion("multitask", dataclass=FairseqDataclass)
 class MultitaskCriterion(FairseqCriterion):
-    """The sum of examples' losses, by whose number the trainer divides."""
+    """The sum of the examples' losses; the trainer divides it by their number."""
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)

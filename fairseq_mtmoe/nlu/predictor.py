@@ -1,8 +1,8 @@
-"""A model of `--task glue` or `text_to_text` that predicts a directory's sets.
+"""Predict a directory's sets with a model of `--task glue` or `text_to_text`.
 
-It ignores labels. Steps and batches are fairseq-validate's, so predictions have the score that it
-reports, unless it routes by `--base-evaluation balanced`: predictions use prices, which need no
-batch.
+Labels are ignored. Steps and batches are those of fairseq-validate, so predictions have the score
+that it reports. An exception is `--base-evaluation balanced`, which routes whole batches:
+predictions are routed by prices instead.
 """
 
 import logging
@@ -43,7 +43,7 @@ class PredictedSet(TaskSet):
 
 @dataclass(frozen=True)
 class Choice:
-    """A model's sets to predict; `headless` tasks have data, `absent` sets have none."""
+    """The sets to predict, tasks with data but without a head, and sets without data."""
 
     sets: list[PredictedSet]
     headless: list[str]
@@ -51,7 +51,7 @@ class Choice:
 
 
 class Predictor:
-    """A checkpoint's model and task on data; `task_table` replaces the run's tables."""
+    """Predicts with a checkpoint's model; `task_table` replaces the run's tables."""
 
     def __init__(
         self, data: str, checkpoint: str, inference: Inference, task_table: str | None = None

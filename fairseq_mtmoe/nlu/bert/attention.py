@@ -86,7 +86,7 @@ def attend(
 ) -> Tensor:
     """Compute `F.scaled_dot_product_attention`, (B, heads, L, D).
 
-    On a CPU it is slow with dropout, and computed in parts.
+    On a CPU torch's function is slow with dropout, so the parts are computed one by one.
     """
     if query.device.type != "cpu" or torch.compiler.is_compiling() or not dropout_p:
         return F.scaled_dot_product_attention(query, key, value, mask, dropout_p)
@@ -112,7 +112,7 @@ class Packing:
     score_P: Tensor  # offset of the first score
     queries_P: Tensor  # number of queries
     keys_P: Tensor  # number of keys
-    # Numbers of scores and of keys of the sentences with the same number of keys.
+    # For each group of sentences with the same number of keys: its numbers of scores and of keys.
     runs: list[tuple[int, int]]
     order: Tensor  # sentence indices in the order of the scores
 

@@ -55,7 +55,7 @@ class EncoderConfig:
     attention_probs_dropout_prob: Dropout = 0.1
     layer_norm_eps: Share = 1e-12
     initializer_range: Share = 0.02
-    # A linear map of the first token's state, which some published encoders lack and no head reads.
+    # Linear map of the first token's state. Some published encoders lack it, and no head reads it.
     has_pooler: bool = True
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class EncoderConfig:
 def read_config(values: Mapping[str, Any], has_pooler: bool) -> EncoderConfig:
     """Return the sizes in a `config.json`.
 
-    Raises `UserError`: another kind of model, or a size is missing.
+    Raises `UserError`: it belongs to another kind of model, or lacks a size.
     """
     for name, needed in UNSUPPORTED.items():
         if values.get(name, needed) != needed:

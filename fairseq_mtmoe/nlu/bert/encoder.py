@@ -84,7 +84,7 @@ class BertEncoder(Stack):
     `extend` to add to the stream.
 
     Args:
-        slot_plans: the content of blocks' slots, by block index; none: a dense encoder.
+        slot_plans: the content of blocks' slots, by block index; empty for a dense encoder.
         conditions: conditional parts. Until they train, the encoder's output stays the same, except
             with the large form's bottlenecks.
         checkpoint_activations: store only each block's input, and recompute the block in the
@@ -188,9 +188,10 @@ class BertEncoder(Stack):
     def extend(
         self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, padding_mask: Tensor
     ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
-        """Return the stream before the first block, context and batch, maybe longer.
+        """Return the stream before the first block, its context and its batch.
 
-        The output drops positions after the tokens. `padding_mask` is (B, L).
+        A subclass may append positions to the tokens; the encoder's output leaves them out.
+        `padding_mask` is (B, L).
         """
         return x, context, batch
 

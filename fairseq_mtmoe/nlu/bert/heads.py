@@ -50,7 +50,7 @@ def heads_from_text(text: str) -> dict[str, HeadSize]:
 
 
 class TaskHead(nn.Linear):
-    """A task's head, which reads [CLS] and optionally words."""
+    """Head of a task that reads the state of [CLS] and optionally of words."""
 
     def __init__(self, hidden_size: int, size: HeadSize) -> None:
         num_words = 0 if size.per_token else size.num_words
@@ -69,8 +69,8 @@ class TaskHead(nn.Linear):
 
         Args:
             hidden: the encoder's states of R rows, (R, L, H).
-            rows: the row of each candidate, (E, C); -1 if missing, and then the output is the
-                lowest finite number.
+            rows: the row of each candidate, (E, C), or -1 if the candidate is missing; its output
+                is then the lowest finite number.
             spans: start and end of each word, (E, words, 2); no words with candidates.
         """
         features = [hidden[:, 0][rows.clamp(min=0).flatten()]]
@@ -154,7 +154,7 @@ class TaskHeads(nn.ModuleDict):
     ) -> dict[str, Tensor]:
         """Return each task's outputs by name.
 
-        A task without examples has outputs (0, …), which keep its head in the autograd graph.
+        The outputs of a task without examples are (0, …); they keep its head in the autograd graph.
         """
         no_rows = torch.empty(0, 1, dtype=torch.long, device=hidden.device)
         outputs = {}
@@ -172,8 +172,8 @@ def transferred(
 
     Heads of tasks that the model lacks are dropped. Parameters of tasks that the checkpoint lacks
     keep their values.
-    reuse_gate: comma-separated tasks of the checkpoint, the mean of whose gates (or fixed gates'
-        experts) initializes those of all tasks (UserError: the checkpoint lacks one).
+    reuse_gate: comma-separated tasks of the checkpoint. The mean of their gates (with fixed gates,
+        of their experts) initializes the gates of all tasks (UserError: the checkpoint lacks one).
     """
     model_state = model.state_dict()
     tasks = _tasks(model_state)
@@ -234,7 +234,7 @@ def _weights(model: nn.Module, kind: type[nn.Module]) -> list[str]:
 
 
 def _fixed_experts(model: nn.Module) -> list[str]:
-    """Return the state keys of the experts whose number is their task's."""
+    """Return the state keys of experts that belong to one task each."""
     keys = []
     for path, layer in model.named_modules():
         if isinstance(layer, MoELayer) and isinstance(layer.gate, FixedGate):

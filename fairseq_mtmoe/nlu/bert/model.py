@@ -36,7 +36,7 @@ MINILM, BASE, LARGE = (
 
 
 class EncoderModel(TrainingModel, BaseFairseqModel):
-    """An encoder that all tasks share, and a head per task in order of task ids."""
+    """An encoder that all tasks share, with a head for each task in order of task ids."""
 
     accepts_task_ids = True
     # Tasks of a checkpoint whose mean gate all tasks start from; see `transferred`.
@@ -86,7 +86,7 @@ class EncoderModel(TrainingModel, BaseFairseqModel):
     ) -> Any:
         """Load as fairseq does, after `transferred`.
 
-        Conditional parts that the state lacks keep their values.
+        Conditional parts that are not in the state keep their values.
         """
         state = with_new_conditions(self, transferred(self, state_dict, self.reuse_gate))
         return super().load_state_dict(state, strict)

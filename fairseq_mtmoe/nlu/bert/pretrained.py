@@ -53,7 +53,7 @@ class PretrainedEncoder:
 def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedEncoder:
     """Read a file of `save`, or its `content`.
 
-    Raises `UserError`: it is damaged or another kind of file.
+    Raises `UserError`: the file is damaged, or of another kind.
     """
     config, content = hugging_face.read_imported(
         path, content, "encoder", EncoderConfig, wanted_tensors
@@ -112,9 +112,8 @@ def classifier(
 ) -> hugging_face.Additions:
     """Return the additions of `…ForSequenceClassification` for a task's head.
 
-    The head reads [CLS]'s own state.
-
-    Hugging Face's classifier applies tanh to a map of [CLS]'s state. The map here scales the state
+    Our head reads the state of [CLS] without a pooler. Hugging Face's classifier applies tanh to a
+    map of this state. The map here scales the state
     h by 2⁻¹⁴, so that tanh changes it only by h³/3 · 2⁻²⁸, and the output layer scales back.
 
     Args:

@@ -53,7 +53,7 @@ def best(metric: str, answer: str, right: Iterable[str]) -> float:
 def submission_of(name: str, row: TaskRow, split: str) -> Submission:
     """Return the file and form of a set's predictions.
 
-    Training and validation sets use those of the test set.
+    Training and validation sets use the form of the test set.
     """
     _, slash, further = split.partition("/")
     form = FORMS_OF_KIND.get(row.kind, Form.tsv)

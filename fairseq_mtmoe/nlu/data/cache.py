@@ -39,7 +39,7 @@ def tokenized_split(
 ) -> TokenizedSplit:
     """Return a set's tokens from the cache, or tokenize the set and store them.
 
-    Warn of what is lost of the texts, whether they are tokenized now or were before.
+    Warn of truncated texts, whether they are tokenized now or come from the cache.
     """
     row = task_set.row
     read = partial(read_split, task_set, labelled)
@@ -101,8 +101,8 @@ def stored_arrays(
 ) -> Mapping[str, NDArray[Any]]:
     """Return a set's arrays with these names from the cache.
 
-    `make` them again if file sizes or times, the row, or `parts` change, whose first one is the
-    version of the files.
+    `make` computes them if the sizes or times of files, the row, or `parts` have changed. The first
+    of `parts` is the version of the cache's files.
     """
     states = []
     for file in source_files(task_set):

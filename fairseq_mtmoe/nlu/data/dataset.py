@@ -26,7 +26,7 @@ NO_WORD = -2  # in place of a word's first token
 class TaskDataset(FairseqDataset):
     """A split's examples, or a span task's windows.
 
-    `sizes` (E, 1) are the longest sequence times the number of sequences.
+    `sizes` (E, 1) have, for each example, its number of sequences times the length of the longest.
     """
 
     def __init__(self, split: TokenizedSplit) -> None:

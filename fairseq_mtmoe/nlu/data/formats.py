@@ -25,10 +25,10 @@ from fairseq_mtmoe.nlu.data.table import Format, Source
 DOCUMENT = "-DOCSTART-"
 COMMENT = "# "  # begins a comment, or a word
 PLACEHOLDER = "@placeholder"  # for an entity in ReCoRD's queries
-# ReCoRD's passages have it with or without the end of a sentence.
+# begins a highlight in ReCoRD's passages; the sentence before it may lack its full stop
 HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")
 LABEL_FIELD = "label"
-# What the parts of a file in JSON raise that have another form.
+# exceptions of reading JSON that lacks a field, or has a value of another type
 MALFORMED = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
 
 Fields = dict[str, Any]
@@ -76,7 +76,7 @@ class Lines:
 
 @dataclass(slots=True)
 class Record:
-    """The fields of a line, or of a part of it, with the line's number."""
+    """The fields of a line, or of one of a line's parts, with the line's number."""
 
     lines: Lines
     number: int
@@ -101,7 +101,7 @@ class Record:
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def items(self, name: str, kind: type[Item]) -> list[Item]:
-        """Return a field's list of values of one type (UserError: it has none)."""
+        """Return a field's list of values of one type (UserError: it is no such list)."""
         values: list[Item] = self.fields.get(name, [])
         if wrong := fault(values, list[kind], name):  # type: ignore[valid-type]
             raise self.wrong(str(wrong))
@@ -109,7 +109,7 @@ class Record:
 
 
 def records(lines: Lines) -> Iterator[Record]:
-    """Yield a file's records in its source's format (UserError: it has another)."""
+    """Yield a file's records (UserError: the file is not in its source's format)."""
     for number, fields in _READERS[lines.source.format](lines):
         if lines.label is not None:
             fields[LABEL_FIELD] = lines.label

@@ -66,7 +66,7 @@ class BenchmarkLoader(Generic[Split]):
 def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
     """Return each task's share of its training examples by `--train-share`.
 
-    The option is `0.1`, `qqp=0.05,mnli=0.01` or both.
+    text: the option, such as `0.1`, `qqp=0.05,mnli=0.01` or both; shares are above 0, up to 1.
     """
     shares = {"": 1.0}  # "": of the tasks that are not named
     for part in filter(None, (text or "").split(",")):
@@ -84,9 +84,10 @@ def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
 def drawn_examples(
     labels_E: NDArray[np.float64], count: int, seed: int, is_regression: bool
 ) -> NDArray[np.int64]:
-    """Return the numbers of `count` examples (UserError: fewer than labels).
+    """Return the numbers of `count` examples, drawn as by `few_of`.
 
-    They are drawn as by `few_of`.
+    Raises:
+        UserError: there are more labels than `count`.
     """
     strata_E = _strata(labels_E, is_regression, min(GROUPS, count))
     num_strata = len(np.unique(strata_E))
@@ -96,9 +97,9 @@ def drawn_examples(
 
 
 def _strata(labels_E: NDArray[np.float64], is_regression: bool, groups: int) -> NDArray[np.integer]:
-    """Return each example's stratum.
+    """Return each example's stratum: its label, or the group of its regression value.
 
-    It is the label, or a regression value's group out of `groups` of equal size.
+    There are `groups` of equal size.
     """
     values_E = np.nan_to_num(labels_E)  # questions about passages have no labels
     if not is_regression:

@@ -53,10 +53,11 @@ class Example:
     """
 
     candidates: tuple[tuple[str, ...], ...]  # one or two texts; in a ranking for each choice
-    # The class, from 0; first right choice; regression's value; whether a word has a label.
+    # The class, from 0; the first right choice; the value of a regression; for labels of words 1 if
+    # any differs from the first label, else 0.
     label: int | float | None
     key: str  # id in a benchmark's submission
-    # The words in `candidates[0]` that the example is about, or the answers.
+    # The place of the words in `candidates[0]` that the example is about, or of the answers.
     spans: tuple[Span, ...] = ()
     right: tuple[int, ...] = ()  # ranking: all right choices
     names: tuple[str, ...] = ()  # open ranking: each candidate's name in a submission
@@ -113,7 +114,7 @@ def keys_of(examples: Iterable[Example]) -> NDArray[np.str_]:
 
 
 def expect_files(sets: Iterable[TaskSet]) -> None:
-    """Check that sets exist (UserError: it names the missing files of all)."""
+    """Check that sets exist (UserError, with all missing files)."""
     missing = [task_set for task_set in sets if task_set.place is None]
     if missing:
         _refuse_missing(missing)
@@ -269,7 +270,7 @@ def _open_ranking(record: Record, row: TaskRow, labelled: bool, asked: Example) 
 def _question(record: Record, asked: Example) -> Example | None:
     """Return a question about a passage with its answers.
 
-    It is None if the question is left out, as there is nothing to learn.
+    It is None if the question has no answer in the passage to learn from, and is left out.
     """
     answers = record.fields["answers"]
     if answers is None:

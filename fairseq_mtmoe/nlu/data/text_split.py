@@ -75,7 +75,7 @@ class Pieces:
         return ids
 
     def runs(self, texts: Sequence[str], most: int) -> tuple[TokenRuns, int]:
-        """Return `most` pieces of each text with an end, and the number of cut texts."""
+        """Return up to `most` ids of each text with its end; count truncated texts."""
         ids_by_text = self._model.encode(list(map(whole_characters, texts)), out_type=int)
         too_long = int((lengths_of(ids_by_text) >= most).sum())
         return TokenRuns.of([[*ids[: most - 1], self.end] for ids in ids_by_text]), too_long
@@ -149,7 +149,7 @@ def label_texts(row: TaskRow) -> list[str]:
 
 
 def answer_texts_of(row: TaskRow, example: Example) -> list[str]:
-    """Return the right answers as texts; empty if unknown."""
+    """Return an example's right answers as texts; empty if they are unknown."""
     form = form_of(row)
     if form.referent:
         return [example.referent]
@@ -175,9 +175,9 @@ def stepped(value: float, step: float) -> str:
 
 
 def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
-    """Return the training examples, as in T5.
+    """Return the examples to train on, as in T5.
 
-    There is one per right candidate, and for referents only the true ones.
+    A ranking has one for each right candidate. A task of referents has only the true ones.
     """
     if form_of(row).referent:
         return [example for example in examples if example.label == TRUE]
@@ -199,8 +199,8 @@ def text_split(
 ) -> TextSplit:
     """Return a set's tokens from the cache, or tokenize the set and store them.
 
-    evaluates: whether a training split is scored. Then it has all examples, not only those that are
-        `taught`.
+    evaluates: whether the split is scored. A training split then has all examples, not only those
+        that are `taught`.
     """
 
     row = task_set.row

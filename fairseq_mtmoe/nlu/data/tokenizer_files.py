@@ -24,7 +24,7 @@ _SECONDS = 30
 def guarded(what: str) -> Iterator[None]:
     """Turn the library's errors, Rust panics included, into a `UserError`.
 
-    what: the beginning of its message.
+    what: the beginning of the sentence.
     """
     try:
         yield
@@ -68,9 +68,9 @@ def check_installed(package: str = "tokenizers", module: str = "tokenizers") -> 
 
 
 def serialized_tokenizer(files: Mapping[str, str]) -> str:
-    """Return a folder's `tokenizer.json`, or build it from the vocabulary files.
+    """Return a folder's `tokenizer.json`, or build it from BERT's or RoBERTa's files.
 
-    These are BERT's or RoBERTa's.
+    files: the text of the tokenizer's files by name.
     """
     check_installed()
     if "tokenizer.json" in files:

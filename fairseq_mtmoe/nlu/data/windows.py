@@ -1,4 +1,4 @@
-"""Questions about passages that may be too long for an encoder.
+"""Split questions about long passages into windows that fit an encoder.
 
 Each window of a passage is a sequence. Windows are BERT's (Devlin et al., 2019, §4.2;
 `run_squad.py`): the question, and as much of the passage as fits, from every `stride`-th token on.

@@ -23,8 +23,8 @@ def buckets_of(distances: Tensor, num_buckets: int, max_distance: int, looks_ahe
     """Return the bucket of each distance from a query to a key.
 
     Negative distances are earlier keys. Distances from `max_distance` on share a bucket. If
-    attention `looks_ahead`, the second half of the buckets is for later keys; otherwise these have
-    distance 0.
+    attention `looks_ahead`, the second half of the buckets is for later keys; otherwise later keys
+    count as distance 0.
     """
     first = torch.zeros_like(distances)
     if looks_ahead:

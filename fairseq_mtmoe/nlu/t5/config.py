@@ -59,7 +59,7 @@ class T5Config:
     pad_token_id: TokenId = 0
     eos_token_id: TokenId = 1
     decoder_start_token_id: TokenId = 0  # the decoder's first input
-    # Scale states by H^-0.5 before the output layer; None: if tied.
+    # Scale states by H^-0.5 before the output layer; None: only if the layer is tied.
     scale_decoder_outputs: bool | None = None
 
     def __post_init__(self) -> None:

@@ -37,8 +37,8 @@ class T5Model(TrainingModel, FairseqEncoderDecoderModel):
 
     With empty slots it computes what Hugging Face's `T5ForConditionalGeneration` computes.
 
-    Token ids are those of fairseq's `dictionary`. Both stacks have the same `slot_plans`; none: a
-    dense model.
+    Token ids are those of fairseq's `dictionary`. Both stacks have the same `slot_plans`, empty for
+    a dense model.
     """
 
     encoder_class: ClassVar[type[T5Encoder]] = T5Encoder
@@ -101,10 +101,10 @@ def bare_state(state: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
 def note_sizes(cfg: Any, t5: T5Config) -> None:
     """Store a new model's sizes in its `T5Options`.
 
-    Raises `UserError`: the architecture is not on a T5.
+    Raises `UserError`: the architecture does not contain a T5.
     """
     if not isinstance(getattr(cfg, "t5", None), str):
-        raise_invalid("--arch", "a model on a T5, such as t5_base", getattr(cfg, "_name", None))
+        raise_invalid("--arch", "one with a T5, such as t5_base", getattr(cfg, "_name", None))
     cfg.t5 = json.dumps(asdict(t5))
 
 

@@ -75,7 +75,7 @@ class GlueTask(BenchmarkTask):
         return PretrainedEncoder(config, {SERIALIZED: state["task_state"][TOKENIZER]}, {})
 
     def note_backbone(self, cfg: Any) -> None:
-        """Store sizes, heads and tokenizer (UserError: longer than the encoder's)."""
+        """Store sizes, heads and tokenizer (UserError: sequences are too long)."""
         encoder = self.pretrained
         for name, row in self.rows.items():
             length = row.max_positions or self.args.max_positions
@@ -137,7 +137,7 @@ class GlueTask(BenchmarkTask):
         return ids_E, uncertainty.entropy, uncertainty.most
 
     def about_the_run(self) -> dict[str, Any]:
-        """Return the event's fields, with the fraction of each task's examples."""
+        """Return the run log's fields, with the fraction of each task's examples."""
         about = super().about_the_run()
         shares = {name: self.shares[name] for name in self.rows if self.shares[name] < 1}
         if shares:

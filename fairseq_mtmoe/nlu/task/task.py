@@ -59,7 +59,7 @@ class BenchmarkTask(Multitask):
         report: the report of a checkpoint's validation; None in training.
         pretrained: the backbone of a new model; None if a checkpoint's weights follow.
         begins_with_checkpoint: whether a new model also gets a checkpoint's weights.
-        is_source: whether later tasks borrow from it; None if unknown.
+        is_source: whether it trains adapters for later tasks (PEMT); None if unknown.
     """
 
     config: type[BenchmarkConfig]
@@ -107,7 +107,7 @@ class BenchmarkTask(Multitask):
 
     @abstractmethod
     def shape_of(self, row: TaskRow) -> object:
-        """Return what tasks have in common that can share a head."""
+        """Return the size of a task's head: tasks with equal sizes can share one."""
 
     @abstractmethod
     def head_shapes(self, model: Any) -> Mapping[str, object]:
@@ -301,7 +301,7 @@ class BenchmarkTask(Multitask):
     # ---- validation ----
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Begin an epoch (UserError: a batch size that validation lacks)."""
+        """Begin an epoch (UserError: no batch size for validation)."""
         for dataset in self.datasets.values():
             if isinstance(dataset, EvaluationMixture):
                 longest = int(dataset.num_tokens_vec(np.arange(len(dataset))).max(initial=0))

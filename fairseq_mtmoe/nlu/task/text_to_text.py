@@ -1,7 +1,7 @@
 """`--task text_to_text`: a task of the table with text as input and output.
 
-See PEMT, §3.1; T5 is trained like this. A run trains one row of the table: as a source, whose
-adapters others borrow, or as a target. Batches are those of fairseq's translation.
+See PEMT, §3.1; T5 is trained like this. A run trains one row of the table, either as a source,
+whose adapters later runs use, or as a target. Batches are those of fairseq's translation.
 """
 
 import json
@@ -91,10 +91,10 @@ class TextToTextTask(BenchmarkTask):
         self.state.merge_state_dict({PIECES: pieces})
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and fill the dictionary (UserError: no model on a T5)."""
+        """Build the model and fill the dictionary (UserError: the model has no T5)."""
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, T5Model):
-            raise_invalid("--path", "a checkpoint of a model on a T5", getattr(cfg, "_name", None))
+            raise_invalid("--path", "a checkpoint of a T5", getattr(cfg, "_name", None))
         # Only once the model is built: a damaged checkpoint may name any size.
         fill_dictionary(self.dictionary, self.pieces, model.config.vocab_size)
         self.first_token: int = model.config.decoder_start_token_id
@@ -145,7 +145,7 @@ class TextToTextTask(BenchmarkTask):
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Fail: a single task has no candidates."""
+        """Raise an error: a single task has no candidates to choose from."""
         raise AssertionError("one task has nothing to choose from")
 
     def inference_step(

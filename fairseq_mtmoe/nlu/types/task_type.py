@@ -46,10 +46,11 @@ def entropy_of(logits: Tensor) -> Uncertainty:
 
 
 def halves_of(draws: Tensor, labels: Tensor, middle: float) -> Uncertainty:
-    """Return the uncertainty of which half of E examples each is in, by its number.
+    """Return the uncertainty whether examples are in the upper half of all E.
 
-    draws: outputs under dropout, (E, K); labels: (E,); middle: of the numbers' range, NaN if it has
-        none.
+    draws: outputs under dropout, (E, K).
+    labels: (E,).
+    middle: the middle of the numbers' range; NaN without a range.
 
     An example's number is assumed to be normally distributed around the mean of its draws m_i, with
     the variance s² + σ_i²: s² is the variance of the errors of all E, without what they have in
@@ -121,7 +122,7 @@ def only_answer(texts: Sequence[LabelText]) -> str:
 
 
 class Scored(ABC):
-    """Scores and writes the predictions of a set, a `TokenizedSplit` or a `TextSplit`."""
+    """Scores and writes the predictions of a `TokenizedSplit` or a `TextSplit`."""
 
     @abstractmethod
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
@@ -200,7 +201,7 @@ class Classification(TaskType):
     def columns(
         self, metric: str, split: TokenizedSplit, predictions: Predictions
     ) -> tuple[Values, ...]:
-        """Return labels and predictions, or for exact match if questions are right."""
+        """Return labels and predictions; for exact match, whether each question is right."""
         labels_E, predictions_E = super().columns(metric, split, predictions)
         if metric != "exact-match":
             return labels_E, predictions_E
@@ -221,7 +222,7 @@ def right_questions(split: Any, predictions: Predictions, is_wrong_E: NDArray[np
 
 @dataclass(frozen=True)
 class WordPair(Classification):
-    """One of the labels, about two words; the head reads these beside [CLS]."""
+    """One of the labels, about two words; the head reads their and [CLS]'s states."""
 
     @property
     def head(self) -> HeadSize:

@@ -83,7 +83,7 @@ class TextTaskType(Scored):
     def columns(
         self, metric: str, split: TextSplit, predictions: Predictions
     ) -> tuple[Values, ...]:
-        """Return labels and the values of texts, or each text's score."""
+        """Return the labels and the values of the answers, or each answer's score."""
         written = self.written(predictions)
         # The answer is compared with the most similar right text.
         if metric in answers.ALIKE and not self.row.labels:
@@ -129,7 +129,10 @@ class TextTaskType(Scored):
     def label_text(
         self, split: TextSplit, predictions: Predictions, labels: Sequence[str | int]
     ) -> list[LabelText]:
-        """Return answers for a file; others than labels become the first or the minimum."""
+        """Return answers for a file; an answer that is no label becomes the first label.
+
+        In a regression it becomes the minimum.
+        """
         written = self.written(predictions)
         if not has_labels(self.row):
             return [*written]

@@ -28,7 +28,7 @@ class Span(TaskType):
 
     Logits are (E, L, 2), the scores of each token as the span's first and last one. Labels are
     these two tokens, (E, 2), or [CLS] twice in a window without the answer. Examples are windows;
-    metrics and files are of questions.
+    metrics and files of predictions have one entry per question.
     """
 
     metrics = ("f1", "em")
