@@ -39,16 +39,16 @@ from fairseq_mtmoe.pemt.config import (
 from fairseq_mtmoe.pemt.sources import LoadedSources, Metadata, Source, SourceSettings
 from fairseq_mtmoe.slots import (
     SPARSITY,
+    AdapterPass,
     AdapterPlan,
     BatchContext,
-    GateInput,
     adapter_blocks,
     task_sparsity_loss,
 )
 
-# Keys of the stacks' gate inputs in an encoder's output
-ENCODER = "mixture"
-DECODER = "decoder_mixture"
+# Keys of both stacks' passes in an encoder's output
+ENCODER_PASS = "encoder_pass"
+DECODER_PASS = "decoder_pass"
 ATTENTION_DROPOUT = 0.1  # dropout of the correlation's weights, as in the authors' code
 TARGET_SHARE = 16  # model width / width of a target adapter, as in the authors' code
 
@@ -126,10 +126,10 @@ class PromptMixin(nn.Module):
         """Return the prompt of one pass, with new dropout, (P, H), or None."""
         return None if self.prompt is None else self.prompt()
 
-    def gate_input_of(
+    def adapter_pass_of(
         self, prompt_PH: Tensor | None, padding_mask_BL: Tensor, first: int = 0
-    ) -> GateInput | None:
-        """Return the gates' input in a forward pass; None without gates.
+    ) -> AdapterPass | None:
+        """Return a new pass with the gates' input; None without gates.
 
         padding_mask_BL: True at padding, over prompt and words.
         first: position of the prompt's first vector.
@@ -141,10 +141,10 @@ class PromptMixin(nn.Module):
         if self.gate_input != HIDDEN:
             assert prompt_PH is not None
             if self.gate_input == CORRELATION:
-                return GateInput(prompt_PH.mean(0), wants_similarities)
+                return AdapterPass(prompt_PH.mean(0), wants_similarities)
             reads_BL = torch.zeros_like(padding_mask_BL)
             reads_BL[:, first : first + len(prompt_PH)] = True
-        return GateInput(partial(mean_states, reads_BL=reads_BL), wants_similarities)
+        return AdapterPass(partial(mean_states, reads_BL=reads_BL), wants_similarities)
 
 
 def mean_states(states_LBH: Tensor, reads_BL: Tensor) -> Tensor:
@@ -158,27 +158,29 @@ class EncoderForGatedDecoder(PromptMixin):
     """`PromptMixin` whose output carries the input of the decoder's gates."""
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
-        """Return the backbone's output with the stacks' gate inputs, if gates exist."""
+        """Return the backbone's output with both stacks' passes, if gates exist."""
         output: dict[str, list[Any]] = super().encoded(states, context)  # type: ignore[misc]
-        mixture = context.mixture
-        if mixture is None:
+        adapter_pass = context.adapter_pass
+        if adapter_pass is None:
             return output
-        summary = mixture.summary(states) if callable(mixture.summary) else mixture.summary
-        decoder_mixture = GateInput(summary, mixture.wants_similarities)
-        return {**output, ENCODER: [mixture], DECODER: [decoder_mixture]}
+        summary = adapter_pass.summary
+        if callable(summary):
+            summary = summary(states)
+        decoder_pass = AdapterPass(summary, adapter_pass.wants_similarities)
+        return {**output, ENCODER_PASS: [adapter_pass], DECODER_PASS: [decoder_pass]}
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
-        """Return the output of these sentences, in this order, with gate inputs."""
+        """Return the output of these sentences, in this order, with their pass."""
         output: dict[str, Any] = super().select(encoder_out, sentences)  # type: ignore[misc]
-        if DECODER not in encoder_out:
+        if DECODER_PASS not in encoder_out:
             return output
-        (mixture,) = encoder_out[DECODER]
-        if mixture.summary.dim() > 1:
-            summary = mixture.summary.index_select(0, sentences)
-            stored = mixture.weights.items()
+        (adapter_pass,) = encoder_out[DECODER_PASS]
+        if adapter_pass.summary.dim() > 1:
+            summary = adapter_pass.summary.index_select(0, sentences)
+            stored = adapter_pass.weights.items()
             weights = {block: value.index_select(0, sentences) for block, value in stored}
-            mixture = GateInput(summary, weights=weights)
-        return {**output, DECODER: [mixture]}
+            adapter_pass = AdapterPass(summary, weights=weights)
+        return {**output, DECODER_PASS: [adapter_pass]}
 
 
 class GatedDecoder:
@@ -188,18 +190,18 @@ class GatedDecoder:
         """Return the backbone's context with the gates' input."""
         context: BatchContext = super().context_of(words, encoder_out)  # type: ignore[misc]
         (beam,) = encoder_out.get("beam", [1])
-        (mixture,) = encoder_out.get(DECODER, [None])
-        if mixture is not None and beam > 1 and mixture.summary.dim() > 1:
-            numbers = torch.arange(len(mixture.summary), device=mixture.summary.device)
-            mixture = replace(mixture, sentences=numbers.repeat_interleave(beam))
-        return replace(context, mixture=mixture)
+        (adapter_pass,) = encoder_out.get(DECODER_PASS, [None])
+        if adapter_pass is not None and beam > 1 and adapter_pass.summary.dim() > 1:
+            sentences = torch.arange(len(adapter_pass.summary), device=adapter_pass.summary.device)
+            adapter_pass = replace(adapter_pass, sentences=sentences.repeat_interleave(beam))
+        return replace(context, adapter_pass=adapter_pass)
 
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
         """Return the backbone's extra output, with the task sparsity loss if wanted."""
         extra: dict[str, Any] = super().extra(context, encoder_out)  # type: ignore[misc]
-        if context.mixture is None or not context.mixture.wants_similarities:
+        if context.adapter_pass is None or not context.adapter_pass.wants_similarities:
             return extra
-        passes = [*encoder_out[ENCODER], context.mixture]
+        passes = [*encoder_out[ENCODER_PASS], context.adapter_pass]
         return {**extra, SPARSITY: task_sparsity_loss(passes)}
 
 

@@ -58,8 +58,9 @@ class PemtT5Encoder(EncoderForGatedDecoder, T5Encoder):
         if prompt_PH is not None:
             x = torch.cat([prompt_PH.to(x.dtype).unsqueeze(1).expand(-1, x.shape[1], -1), x])
             padding_mask = F.pad(padding_mask, (len(prompt_PH), 0))
-        mixture = self.gate_input_of(prompt_PH, padding_mask)
-        return self.dropout_module(x), BatchContext(task_ids, padding_mask, mixture=mixture)
+        adapter_pass = self.adapter_pass_of(prompt_PH, padding_mask)
+        context = BatchContext(task_ids, padding_mask, adapter_pass=adapter_pass)
+        return self.dropout_module(x), context
 
 
 class PemtT5Decoder(GatedDecoder, T5Decoder):
@@ -68,7 +69,7 @@ class PemtT5Decoder(GatedDecoder, T5Decoder):
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
         """Return `T5Decoder`'s context, with padding for the task sparsity loss."""
         context = super().context_of(words, encoder_out)
-        if context.mixture is None or not context.mixture.wants_similarities:
+        if context.adapter_pass is None or not context.adapter_pass.wants_similarities:
             return context
         # A shorter text in a batch also reads its end token, after which it predicts nothing
         padding_mask = words.eq(self.config.pad_token_id) | words.eq(self.config.eos_token_id)
@@ -120,13 +121,15 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
             batch = unpadded(padding_mask, batch.task_ids)
             x = batch.unpad(torch.cat([embedded_BLH, prompts_BPH], 1))
             context = batch.context()
-        mixture = self.gate_input_of(prompt_PH, padding_mask, first=length)
-        if mixture is not None and batch.packed:
-            mixture = replace(mixture, sentences=batch.sentences())
-            summary = mixture.summary
+        adapter_pass = self.adapter_pass_of(prompt_PH, padding_mask, first=length)
+        if adapter_pass is not None and batch.packed:
+            adapter_pass = replace(adapter_pass, sentences=batch.sentences())
+            summary = adapter_pass.summary
             if callable(summary):
-                mixture = replace(mixture, summary=lambda x: summary(batch.pad(x).transpose(0, 1)))
-        return x, replace(context, mixture=mixture), batch
+                adapter_pass = replace(
+                    adapter_pass, summary=lambda x: summary(batch.pad(x).transpose(0, 1))
+                )
+        return x, replace(context, adapter_pass=adapter_pass), batch
 
 
 @register_model("pemt_bert", dataclass=PemtBertConfig)
@@ -161,9 +164,9 @@ class PemtBertModel(PemtModel, bert.EncoderModel):
 
     def extra(self, encoded: Encoded) -> dict[str, Tensor]:
         """Return the task sparsity loss in training, if it is wanted."""
-        if encoded.mixture is None or not encoded.mixture.wants_similarities:
+        if encoded.adapter_pass is None or not encoded.adapter_pass.wants_similarities:
             return {}
-        return {SPARSITY: task_sparsity_loss([encoded.mixture])}
+        return {SPARSITY: task_sparsity_loss([encoded.adapter_pass])}
 
 
 class PromptedEncoder(EncoderForGatedDecoder, Encoder):
@@ -188,7 +191,7 @@ class PromptedEncoder(EncoderForGatedDecoder, Encoder):
             context,
             padding_mask=None if context.padding_mask is None else padding_mask,
             prompt_length=len(x) - src_tokens.shape[1],
-            mixture=self.gate_input_of(prompt_PH, padding_mask),
+            adapter_pass=self.adapter_pass_of(prompt_PH, padding_mask),
         )
         return x, context, embedded
 

@@ -4,21 +4,21 @@ from fairseq_mtmoe.slots.adapter_slot import AdapterPlan, adapted, adapter_block
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan, ExpertSlot, expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import (
     SPARSITY,
+    AdapterPass,
     BatchContext,
     Block,
-    GateInput,
     dense,
     task_sparsity_loss,
 )
 
 __all__ = [
     "SPARSITY",
+    "AdapterPass",
     "AdapterPlan",
     "BatchContext",
     "Block",
     "ExpertPlan",
     "ExpertSlot",
-    "GateInput",
     "adapted",
     "adapter_blocks",
     "dense",

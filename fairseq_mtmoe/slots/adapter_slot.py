@@ -47,7 +47,7 @@ def adapted(
 ) -> Tensor:
     """Compute a feed-forward layer with adapters; see `Slot`."""
     mixture = block.mixture
-    through = context.mixture
+    adapter_pass = context.adapter_pass
     inner = block.inner(branch_input)
     branch: Tensor = block.fc2(inner)
     if mixture.adapters is not None:
@@ -55,15 +55,16 @@ def adapted(
         narrow = mixture.adapters.narrow(read)
         weights = None
         if mixture.gate is not None:
-            assert through is not None, "a gate reads the pass's summary"
+            assert adapter_pass is not None, "a gate reads the pass's summary"
             assert mixture.seen is not None
-            is_new = block not in through.weights  # False for later words in incremental decoding
-            weights = through.weights_of(block, mixture.gate, branch_input)
+            # False for later words in incremental decoding
+            is_new = block not in adapter_pass.weights
+            weights = adapter_pass.weights_of(block, mixture.gate, branch_input)
             if is_new:
                 mixture.seen.record(weights)
-            weights = through.expand_to_beam(weights)
-            if through.wants_similarities:
-                through.narrow[block] = narrow
+            weights = adapter_pass.expand_to_beam(weights)
+            if adapter_pass.wants_similarities:
+                adapter_pass.narrow[block] = narrow
         branch = mixture.adapters.widen(narrow, weights, branch)
     if mixture.target_adapter is not None:
         branch = mixture.target_adapter(branch)

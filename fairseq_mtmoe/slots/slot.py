@@ -62,8 +62,8 @@ class Block(nn.Module):
         branch_input = self.before(self.final_layer_norm, h, context)
         branch = self.slot(self, h, branch_input, context)
         h = self.after(self.final_layer_norm, branch, h, context)
-        if context.mixture is not None and self in context.mixture.narrow:
-            context.mixture.measure(self, h, context.padding_mask)
+        if context.adapter_pass is not None and self in context.adapter_pass.narrow:
+            context.adapter_pass.measure(self, h, context.padding_mask)
         if self.bottleneck is None:
             return h
         adapted: Tensor = h + self.bottleneck(h, context.tasks, context.task_ids)
@@ -104,8 +104,8 @@ def dense(block: Block, hidden: Tensor, branch_input: Tensor, context: BatchCont
 
 
 @dataclass(frozen=True)
-class GateInput:
-    """The inputs of adapter gates in a pass, and the values that blocks store.
+class AdapterPass:
+    """The gates' input in one pass of adapters, and values that its blocks store.
 
     Created for each pass, or once per text in incremental decoding, so that gates run once.
 
@@ -164,11 +164,11 @@ class BatchContext:
     # The counts of all ranks, filled in by the first layer that needs them
     token_counts: TokenCounts = field(default_factory=TokenCounts)
     tasks: Tasks | None = None  # the embeddings of all tasks in this pass, for conditional modules
-    mixture: GateInput | None = None  # for gates of adapters
+    adapter_pass: AdapterPass | None = None  # None without gates of adapters
     prompt_length: int = 0  # number of positions of the prompt before the words
 
 
-def task_sparsity_loss(passes: Iterable[GateInput]) -> Tensor:
+def task_sparsity_loss(passes: Iterable[AdapterPass]) -> Tensor:
     """Return PEMT's equation 5 over all layers of encoder and decoder, a scalar.
 
     The passes must have measured similarities.

@@ -22,7 +22,7 @@ from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.nlu.bert.attention import SelfAttention
 from fairseq_mtmoe.nlu.bert.config import ACTIVATIONS, ROBERTA, EncoderConfig
 from fairseq_mtmoe.nlu.bert.unpadding import UnpaddedBatch, unpadded
-from fairseq_mtmoe.slots import BatchContext, Block, ExpertSlot, GateInput, adapted, dense
+from fairseq_mtmoe.slots import AdapterPass, BatchContext, Block, ExpertSlot, adapted, dense
 from fairseq_mtmoe.slots.blocks import Conditions, SlotPlans, Stack
 
 _NORMS = ("self_attn_layer_norm", "final_layer_norm")
@@ -34,7 +34,7 @@ class Encoded(NamedTuple):
     # The last block's states, 0 at padding, (B, L, H); or of the first tokens only, (B, 1, H).
     hidden: Tensor
     # Input and weights of the adapters' gates in this pass; None without gates.
-    mixture: GateInput | None
+    adapter_pass: AdapterPass | None
 
 
 class BertBlock(Block):
@@ -170,7 +170,7 @@ class BertEncoder(Stack):
             last = replace(batch, firsts_only=True)
         hidden = last.output.pad(self.run_blocks(x, context, batch, last))[:, :length]
         hidden = hidden.masked_fill(padding_mask[:, : hidden.shape[1]].unsqueeze(-1), 0)
-        return Encoded(hidden, context.mixture)
+        return Encoded(hidden, context.adapter_pass)
 
     def embed(
         self, tokens: LongTensor, token_type_ids: LongTensor | None, batch: UnpaddedBatch

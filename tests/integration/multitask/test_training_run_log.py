@@ -63,7 +63,7 @@ def test_weights_of_sources_are_means_over_sentences_of_what_was_passed_since():
     model(**inputs)
     assert found == validation.mixture_weights(model)
     assert list(found) == ["encoder.layers.0", "encoder.layers.1", "decoder.layers.0", "decoder.layers.1"]
-    context = model.encoder(**{name: inputs[name] for name in ("src_tokens", "src_lengths")})["mixture"][0]
+    context = model.encoder(**{name: inputs[name] for name in ("src_tokens", "src_lengths")})["encoder_pass"][0]
     for path, each in zip(found, context.weights.values(), strict=False):
         assert found[path] == pytest.approx(each.mean(0).tolist(), abs=1e-5)
 

@@ -51,7 +51,7 @@ def test_a_new_target_weighs_its_sources_equally_and_reads_its_own_description()
     for index, name in enumerate(SOURCES):
         kept = prompt.sources[index][: len(DESCRIPTIONS[name])]
         assert torch.equal(kept, source_model(name).encoder.prompt.weight)
-    passed = model.encoder(texts())["mixture"][0]
+    passed = model.encoder(texts())["encoder_pass"][0]
     assert len(passed.weights) == TINY.num_layers
     assert all(torch.equal(weights, torch.tensor([0.5, 0.5])) for weights in passed.weights.values())
 

@@ -8,9 +8,9 @@ from fairseq_mtmoe.core.transformer_options import nested_options
 from fairseq_mtmoe.nlu.bert.encoder import BertBlock
 from fairseq_mtmoe.nlu.t5.blocks import EncoderBlock as T5EncoderBlock
 from fairseq_mtmoe.slots import (
+    AdapterPass,
     AdapterPlan,
     BatchContext,
-    GateInput,
     task_sparsity_loss,
 )
 from fairseq_mtmoe.translation.model.blocks import EncoderBlock
@@ -62,10 +62,10 @@ def target_adapter_of(block, y):
 @kinds
 def test_a_block_computes_layer_mixture_target_adapter_and_residual(backbone, kind):
     block, h, summary = filled(backbone, kind=kind, **MIXED), stream(), torch.randn(B, D)
-    through = GateInput(summary, wants_similarities=True)
+    through = AdapterPass(summary, wants_similarities=True)
     padding = torch.zeros(B, L, dtype=torch.bool)
     padding[1, 3:] = True
-    output = block.feed_forward(h, BatchContext(padding_mask=padding, mixture=through))
+    output = block.feed_forward(h, BatchContext(padding_mask=padding, adapter_pass=through))
     read = block.final_layer_norm(h) if block.normalize_before else h
     inner = block.inner(read)
     weights = (summary @ block.mixture.gate.weight.t()).softmax(-1)
@@ -86,7 +86,7 @@ def test_one_source_is_that_sources_own_block(backbone, kind):
     gate = target.mixture.gate.weight.clone()
     missing, unexpected = target.load_state_dict(source.state_dict(), strict=False)
     assert (missing, unexpected) == (["mixture.gate.weight"], []) and gate.any()
-    output = target.feed_forward(stream(), BatchContext(mixture=GateInput(torch.randn(D))))
+    output = target.feed_forward(stream(), BatchContext(adapter_pass=AdapterPass(torch.randn(D))))
     assert torch.equal(output, source.feed_forward(stream(), BatchContext()))
 
 
@@ -100,7 +100,7 @@ def test_a_target_adapter_alone():
 
 def test_gates_are_asked_once_while_a_text_grows():
     block = filled("t5", kind="lora", **MIXED)
-    context = BatchContext(mixture=GateInput(torch.randn(D)))
+    context = BatchContext(adapter_pass=AdapterPass(torch.randn(D)))
     asked = []
     block.mixture.seen.enabled = True
     block.mixture.gate.register_forward_hook(lambda *_: asked.append(1))
@@ -113,14 +113,14 @@ def test_gates_are_asked_once_while_a_text_grows():
 
 def test_the_loss_is_of_all_layers_of_all_passes():
     blocks = [filled("t5", seed, kind="lora", **MIXED) for seed in range(3)]
-    passes = [GateInput(torch.randn(D), wants_similarities=True) for _ in range(2)]
+    passes = [AdapterPass(torch.randn(D), wants_similarities=True) for _ in range(2)]
     h = stream()
     for block, through in zip(blocks, (passes[0], passes[0], passes[1]), strict=True):
-        h = block.feed_forward(h, BatchContext(mixture=through))
+        h = block.feed_forward(h, BatchContext(adapter_pass=through))
     similarities = [value for through in passes for value in through.similarities.values()]
     assert len(set(map(float, similarities))) == 3
     loss = task_sparsity_loss(passes)
     torch.testing.assert_close(loss, -sum(similarities) / 3)
-    unwanted = GateInput(torch.randn(D))
-    blocks[0].feed_forward(h, BatchContext(mixture=unwanted))
+    unwanted = AdapterPass(torch.randn(D))
+    blocks[0].feed_forward(h, BatchContext(adapter_pass=unwanted))
     assert not unwanted.similarities and len(unwanted.weights) == 1
