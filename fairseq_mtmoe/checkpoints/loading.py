@@ -50,7 +50,7 @@ _context: ContextVar[LoadContext | None] = ContextVar("load_context", default=No
 
 
 @contextmanager
-def within(**changes: Any) -> Iterator[LoadContext]:
+def load_context(**changes: Any) -> Iterator[LoadContext]:
     """Let fairseq load checkpoints by the outer context with these fields changed."""
     outer = _context.get()
     context = LoadContext(**changes) if outer is None else replace(outer, **changes)
@@ -175,7 +175,7 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
         state: Any = None,
     ) -> tuple[Any, ...]:
         kinds = rebuild.EVERYTHING if task is None else ("model",)
-        with whole_models(), within(kinds=kinds, loaded=[]) as context:
+        with whole_models(), load_context(kinds=kinds, loaded=[]) as context:
             if num_shards != 1:
                 models, *rest = original(
                     filenames, arg_overrides, task, strict, suffix, num_shards, state

@@ -25,7 +25,7 @@ class DeviceKind(Enum):
     GPU_WITH_GROUPED_MM = auto()  # torch has a grouped product in bfloat16 as one kernel there
 
     @property
-    def can_sync(self) -> bool:
+    def host_can_read(self) -> bool:
         """Whether the host can read a tensor's values without synchronisation."""
         return self is DeviceKind.CPU
 

@@ -223,7 +223,7 @@ class TaskGate(Gate):
         hidden_TH = tokens.hidden_TH
         task_B = checked_tasks(tokens, self.num_tasks)
         copied = len(task_B) * self.num_experts * self.hidden_size
-        if not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED:
+        if not device_kind(hidden_TH).host_can_read and copied <= MOST_COPIED:
             return _scores_by_sentence(weight, hidden_TH, task_B.clamp(0, self.num_tasks - 1))
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
@@ -266,7 +266,7 @@ def checked_tasks(tokens: Tokens, num_tasks: int) -> Tensor:
         task_B = task_B.masked_fill(padding_B, num_tasks)
     rule = f"from 0 to {num_tasks - 1}, the tasks that the gate knows"
     # Neither compiled code nor a GPU can read the value now.
-    if torch.compiler.is_compiling() or not device_kind(task_B).can_sync:
+    if torch.compiler.is_compiling() or not device_kind(task_B).host_can_read:
         torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
     elif wrong_B.any():
         raise_invalid("task_ids", rule, int(task_B[wrong_B][0]))

@@ -46,7 +46,7 @@ class TrainingRunLog(RunLog):
 
 
 class Stopwatch:
-    """Training time without validation and saving; a resumed run sets `seconds`."""
+    """Training time without validation and saving."""
 
     _seconds: float = 0.0
     _since: float | None = None
@@ -57,7 +57,7 @@ class Stopwatch:
 
     def stop(self) -> None:
         """Stop the clock, and keep its time."""
-        self.seconds = self.seconds
+        self.stop_at(self.seconds)
 
     @property
     def is_running(self) -> bool:
@@ -66,12 +66,12 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far; setting them stops the clock."""
+        """Seconds of training so far."""
         return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
 
-    @seconds.setter
-    def seconds(self, value: float) -> None:
-        self._seconds = value
+    def stop_at(self, seconds: float) -> None:
+        """Stop the clock at this time."""
+        self._seconds = seconds
         self._since = None
 
 

@@ -119,7 +119,7 @@ class SelectionRecord:
                 self._chosen.append((task, example[INDEX]))
         return dict(zip(self._keys, sums.flatten().tolist(), strict=True))
 
-    def is_of(self, logging_outputs: Sequence[Mapping[str, Any]]) -> bool:
+    def has_selection(self, logging_outputs: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether these are outputs of a training step with a selection."""
         return any(self._keys[0] in log for log in logging_outputs)
 

@@ -27,7 +27,12 @@ from fairseq_mtmoe.multitask.mixtures.candidates import CANDIDATES
 from fairseq_mtmoe.multitask.mixtures.dataset import BatchLimits
 from fairseq_mtmoe.multitask.mixtures.training import PADDING, TrainingMixture
 from fairseq_mtmoe.multitask.selection import REPORT_EVERY, Selection, SelectionRecord
-from fairseq_mtmoe.multitask.task_sampling import announce_part, log_run, moved, refuse_too_long
+from fairseq_mtmoe.multitask.task_sampling import (
+    announce_part,
+    log_run,
+    on_device_of,
+    refuse_too_long,
+)
 from fairseq_mtmoe.multitask.validation import (
     GateMovement,
     Group,
@@ -40,10 +45,9 @@ from fairseq_mtmoe.report.run_log import FILE_NAME
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.slots.sparse_model import model_size
 from fairseq_mtmoe.training.epochs import SharedEpochIterator
+from fairseq_mtmoe.training.resuming import checkpoint_and_option
 
 logger = logging.getLogger(__name__)
-
-LAST = "checkpoint_last.pt"  # default of `--restore-file`: this file in `--save-dir`
 
 
 class Multitask(TrainingTask, FairseqTask, ABC):
@@ -127,13 +131,9 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         return model
 
     def checkpoint_to_go_on_from(self) -> str | None:
-        """Return the checkpoint to continue from, by fairseq's rules, or None."""
-        args = self.args
-        restored = args.restore_file.replace(".pt", f"{args.checkpoint_suffix}.pt")
-        if args.restore_file == LAST:
-            restored = os.path.join(args.save_dir, restored)
-        paths = (restored, args.continue_once, args.finetune_from_model)
-        return next(filter(os.path.isfile, filter(None, paths)), None)
+        """Return the checkpoint to continue from, if it is a file, or None."""
+        path, _ = checkpoint_and_option(self.args, self.args.checkpoint_suffix) or ("", "")
+        return path if os.path.isfile(path) else None
 
     def options_to_go_on_with(self) -> Mapping[str, Any]:
         """Return the model options of the checkpoint to continue from."""
@@ -261,7 +261,8 @@ class Multitask(TrainingTask, FairseqTask, ABC):
             device_type = next(model.parameters()).device.type
             with torch.autocast(device_type, enabled=isinstance(optimizer, AMPOptimizer)):
                 chosen = self.choose(sample, unwrapped(model), criterion, update_num)
-            sample = moved(self.datasets[self._train_subset].chosen_batch(chosen.items), model)
+            batch = self.datasets[self._train_subset].chosen_batch(chosen.items)
+            sample = on_device_of(batch, model)
         sample = self.for_models(sample, [model])
         if not ignore_grad and PADDING in sample:
             padded, positions = sample[PADDING]
@@ -279,7 +280,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
         dataset: TrainingMixture | None = self.datasets.get(self._train_subset)
         if dataset is None or dataset.draws_candidates == (CANDIDATES in sample):
             return sample
-        return moved(dataset.collater([dataset[0]]), model)
+        return on_device_of(dataset.collater([dataset[0]]), model)
 
     def choose(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int
@@ -332,7 +333,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
 
     def set_checkpoint_dict(self, state: dict[str, Any]) -> None:
         """Restore a checkpoint's state of the task."""
-        self.stopwatch.seconds = state["training_seconds"]
+        self.stopwatch.stop_at(state["training_seconds"])
         self.training_record.tokens = state.get("training_tokens")
         self._selection = None
         self._saved_selection = state.get("selection")
@@ -364,7 +365,7 @@ class Multitask(TrainingTask, FairseqTask, ABC):
             super().reduce_metrics(logging_outputs, criterion)
         if self.stopwatch.is_running:
             self.training_record.add_tokens(logging_outputs)
-        if self._selection is not None and self._selection.is_of(logging_outputs):
+        if self._selection is not None and self._selection.has_selection(logging_outputs):
             self._selection.add(logging_outputs)
             if self._update % REPORT_EVERY == 0:
                 self._report_selection()

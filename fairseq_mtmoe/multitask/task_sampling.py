@@ -136,7 +136,7 @@ def refuse_too_long(shortest: int, max_tokens: int | None, max_positions: Any) -
     )
 
 
-def moved(sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+def on_device_of(sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     """Return a batch on the model's device."""
     device = next(model.parameters()).device
     moved_sample: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)

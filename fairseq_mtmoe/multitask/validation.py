@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.moe import Gate, MixtureWeights, MoELayer, Routing, Tokens
-from fairseq_mtmoe.report.routing import LAST
+from fairseq_mtmoe.report.routing import RECENT
 from fairseq_mtmoe.slots import adapter_blocks, expert_layers
 from fairseq_mtmoe.slots.slot import unwrapped
 
@@ -108,8 +108,8 @@ def _mixtures(model: nn.Module) -> dict[str, MixtureWeights]:
     """Return the records of source weights by the dotted paths of their blocks."""
     mixtures = {}
     for path, block in adapter_blocks(model).items():
-        if block.mixture.seen is not None:
-            mixtures[path] = block.mixture.seen
+        if block.mixture.source_weights is not None:
+            mixtures[path] = block.mixture.source_weights
     return mixtures
 
 
@@ -173,7 +173,7 @@ class GateMovement:
     def __init__(self) -> None:
         self.since: int | None = None  # number of updates when the first weights were stored
         # Figures of the last validations, by layer.
-        self.latest: deque[dict[str, dict[str, float]]] = deque(maxlen=LAST)
+        self.latest: deque[dict[str, dict[str, float]]] = deque(maxlen=RECENT)
         self.enabled = True  # off while a validation translates
         self._start: dict[str, Tensor] = {}
         # By layer: the number of tokens whose expert changed, and of all tokens.

@@ -149,7 +149,6 @@ def has_prompt(cfg: Any) -> bool:
 
 
 PROMPT = "encoder.prompt."
-SOURCE_PROMPTS = "encoder.prompt.sources"
 FINGERPRINT = "backbone_fingerprint"
 
 _TRAINABLE = {

@@ -13,7 +13,7 @@ from fairseq_mtmoe.report.rows import Run, Values, column_of, of_kind
 
 LEAST_SHARE = 0.1
 """Share of a fair share, 1/N: an expert with less of every task's tokens is unused."""
-LAST = 3
+RECENT = 3
 """Number of validations that must agree: one alone may be chance."""
 LEAST_MOVED = 0.1
 """Distance from the start, in lengths of the first weights."""

@@ -7,8 +7,8 @@ from statistics import median
 import numpy as np
 
 from fairseq_mtmoe.report.routing import (
-    LAST,
     LEAST_SHARE,
+    RECENT,
     entropies,
     routed_layers,
     unmoved,
@@ -62,7 +62,7 @@ def collapsed_routing(run: Run) -> Iterator[str]:
         bound = max(LEAST_EFFECTIVE, FEW_EFFECTIVE * size)
         effective = np.array([*map(_effective_experts, counts)])
         is_low = (effective < bound).tolist()
-        if size == 1 or not all(is_low[-LAST:]):
+        if size == 1 or not all(is_low[-RECENT:]):
             continue
         yield (
             f"Routing of {layer} has collapsed: its tokens are spread as over {effective[-1]:.1f} "
@@ -91,7 +91,7 @@ def dead_experts(run: Run) -> Iterator[str]:
         for counts_KN in counts:
             is_unused = ~used_experts(counts_KN) & _has_enough_tokens(counts_KN)
             unused.append(set(np.flatnonzero(is_unused).tolist()))
-        dead = set.intersection(*unused[-LAST:])
+        dead = set.intersection(*unused[-RECENT:])
         if not dead:
             continue
         size = counts[0].shape[1]
@@ -130,14 +130,14 @@ def language_worse(run: Run) -> Iterator[str]:
         changes = []
         for other in rows:
             logs = np.log(np.where(other.value > 0, other.value, np.nan))
-            change = float(logs[-LAST:].mean() - logs[best : best + LAST].mean())
+            change = float(logs[-RECENT:].mean() - logs[best : best + RECENT].mean())
             if other is not row and math.isfinite(change):
                 changes.append(change)
         if changes and median(changes) < 0:
             yield (
                 f"{row.task} got worse: its perplexity rose by {math.expm1(by):.1%} since update "
-                f"{row.update[best + LAST - 1]:,.0f}, over {NOISE_TIMES:g} times the "
-                f"{noise:.1%} by which means of {LAST} validations vary, while the other pairs' "
+                f"{row.update[best + RECENT - 1]:,.0f}, over {NOISE_TIMES:g} times the "
+                f"{noise:.1%} by which means of {RECENT} validations vary, while the other pairs' "
                 f"changed by {math.expm1(median(changes)):.1%} in the median. Sample the pair less "
                 "often (a lower temperature, or heating that ends sooner), or stop earlier."
             )
@@ -150,13 +150,13 @@ def _rise_of(row: Row) -> tuple[int, float, float] | None:
     validations. Noise comes from second differences: they cancel a slope and have 6 times its
     variance. Their median is robust to single jumps, as when a dense model becomes sparse.
     """
-    if len(row.value) < 3 * LAST or not (row.value > 0).all():
+    if len(row.value) < 3 * RECENT or not (row.value > 0).all():
         return None
     logs = np.log(row.value)
-    means = np.convolve(logs, np.full(LAST, 1 / LAST), "valid")
-    best = int(means[:-LAST].argmin())
+    means = np.convolve(logs, np.full(RECENT, 1 / RECENT), "valid")
+    best = int(means[:-RECENT].argmin())
     deviation = 1.4826 * float(np.median(np.abs(np.diff(logs, 2)))) / math.sqrt(6)
-    noise = deviation * math.sqrt(2 / LAST)
+    noise = deviation * math.sqrt(2 / RECENT)
     by = float(means[-1] - means[best])
     if by <= max(NOISE_TIMES * noise, math.log1p(LEAST_RISE)):
         return None
@@ -166,7 +166,7 @@ def _rise_of(row: Row) -> tuple[int, float, float] | None:
 def unmoved_gate(run: Run) -> Iterator[str]:
     """Warn of gates that barely moved, or whose last values of `blend` are near 0."""
     events = of_first_subset(run.events, "gates")
-    last_layers = [event.get("layers", {}) for event in events[-LAST:]]
+    last_layers = [event.get("layers", {}) for event in events[-RECENT:]]
     for reason, layers in unmoved(last_layers).items():
         yield (
             f"Gates of {len(layers)} of {len(last_layers[-1])} layers have hardly learned: "
@@ -202,7 +202,7 @@ RULES: tuple[Callable[[Run], Iterator[str]], ...] = (
 
 
 def _last(validations: Sequence[object]) -> str:
-    number = min(LAST, len(validations))
+    number = min(RECENT, len(validations))
     return f"the last {number} validations" if number > 1 else "the only validation"
 
 

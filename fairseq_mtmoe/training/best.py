@@ -66,7 +66,8 @@ def plateau_of(trainer: Any) -> Any:
 
 def ended_by_patience(trainer: Any) -> str | None:
     """Return why the run has ended, if `--patience` ended it."""
-    patience, worse = trainer.cfg.checkpoint.patience, stopping.early_stopping().get("num_runs", 0)
+    patience = trainer.cfg.checkpoint.patience
+    worse = stopping.early_stopping().get("num_runs", 0)
     if 0 < patience <= worse:
         return f"its last {worse} validations were not better (--patience {patience})"
     return None

@@ -40,7 +40,7 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
             for options in cfg.values():
                 if isinstance(options, MutableMapping) and "tpu" in options:
                     options["tpu"] = False
-        with stopping.as_command(main), screen.of_command(cfg, main):
+        with stopping.as_command(main), screen.training_log(cfg, main):
             if not cfg.common.tpu:
                 _prepare(cfg, main)
             runs = main

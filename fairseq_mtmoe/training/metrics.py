@@ -84,7 +84,7 @@ class ExpertCommLog:
         self._totals: dict[str, dict[str, float]] = {}
 
     @contextmanager
-    def update(self) -> Iterator[None]:
+    def measured_update(self) -> Iterator[None]:
         """Record one update; it surrounds the update, inside fairseq's aggregation."""
         layers = self._layers()
         for layer in layers.values():

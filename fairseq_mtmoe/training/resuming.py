@@ -46,9 +46,9 @@ NO_MOMENTS = "the checkpoint has no optimizer's moments: they begin at zero, and
 LAST = "checkpoint_last.pt"  # default of `--restore-file`: this file in `--save-dir`
 
 
-def expect_what_is_asked_for(cfg: Any, suffix: str) -> None:
+def expect_checkpoint_file(cfg: Any, suffix: str) -> None:
     """Raise a `UserError` if the checkpoint to continue from is missing or no file."""
-    path, option = asked_for(cfg, suffix) or ("", "")
+    path, option = checkpoint_and_option(cfg, suffix) or ("", "")
     if not path:
         return
     if not PathManager.path_requires_pathmanager(path):
@@ -57,11 +57,8 @@ def expect_what_is_asked_for(cfg: Any, suffix: str) -> None:
         raise_invalid(option, "a checkpoint to continue from", path)
 
 
-def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
-    """Return the checkpoint to continue from and its option, or None.
-
-    The rules are fairseq's.
-    """
+def checkpoint_and_option(cfg: Any, suffix: str) -> tuple[str, str] | None:
+    """Return the checkpoint that fairseq will load, and the option that names it."""
     if cfg.restore_file != LAST:
         return cfg.restore_file.replace(".pt", f"{suffix}.pt"), "--restore-file"
     last = os.path.join(cfg.save_dir, LAST.replace(".pt", f"{suffix}.pt"))
@@ -98,7 +95,7 @@ def reading_checkpoint(trainer: Any, path: str, goes_on: bool) -> Iterator[loadi
     try:
         model = trainer.get_model()
         with (
-            loading.within(**wishes) as loads,
+            loading.load_context(**wishes) as loads,
             on_all,
             mismatch.explained(model, trainer.cfg.model, loads.loaded),
         ):

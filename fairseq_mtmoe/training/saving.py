@@ -115,9 +115,9 @@ def _lead(save: Callable[[], Any]) -> Any:
         saved = save()
     except Exception as error:  # in any case, the other ranks must not wait for more
         with suppress(RuntimeError):
-            _tell(("failed", _words(error), ""))
+            _broadcast(("failed", _words(error), ""))
         raise
-    _tell(("done", "", ""))
+    _broadcast(("done", "", ""))
     return saved
 
 
@@ -125,7 +125,7 @@ def _follow(trainer: Any) -> None:
     """Take part in every save until rank 0 is done, or raise its error."""
     error_here: Exception | None = None
     while True:
-        action, value, save_id = _tell(None)
+        action, value, save_id = _broadcast(None)
         if action == "done":
             return
         if action == "failed":
@@ -136,7 +136,7 @@ def _follow(trainer: Any) -> None:
             error_here = error
 
 
-def _tell(message: tuple[str, str, str] | None) -> tuple[str, str, str]:
+def _broadcast(message: tuple[str, str, str] | None) -> tuple[str, str, str]:
     """Broadcast a message from rank 0, and return it; other ranks pass None."""
     box = [message]
     dist.broadcast_object_list(box, src=0, group=failures.between_hosts())
@@ -164,7 +164,7 @@ def save_checkpoint_parts(
     _export_source(trainer, extra_state)
     if together:
         save_id = sharding.new_id()
-        _tell(("save", filename, save_id))
+        _broadcast(("save", filename, save_id))
         return write_share(trainer, filename, save_id, extra_state)
     path = os.path.abspath(filename)
     logger.info(f"Saving checkpoint to {path}")

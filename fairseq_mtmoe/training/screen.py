@@ -257,7 +257,7 @@ def log_to_file(cfg: Any) -> None:
 
 
 @contextmanager
-def of_command(cfg: Any, main: Callable[..., Any]) -> Iterator[None]:
+def training_log(cfg: Any, main: Callable[..., Any]) -> Iterator[None]:
     """Write a training's log to a file inside the context, with `--log-format rich`."""
     if not is_rich(cfg.common.log_format) or not main.__module__.endswith("train"):
         yield

@@ -168,11 +168,11 @@ def leave_out(
         return
     assert counts is not None
     if counts.limit == 0:
-        search(trainer, samples)
+        log_nonfinite_modules(trainer, samples)
     counts.add(trainer.get_num_updates() + 1)
 
 
-def search(trainer: Any, samples: list[Any]) -> None:
+def log_nonfinite_modules(trainer: Any, samples: list[Any]) -> None:
     """Log the modules with non-finite outputs, as fairseq does.
 
     fairseq's search in the backward pass does not work with our outputs.

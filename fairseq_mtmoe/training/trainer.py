@@ -77,7 +77,7 @@ class SparseTrainer(Trainer):
         self.is_at_end = False  # whether the run ends with this validation, whatever its result
         self._memory = steps.OutOfMemory()
         self._agreed_signal: signal.Signals | None = None
-        resuming.expect_what_is_asked_for(self.cfg.checkpoint, self.checkpoint_suffix)
+        resuming.expect_checkpoint_file(self.cfg.checkpoint, self.checkpoint_suffix)
         screen.follow(self)
         self._hooks = training_task(task)
         self._hooks.begins(changed_options(cfg), self.device, model)
@@ -238,7 +238,7 @@ class SparseTrainer(Trainer):
     @metrics.aggregate("train")
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
         """Make an update; return fairseq's logging output, or None if it was skipped."""
-        with self._comm_log.update():
+        with self._comm_log.measured_update():
             self._dummies.clear()
             self._valid_workers.end()
             self._hooks.begin_step()

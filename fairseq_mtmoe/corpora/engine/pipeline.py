@@ -138,7 +138,7 @@ def prepare(
     The folder `.OUT.work` keeps finished stages for the next run, and the progress in `log.txt`.
     """
     work = WorkFolder(out)
-    with work.held():
+    with work.locked():
         inputs = find_inputs(recipe, raw)
         about = {**inputs.made_from, "format": ENGINE}
         with written_once(out, inputs.key, about, overwrite) as folder:

@@ -32,7 +32,7 @@ def hash_of(values: object) -> str:
 
 
 class WorkFolder:
-    """The folder `.DATA.work` beside DATA, locked by one run within `held`."""
+    """The folder `.DATA.work` beside DATA, locked by one run at a time."""
 
     def __init__(self, out: Path) -> None:
         self.out = Path(os.path.realpath(out))
@@ -40,7 +40,7 @@ class WorkFolder:
         self._key = ""  # a hash of all that the stages so far were made from
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock the folder within (UserError: another run has it)."""
         with disk_errors_of(self.out):
             self.path.mkdir(parents=True, exist_ok=True)

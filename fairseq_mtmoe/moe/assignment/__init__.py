@@ -42,7 +42,7 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None) -> Assig
     if num_tokens == 0 or num_experts == 1:
         nobody_T = torch.zeros(num_tokens, dtype=torch.long, device=scores_TN.device)
         return Assignment(nobody_T, torch.zeros(num_experts, device=scores_TN.device))
-    if not device_kind(scores_TN).can_sync:
+    if not device_kind(scores_TN).host_can_read:
         return assignment_on_gpu(scores_TN, start_N=start_N)
     compiled = kernels.assign(scores_TN, start_N=start_N)
     return compiled or torch_assignment(scores_TN, start_N=start_N)
@@ -60,7 +60,7 @@ def assigned(
     if num_experts == 1:
         # Expert 0 is the only one, and padding gets 1.
         return padding_T.long(), scores_TN.new_zeros(1, dtype=torch.float32)
-    if num_tokens > 0 and not device_kind(scores_TN).can_sync:
+    if num_tokens > 0 and not device_kind(scores_TN).host_can_read:
         expert_T, price_N = assignment_on_gpu(scores_TN, padding_T, start_N)
         return expert_T, price_N
     kept = (~padding_T).nonzero().squeeze(1)

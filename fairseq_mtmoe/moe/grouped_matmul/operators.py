@@ -92,7 +92,7 @@ def offsets_at_hand(
 
     They are copied once for all products, unless `host_offsets` are given.
     """
-    if torch.compiler.is_compiling() or device_kind(rows).can_sync:
+    if torch.compiler.is_compiling() or device_kind(rows).host_can_read:
         return offsets
     dtype = computed_dtype(rows)
     backend = backend_for(rows, weight, groups=len(weight), max_rows=max_rows, dtype=dtype)
@@ -180,7 +180,7 @@ def _column_sums(grad: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _summed(grad: Tensor, offsets: Tensor) -> Tensor:
-    at_hand = device_kind(grad).can_sync or offsets.device != grad.device
+    at_hand = device_kind(grad).host_can_read or offsets.device != grad.device
     return (backends.sum_one_by_one if at_hand else backends.sum_in_one)(grad, offsets)
 
 

@@ -88,7 +88,7 @@ class TrainingMixture(MixtureDataset):
         return saved_plan(self.plan, epoch)
 
     def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
-        """Resume as `ResumesDraws` says; log changes."""
+        """Resume from a checkpoint's position; log changes."""
         epoch = state["epoch"]
         before = restored_plan(state["sampling"])
         goes_on = self.plan.follow(before, has_begun, self.updates)

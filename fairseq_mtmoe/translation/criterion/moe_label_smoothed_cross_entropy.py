@@ -137,7 +137,7 @@ def output_weight(model: Any) -> Optional[Tensor]:
 
 def projection(model: Any) -> Optional[Tensor]:
     """Return the matrix (V, H) from features to logits; None if anything else matters."""
-    model = _unwrapped(model)
+    model = _without_ddp(model)
     if not isinstance(model, TransformerModelBase):
         return None
     methods = (
@@ -160,7 +160,7 @@ def projection(model: Any) -> Optional[Tensor]:
     return None if model.decoder.adaptive_softmax is not None else projected.weight
 
 
-def _unwrapped(model: Any) -> Any:
+def _without_ddp(model: Any) -> Any:
     """Return the model without DDP wrappers.
 
     A wrapper that looks for unused parameters stays.

@@ -153,7 +153,7 @@ def _logits(features_TH: Tensor, weight_VH: Tensor) -> Iterator[Tuple[slice, Ten
 
 def rows_at_once(features_TH: Tensor, num_words: int) -> int:
     """Return the number of tokens in a block."""
-    on_cpu = device_kind(features_TH).can_sync
+    on_cpu = device_kind(features_TH).host_can_read
     logits, rows = (BLOCK_LOGITS, BLOCK_ROWS) if on_cpu else (GPU_BLOCK_LOGITS, GPU_BLOCK_ROWS)
     return min(max(rows, logits // num_words), max(len(features_TH), 1))
 

@@ -358,5 +358,5 @@ def projection(model: Any) -> nn.Linear | None:
     is_fairseqs &= decoder.forward == TransformerDecoderBase.forward
     if not is_fairseqs or type(layer) is not nn.Linear:
         return None
-    plain = device_kind(layer.weight).can_sync and layer.weight.dtype == torch.float32
+    plain = device_kind(layer.weight).host_can_read and layer.weight.dtype == torch.float32
     return layer if plain and model.decoder.adaptive_softmax is None else None

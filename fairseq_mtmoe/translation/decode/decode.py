@@ -27,7 +27,7 @@ from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.translation.data.vocabulary import End, ends_of
 from fairseq_mtmoe.translation.decode import stored
 from fairseq_mtmoe.translation.decode.beam_search import BeamSearch, length_limits
-from fairseq_mtmoe.translation.decode.first_words import first_words
+from fairseq_mtmoe.translation.decode.limited_vocabulary import limited_vocabulary
 from fairseq_mtmoe.translation.decode.stored import COUNT, Inference
 
 MOST_TOKENS = 12000  # in a batch without options, as in fairseq
@@ -254,7 +254,7 @@ def searched(
     prefixes: Tensor | None,
 ) -> list[list[dict[str, Tensor]]]:
     """Return a search's outputs of rows with one first input and one vocabulary."""
-    with first_words(models, direction.end, padded=not isinstance(search, BeamSearch)):
+    with limited_vocabulary(models, direction.end, padded=not isinstance(search, BeamSearch)):
         outputs: list[list[dict[str, Tensor]]] = search.generate(
             models, sample, prefix_tokens=prefixes, bos_token=direction.first_input
         )

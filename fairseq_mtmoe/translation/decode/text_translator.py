@@ -20,7 +20,7 @@ from fairseq_mtmoe.translation.decode.decode import (
     batch_of,
     ready,
 )
-from fairseq_mtmoe.translation.decode.first_words import first_words
+from fairseq_mtmoe.translation.decode.limited_vocabulary import limited_vocabulary
 from fairseq_mtmoe.translation.decode.lines import Lines
 from fairseq_mtmoe.translation.decode.text_batches import Forms, LinePart, Translated, bits, joined
 from fairseq_mtmoe.translation.decode.text_scores import Forced, Given, log_probs
@@ -200,7 +200,7 @@ class TextTranslator:
         sample = batch_of([pair.row for pair in batch], self._task, self._models, self.decoding)
         begins = direction.first_input or dictionary.eos()
         written = [pair.written for pair in batch]
-        with first_words(self._models, direction.end):
+        with limited_vocabulary(self._models, direction.end):
             return log_probs(self._models, sample["net_input"], written, begins, dictionary.pad())
 
     def _spelled(self, target: str, hypotheses: Sequence[Hypothesis]) -> list[Translated]:

@@ -239,7 +239,7 @@ class BeamState:
 
         They must be few and known without synchronisation.
         """
-        if torch.is_grad_enabled() or not device_kind(sentences_S).can_sync:
+        if torch.is_grad_enabled() or not device_kind(sentences_S).host_can_read:
             return None
         indices_S = torch.arange(len(sentences_S))
         moved = (sentences_S != indices_S).nonzero().squeeze(1)

@@ -50,7 +50,7 @@ class NewEmbeddings:
         )
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def old_rows_kept(self) -> Iterator[None]:
         """Restore the rows of old symbols after an optimizer step inside this context."""
         if not self._kept:
             self._kept = [table[:old].detach().clone() for table, old in self._old.items()]

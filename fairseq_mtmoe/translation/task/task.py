@@ -50,7 +50,7 @@ from fairseq_mtmoe.translation.data.vocabulary import (
     ends_of,
 )
 from fairseq_mtmoe.translation.decode.fairseq_searches import mend
-from fairseq_mtmoe.translation.decode.first_words import first_words
+from fairseq_mtmoe.translation.decode.limited_vocabulary import limited_vocabulary
 from fairseq_mtmoe.translation.task import options
 from fairseq_mtmoe.translation.task.config import TranslationHeatedConfig
 from fairseq_mtmoe.translation.task.initial import InitialModel, check_places, expect_sizes, load
@@ -115,10 +115,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             args.source_dict, args.target_dict = "source", "target"
             args.fixed_dictionary = None
         sizes: dict[int, int] = {}
-
-        @functools.cache  # a joined dictionary is large
-        def dictionary_of(side: Side) -> Any:
-            return side.dictionary()
+        dictionary_of = functools.cache(Side.dictionary)  # a joined dictionary is large
 
         def load_dictionary(path: str) -> Any:
             if vocabulary is None:
@@ -236,7 +233,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             if self.checkpoint_to_go_on_from() is None:
                 begin_with(model, self.initial.weights)
         if self.args.train_only:
-            self._step_context = NewEmbeddings(model, options.new_symbols(settings)).kept
+            self._step_context = NewEmbeddings(model, options.new_symbols(settings)).old_rows_kept
         return model
 
     def _take_over_tasks(self) -> None:
@@ -446,7 +443,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             task_ids = tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))
             sample = {**sample, "task_ids": task_ids}
         sample = self.for_models(sample, models)
-        with first_words(models, end, padded=True):
+        with limited_vocabulary(models, end, padded=True):
             hypotheses = super().inference_step(generator, models, sample, *rest, **more)
         if is_interactive:
             for row in self._rows_without_text(tokens):

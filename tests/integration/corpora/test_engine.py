@@ -184,7 +184,7 @@ def test_a_damaged_file_of_a_stage_is_one_sentence(folder):
 
 
 def test_too_little_text_and_a_second_run_at_once_are_refused(raw, tmp_path):
-    with WorkFolder(tmp_path / "data").held(), refused("data"):
+    with WorkFolder(tmp_path / "data").locked(), refused("data"):
         prepare_small(raw, tmp_path / "data")
     assert not (tmp_path / ".data.work").exists()
     for valid, compared in ((40, 0), (26, 2)):  # of 54 clean pairs, and 51 different ones

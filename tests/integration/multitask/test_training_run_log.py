@@ -135,7 +135,7 @@ def test_only_running_time_counts(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
     watch = Stopwatch()
-    watch.seconds = 60
+    watch.stop_at(60)
     watch.start()
     now[0] += 5
     assert watch.seconds == 65 and watch.is_running

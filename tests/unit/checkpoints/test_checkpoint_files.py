@@ -9,7 +9,7 @@ from fairseq.file_io import PathManager
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import assemble, file_io, loading
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, newest_good_in, peek, suggested_fallback
-from fairseq_mtmoe.checkpoints.loading import within
+from fairseq_mtmoe.checkpoints.loading import load_context
 from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts
 from fairseq_mtmoe.checkpoints.sharding import shards_of
 from fairseq_mtmoe.core.errors import UserError
@@ -159,7 +159,7 @@ def test_fairseq_reads_all_experts_and_moments_or_what_a_read_function_returns(c
     found, state = checkpoint_utils.load_checkpoint_to_cpu(str(parts)), checkpoint[0]
     states.assert_same(found["model"], state["model"], "model")
     states.assert_same(found["last_optimizer_state"], state["last_optimizer_state"])
-    with within(read=lambda asked: {**assemble.load_shared_part(asked), "asked": asked}):
+    with load_context(read=lambda asked: {**assemble.load_shared_part(asked), "asked": asked}):
         found = checkpoint_utils.load_checkpoint_to_cpu(str(parts))
     assert found["asked"] == str(parts) and not any(EXPERT in key for key in found["model"])
     assert found["cfg"].model._name == "base_moe"  # fairseq's upgrade of a dict

@@ -170,7 +170,7 @@ def test_each_pairs_loss_is_that_of_its_data_alone(digits, tmp_path):
 def test_a_validation_is_written_to_the_run_log_and_nothing_counts_in_training(digits, tmp_path):
     task = digit_task(digits, save_dir=str(tmp_path))
     model = moe(task)
-    task.stopwatch.seconds = 120.0
+    task.stopwatch.stop_at(120.0)
     meters = validate(task, model)
     valid, experts, gates = read(tmp_path)
     assert gates["event"] == "gates" and set(gates["layers"]) == set(expert_layers(model))

@@ -16,7 +16,9 @@ NEVER = float("-inf")
 
 
 @contextmanager
-def first_words(models: Sequence[Any], end: End | None, padded: bool = False) -> Iterator[None]:
+def limited_vocabulary(
+    models: Sequence[Any], end: End | None, padded: bool = False
+) -> Iterator[None]:
     """Let decoders score only the words before a vocabulary's `end`, or all if None.
 
     `padded`: later words have the logit -inf, for fairseq's generators, which ask for all of the
