@@ -97,7 +97,7 @@ def _generated_pair(translator: Translator, pair: str) -> list[str]:
     scorer = SacrebleuScorer(SacrebleuConfig())
     texts: dict[int, str] = {}
     for batch in batches:
-        sample = translator.decoding.moved(batch)
+        sample = translator.decoding.to_device(batch)
         outputs = task.inference_step(generator, models, sample)
         for number, target, hypotheses in zip(sample["id"].tolist(), sample["target"], outputs, strict=True):
             tokens = hypotheses[0]["tokens"].int().cpu()

@@ -26,7 +26,7 @@ from fairseq_mtmoe.nlu.t5.config import T5, T5Config
 from fairseq_mtmoe.nlu.t5.model import bare_state
 from fairseq_mtmoe.nlu.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.translation.decode import stored
-from fairseq_mtmoe.translation.decode.text_batches import Forms
+from fairseq_mtmoe.translation.decode.text_batches import TextCodec
 from fairseq_mtmoe.translation.pretrained.layout import language_name
 from fairseq_mtmoe.translation.pretrained.one_task import (
     chosen_tasks,
@@ -142,8 +142,8 @@ def exported_by_task(
         return None
     _expect_expressible(path, {"model": {DECODER: None}}, options)
     state = stored.read(str(path))
-    forms = Forms([state], [str(path)])
-    chosen = chosen_tasks(forms, forms.task.args.lang_pairs, sources, targets)
+    codec = TextCodec([state], [str(path)])
+    chosen = chosen_tasks(codec, codec.task.args.lang_pairs, sources, targets)
     parameters = state["model"]
     expect_finite(str(path), parameters.values())
     translators = {}

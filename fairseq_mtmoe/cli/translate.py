@@ -200,9 +200,9 @@ def _translate(
     lines_read = 0
     cut = 0
     with done_by(workers, decoder.decode) as decode_all:
-        translator.forms.check(source, targets)
+        translator.codec.check(source, targets)
         for group in chain.from_iterable(map(read, inputs)):
-            translator.forms.expect_short(group, source)
+            translator.codec.expect_short(group, source)
         with writing(sink, "translating", total or None) as (progress, bar):
             advance = partial(progress.advance, bar)
             for group in chain.from_iterable(map(read, inputs or (None,))):

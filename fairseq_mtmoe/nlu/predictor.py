@@ -146,4 +146,4 @@ class Predictor:
             required_batch_size_multiple=BATCH_MULTIPLE,
         )
         for sample in batches.next_epoch_itr(shuffle=False):
-            yield self._task.for_models(self.inference.moved(sample), [self.model])
+            yield self._task.for_models(self.inference.to_device(sample), [self.model])

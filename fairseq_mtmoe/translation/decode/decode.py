@@ -240,7 +240,7 @@ def batch_of(
         net_input["src_lang_id"] = torch.tensor(language_ids)
     if rows[0].direction.task_id is not None:
         sample["task_ids"] = torch.tensor([row.direction.task_id for row in rows])
-    sample = decoding.moved(sample)
+    sample = decoding.to_device(sample)
     if hasattr(task, "for_models"):
         sample = task.for_models(sample, models)
     return sample

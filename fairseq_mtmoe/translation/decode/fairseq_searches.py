@@ -6,7 +6,7 @@ from fairseq.ngram_repeat_block import NGramRepeatBlock
 from torch import Tensor
 
 
-def mend(generator: Any) -> None:
+def repair_ngram_blocker(generator: Any) -> None:
     """Replace a generator's blocker of n-grams."""
     blocker = getattr(generator, "repeat_ngram_blocker", None)  # a scorer of references has none
     if blocker is not None:

@@ -53,7 +53,7 @@ class Inference:
         """Whether to compute on a GPU."""
         return torch.cuda.is_available() and not self.cpu
 
-    def moved(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def to_device(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return a batch on the model's device."""
         if not self.use_cuda:
             return sample

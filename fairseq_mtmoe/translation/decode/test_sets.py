@@ -138,7 +138,7 @@ class References:
 
 def load_references(data: str, subset: str, pair: str, spell: Speller, way: str) -> References:
     """Return a pair's references: `raw/` if it exists; binarized words for `FAIRSEQ`."""
-    side = _Side(data, subset, pair, pair.partition("-")[2], spell)
+    side = _TestSetSide(data, subset, pair, pair.partition("-")[2], spell)
     if way == TEXT and side.raw.exists():
         lines = side.text()
         more = _further(side.raw, len(lines))
@@ -151,13 +151,13 @@ def load_references(data: str, subset: str, pair: str, spell: Speller, way: str)
 
 def load_sources(data: str, subset: str, pair: str, spell: Speller) -> list[str]:
     """Return a pair's source text: in `raw/`, else the binarized words."""
-    side = _Side(data, subset, pair, pair.partition("-")[0], spell)
+    side = _TestSetSide(data, subset, pair, pair.partition("-")[0], spell)
     if side.raw.exists():
         return side.text()
     return side.spelled(spell.dictionary.unk_string())
 
 
-class _Side:
+class _TestSetSide:
     """One language of a pair's test set: sentences, and text if it exists.
 
     Its files serve both directions of the pair.

@@ -125,8 +125,8 @@ class Pieces:
         return line_of
 
 
-class Forms:
-    """The languages, vocabulary and language tokens of an ensemble's first checkpoint."""
+class TextCodec:
+    """Makes rows of lines and text of tokens, as an ensemble's first file says."""
 
     def __init__(self, states: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> None:
         models = list(zip(states, paths, strict=True))

@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.translation.decode.decode import Decoding, Row, batches_of
 from fairseq_mtmoe.translation.decode.lines import Lines
-from fairseq_mtmoe.translation.decode.text_batches import Forms
+from fairseq_mtmoe.translation.decode.text_batches import TextCodec
 
 _LOGITS = 1 << 24  # computed at a time: a batch with a large vocabulary has gigabytes
 _CHARACTERS = 4  # per token of the limit: only longer lines are cut by `expect_short`
@@ -34,14 +34,14 @@ class Given(NamedTuple):
 class Forced:
     """Scores pairs of lines in batches; `longest` is the decoder's limit in tokens."""
 
-    def __init__(self, forms: Forms, source: str, target: str, longest: int) -> None:
-        self._forms = forms
+    def __init__(self, codec: TextCodec, source: str, target: str, longest: int) -> None:
+        self._codec = codec
         self._langs = (source, target)
-        self._pieces = forms.source(source), forms.target(target)
-        self._direction = forms.direction(source, target)
+        self._pieces = codec.source(source), codec.target(target)
+        self._direction = codec.direction(source, target)
         word = self._direction.first_word
         self._begin = [] if word is None else [word]
-        self._rooms = forms.room, longest - 1 - len(self._begin)
+        self._rooms = codec.room, longest - 1 - len(self._begin)
 
     def expect_short(self, side: int, lines: Lines) -> None:
         """Refuse sources (0) or targets (1) that are too long (UserError).
@@ -72,11 +72,11 @@ class Forced:
             advance: called with the number of lines in a batch.
         """
         encoded = zip(self._encoded(0, sources), self._encoded(1, targets), strict=True)
-        end = self._forms.task.target_dictionary.eos()
+        end = self._codec.task.target_dictionary.eos()
         pairs = []
         for line, (pieces, wanted) in enumerate(encoded):
             if pieces or wanted:
-                row = Row(line, self._direction, self._forms.tokens(pieces, *self._langs))
+                row = Row(line, self._direction, self._codec.tokens(pieces, *self._langs))
                 pairs.append(Given(row, [*self._begin, *wanted, end]))
         scored_tokens: list[list[tuple[int, float]]] = [[] for _ in sources.lines]
         batches = _batches(pairs, decoding)

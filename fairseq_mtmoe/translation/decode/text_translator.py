@@ -22,7 +22,13 @@ from fairseq_mtmoe.translation.decode.decode import (
 )
 from fairseq_mtmoe.translation.decode.limited_vocabulary import limited_vocabulary
 from fairseq_mtmoe.translation.decode.lines import Lines
-from fairseq_mtmoe.translation.decode.text_batches import Forms, LinePart, Translated, bits, joined
+from fairseq_mtmoe.translation.decode.text_batches import (
+    LinePart,
+    TextCodec,
+    Translated,
+    bits,
+    joined,
+)
 from fairseq_mtmoe.translation.decode.text_scores import Forced, Given, log_probs
 
 _ARGUMENTS = "source", "target"
@@ -48,8 +54,8 @@ class TextTranslator:
     ) -> None:
         self.decoding = decoding
         states = [stored.read(path) for path in checkpoints]
-        self.forms = Forms(states, checkpoints)
-        self._task = self.forms.task
+        self.codec = TextCodec(states, checkpoints)
+        self._task = self.codec.task
         self._models: list[Any] = []
         for path in checkpoints:  # frees each state: it is as large as its model
             model = stored.build_model(self._task, states.pop(0), path)
@@ -64,7 +70,7 @@ class TextTranslator:
     @property
     def langs(self) -> list[str]:
         """The model's languages."""
-        return self.forms.langs
+        return self.codec.langs
 
     def translate(
         self,
@@ -103,7 +109,7 @@ class TextTranslator:
         if options.get("sampling"):
             options.setdefault("beam", 1)
         decoder = self.decoder(replace(self.decoding, **options))
-        self.forms.check(source, [target], _ARGUMENTS)
+        self.codec.check(source, [target], _ARGUMENTS)
         texts = Lines(_checked_texts("lines", lines))
         translated = self.translated(texts, source, [target], decoder)
         return [best.text for best, *_ in translated[target]]
@@ -127,7 +133,7 @@ class TextTranslator:
             decode_all: decodes batches, in their order; by default in this process.
             advance: called with the number of lines in a batch.
         """
-        batches = decoder.batches(self.forms.rows(lines, source, targets))
+        batches = decoder.batches(self.codec.rows(lines, source, targets))
         outputs = (decode_all or partial(map, decoder.decode))(batches)
         texts: dict[LinePart, list[Translated]] = {}
         for batch, hypotheses in zip(batches, outputs, strict=True):
@@ -186,9 +192,9 @@ class TextTranslator:
 
         names: of the arguments, for errors.
         """
-        self.forms.check(source, [target], names)
+        self.codec.check(source, [target], names)
         longest = min(model.max_decoder_positions() for model in self._models)
-        return Forced(self.forms, source, target, longest)
+        return Forced(self.codec, source, target, longest)
 
     def score_batch(self, batch: Sequence[Given]) -> list[list[float]]:
         """Return the log-probability of each token of a batch's translations.
@@ -213,8 +219,8 @@ class TextTranslator:
         return texts
 
     def _speller(self, target: str) -> Callable[[Any], str]:
-        ignored = [self._task.target_dictionary.eos(), *self.forms.language_tokens]
-        return self.forms.target(target).speller(ignored)
+        ignored = [self._task.target_dictionary.eos(), *self.codec.language_tokens]
+        return self.codec.target(target).speller(ignored)
 
 
 def _best_of_line(parts: Sequence[Sequence[Translated]], decoder: RowDecoder) -> list[Translated]:

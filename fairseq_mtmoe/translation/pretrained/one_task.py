@@ -63,14 +63,14 @@ def own_parameters(parameters: Mapping[str, Tensor]) -> set[str]:
 
 
 def chosen_tasks(
-    forms: Any, pairs: Sequence[str], sources: Sequence[str], targets: Sequence[str]
+    codec: Any, pairs: Sequence[str], sources: Sequence[str], targets: Sequence[str]
 ) -> dict[str, OneTask]:
     """Return the tasks of the chosen directions, by the name of their folder.
 
     A task's name is its target language, its source language or its pair.
 
     Args:
-        forms: the translator's languages and task (`Forms`).
+        codec: the translator's languages and task (`TextCodec`).
         pairs: on which it was trained.
         sources: languages of `--from`; empty or `all`: any.
         targets: likewise, of `--to`.
@@ -78,14 +78,14 @@ def chosen_tasks(
     Raises:
         UserError: a language is in no pair, or chooses no task of the model.
     """
-    kind = forms.task.args.task_ids
-    _expect_choice(forms.path, kind, sources, targets)
+    kind = codec.task.args.task_ids
+    _expect_choice(codec.path, kind, sources, targets)
     tasks: dict[str, OneTask] = {}
     first_words: dict[str, set[int | None]] = {}
-    for pair in _chosen_pairs(forms.path, pairs, sources, targets):
+    for pair in _chosen_pairs(codec.path, pairs, sources, targets):
         source, _, target = pair.partition("-")
         name = {"source": source, "pair": pair}.get(kind, target)
-        direction = forms.direction(source, target)
+        direction = codec.direction(source, target)
         first_words.setdefault(name, set()).add(direction.first_word)
         words = first_words[name]
         tasks[name] = OneTask(direction.task_id, next(iter(words)) if len(words) == 1 else None)

@@ -49,7 +49,7 @@ from fairseq_mtmoe.translation.data.vocabulary import (
     check_symbols,
     ends_of,
 )
-from fairseq_mtmoe.translation.decode.fairseq_searches import mend
+from fairseq_mtmoe.translation.decode.fairseq_searches import repair_ngram_blocker
 from fairseq_mtmoe.translation.decode.limited_vocabulary import limited_vocabulary
 from fairseq_mtmoe.translation.task import options
 from fairseq_mtmoe.translation.task.config import TranslationHeatedConfig
@@ -414,7 +414,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         kept = self.args.keep_inference_langtok
         base: Any = FairseqTask if kept else TranslationMultiSimpleEpochTask
         generator = base.build_generator(self, models, args, *others, **kwargs)
-        mend(generator)
+        repair_ngram_blocker(generator)
         return generator
 
     def build_bpe(self, args: Any) -> Any:

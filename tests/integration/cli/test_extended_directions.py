@@ -77,10 +77,10 @@ def test_old_directions_are_what_they_were_bit_for_bit(folder):
 
 
 def test_only_a_direction_whose_weights_training_changed_is_a_warning(folder, caplog):
-    forms = TextTranslator([str(folder / "trained.pt")], SEARCH).forms
-    forms.check("eng_Latn", [*OLD, "luo_Latn"])
+    codec = TextTranslator([str(folder / "trained.pt")], SEARCH).codec
+    codec.check("eng_Latn", [*OLD, "luo_Latn"])
     assert not caplog.records
-    forms.check("eng_Latn", ["xho_Latn"])
+    codec.check("eng_Latn", ["xho_Latn"])
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 

@@ -79,7 +79,7 @@ def test_the_search_gave_its_hypotheses_the_same_score(text_data, tmp_path, form
     untrained.save_model(text_data, tmp_path / "model.pt", *SPARSE, *form)
     translator = TextTranslator([str(tmp_path / "model.pt")], search)
     decoder = translator.decoder(search)
-    (rows,) = decoder.batches(translator.forms.rows(Lines(texts(20, 5)), "en", ["cc"]))
+    (rows,) = decoder.batches(translator.codec.rows(Lines(texts(20, 5)), "en", ["cc"]))
     written = [best for best, *_ in decoder.decode(rows)]
     found = translator.score_batch([Given(row, best.tokens) for row, best in zip(rows, written, strict=True)])
     scores = [sum(values) / len(values) ** search.lenpen for values in found]

@@ -138,7 +138,7 @@ def test_each_line_has_one_whatever_is_in_it(translator):
 def test_a_line_that_is_too_long_is_split_at_the_ends_of_sentences_or_refused(translator):
     sentences = 2 * ["bo da ki bo da?", "nama nama!”", "bo fu 3.5 bo։", "gega bo。", "di di di\u0964"]
     text = " ".join(sentences).replace("。 ", "。")
-    assert translator.forms.longest == LIMIT
+    assert translator.codec.longest == LIMIT
     apart = translator.translate(sentences, source="en", target="bb")
     assert translator.translate([text, sentences[0]], source="en", target="bb") == [" ".join(apart), apart[0]]
     long = "ba " * (2 * LIMIT)
@@ -159,11 +159,11 @@ def test_what_was_split_has_the_score_of_one_hypothesis():
 def test_bytes_of_characters_are_put_together(tmp_path):
     data = make_text_data(tmp_path / "data", byte_fallback=True, size=350)
     untrained.save_model(data, tmp_path / "model.pt", *SPARSE)
-    forms = TextTranslator([str(tmp_path / "model.pt")], SHORT).forms
-    target = forms.target("aa")
+    codec = TextTranslator([str(tmp_path / "model.pt")], SHORT).codec
+    target = codec.target("aa")
     pieces = target.encode(["bo 雪 bo"])[0]
     assert target.speller([2])(torch.tensor([*pieces, 2])) == "bo 雪 bo"
-    newline = [forms.task.target_dictionary.index(piece) for piece in ("▁bo", "<0x0A>", "▁bo")]
+    newline = [codec.task.target_dictionary.index(piece) for piece in ("▁bo", "<0x0A>", "▁bo")]
     assert target.speller([2])(torch.tensor([*newline, 2])) == "bo  bo"
 
 

@@ -83,7 +83,7 @@ def test_logits_and_loss_are_theirs(name, pairs):
     torch.testing.assert_close(loss, wanted.loss, rtol=1e-6, atol=1e-6)
     both = zip(pair.our_sources(), pair.our_targets(), strict=True)
     translator = load_translator(pair.folder / "ours.pt", cpu=True)
-    direction = translator.forms.direction(*pair.case.languages)
+    direction = translator.codec.direction(*pair.case.languages)
     given = [Given(Row(number, direction, read), written) for number, (read, written) in enumerate(both)]
     given.sort(key=lambda one: -len(one.row.tokens))
     scores = translator.score_batch(given)
