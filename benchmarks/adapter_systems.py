@@ -115,7 +115,7 @@ def merged(model: T5Model) -> T5Model:
     for block in adapter_blocks(model).values():
         mixture = block.mixture
         block.fc2.weight.data = block.fc2.weight + mixture.adapters.merged(mixture.gate(summary))
-        mixture.adapters = mixture.gate = mixture.source_weights = None
+        mixture.adapters = mixture.gate = mixture.recorded_weights = None
     model.encoder.gate_input = None
     return model
 

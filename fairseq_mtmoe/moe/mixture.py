@@ -60,7 +60,7 @@ class AdapterMixture(nn.Module):
         self.adapters = adapters
         self.gate = gate
         self.target_adapter = target_adapter
-        self.source_weights = None if gate is None else MixtureWeights(len(gate.weight))
+        self.recorded_weights = None if gate is None else MixtureWeights(len(gate.weight))
 
 
 def layer_similarity(

@@ -108,8 +108,8 @@ def _mixtures(model: nn.Module) -> dict[str, MixtureWeights]:
     """Return the records of source weights by the dotted paths of their blocks."""
     mixtures = {}
     for path, block in adapter_blocks(model).items():
-        if block.mixture.source_weights is not None:
-            mixtures[path] = block.mixture.source_weights
+        if block.mixture.recorded_weights is not None:
+            mixtures[path] = block.mixture.recorded_weights
     return mixtures
 
 

@@ -56,12 +56,12 @@ def adapted(
         weights = None
         if mixture.gate is not None:
             assert adapter_pass is not None, "a gate reads the pass's summary"
-            assert mixture.source_weights is not None
+            assert mixture.recorded_weights is not None
             # False for later words in incremental decoding
             is_new = block not in adapter_pass.weights
             weights = adapter_pass.weights_of(block, mixture.gate, branch_input)
             if is_new:
-                mixture.source_weights.record(weights)
+                mixture.recorded_weights.record(weights)
             weights = adapter_pass.expand_to_beam(weights)
             if adapter_pass.wants_similarities:
                 adapter_pass.narrow[block] = narrow

@@ -102,13 +102,13 @@ def test_gates_are_asked_once_while_a_text_grows():
     block = filled("t5", kind="lora", **MIXED)
     context = BatchContext(adapter_pass=AdapterPass(torch.randn(D)))
     asked = []
-    block.mixture.source_weights.enabled = True
+    block.mixture.recorded_weights.enabled = True
     block.mixture.gate.register_forward_hook(lambda *_: asked.append(1))
     with torch.no_grad():
         first, second = (block.feed_forward(stream(), context) for _ in range(2))
-    assert torch.equal(first, second) and len(asked) == 1 and block.mixture.source_weights.sums[-1] == 1
+    assert torch.equal(first, second) and len(asked) == 1 and block.mixture.recorded_weights.sums[-1] == 1
     block.feed_forward(stream(), context).sum().backward()  # as where activations are computed again
-    assert len(asked) == 2 and block.mixture.source_weights.sums[-1] == 1 and block.mixture.gate.weight.grad.any()
+    assert len(asked) == 2 and block.mixture.recorded_weights.sums[-1] == 1 and block.mixture.gate.weight.grad.any()
 
 
 def test_the_loss_is_of_all_layers_of_all_passes():
