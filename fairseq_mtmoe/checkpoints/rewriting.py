@@ -23,7 +23,7 @@ from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, PRICES, VOCABULARY
 from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState, Parameters
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.checkpoints.sharding import Content, State
-from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.core.files import regular_file, replacing
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
@@ -37,6 +37,12 @@ _SHARD = re.compile(r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+(\.[0-9a-f]{8})?\.pt")
 # running prices.
 _BUFFERS = (".version", "._float_tensor", *PRICES)
 _HALF = (torch.float16, torch.bfloat16)
+# Options that change what equal parameters compute, of a model and of its task
+_MODEL_OPTIONS = (
+    *("encoder_attention_heads", "decoder_attention_heads", "activation_fn", "no_scale_embedding"),
+    *("sinusoids", "decoder_begins_with_pad", "expert_gates", "expert_combine", "encoder", "t5"),
+)
+_TASK_OPTIONS = ("langtoks", "lang_tok_style", "encoder_langtok_last", "task_ids")
 
 
 def remove_orphans(path: str | Path, suffix: str = "") -> None:
@@ -248,6 +254,7 @@ def average(paths: Iterable[Path]) -> State:
         model = state["model"]
         _check_same(model, total, path, first)
         _check_rows(state, result, path, first)
+        _check_options(state, result, path, first)
         for key, value in model.items():
             total[key] += _summand(value)
     for key, value in total.items():
@@ -338,8 +345,29 @@ def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
 
 def _rows(state: State) -> dict[str, Any]:
     settings = state.get("task_state") or {}
+    task = plain(plain(state.get("cfg")).get("task"))
+    pair = [task[name] for name in ("source_lang", "target_lang") if task.get(name)]
     return {
         "pieces": [side["symbols"] for side in settings.get("vocabulary") or []],
-        "languages": settings.get("langs"),
+        "languages": settings.get("langs") or task.get("langs") or pair,
         "tasks": (model_options(state) or {}).get("task_names"),
     }
+
+
+def _check_options(state: State, other: State, path: Path, first: Path) -> None:
+    """Check that equal parameters compute the same in both models (UserError)."""
+    options = _computing_options(state)
+    others = _computing_options(other)
+    for name in options.keys() & others.keys():
+        if options[name] != others[name]:
+            raise UserError(
+                f"`{path}` cannot be averaged with `{first}`: `{flag(name)}` is {options[name]} in "
+                f"one and {others[name]} in the other."
+            )
+
+
+def _computing_options(state: State) -> dict[str, Any]:
+    model = model_options(state) or {}
+    task = state.get("task_state") or {}
+    options = {name: model[name] for name in _MODEL_OPTIONS if name in model}
+    return options | {name: task[name] for name in _TASK_OPTIONS if name in task}

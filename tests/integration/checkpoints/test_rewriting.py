@@ -184,7 +184,7 @@ def test_an_average_has_the_types_and_shares_what_its_first_checkpoint_shares(tm
     assert mean["encoder"].data_ptr() == mean["decoder"].data_ptr() and mean["output"][0, 0] == 1
 
 
-def test_other_parameters_and_rows_of_other_pieces_languages_or_tasks_are_refused(tmp_path):
+def test_other_parameters_rows_of_other_pieces_languages_or_tasks_and_other_models_are_refused(tmp_path):
     model = {"w": torch.ones(2)}
 
     def averaged(*tables):
@@ -199,7 +199,10 @@ def test_other_parameters_and_rows_of_other_pieces_languages_or_tasks_are_refuse
     ]
     of_languages = [{"task_state": {"langs": langs}} for langs in (["de", "cs"], ["cs", "de"])]
     of_tasks = [{"cfg": {"model": {"task_names": names}}} for names in ("cola,rte", "rte,cola")]
-    for one, other in (of_pieces, of_languages, of_tasks):
+    of_pairs = [{"cfg": {"task": {"source_lang": "en", "target_lang": target}}} for target in ("de", "cs")]
+    of_heads = [{"cfg": {"model": {"encoder_attention_heads": heads}}} for heads in (2, 4)]
+    of_tokens = [{"task_state": {"task_ids": kind}} for kind in ("source", "target")]
+    for one, other in (of_pieces, of_languages, of_tasks, of_pairs, of_heads, of_tokens):
         assert torch.equal(averaged(one, one, {})["w"], model["w"])
         with refused("1.pt", "0.pt"):
             averaged(one, other)
