@@ -12,13 +12,13 @@ from fairseq_mtmoe.core.errors import UserError
 
 @click.command("export-hf")
 @click.argument("model", metavar="MODEL", type=PATH)
-@click.argument("folder", metavar="FOLDER", type=PATH)
+@click.argument("folder", metavar="EXPORTED", type=PATH)
 @list_option(
     "--to",
     "targets",
     metavar="LANG[,LANG…]|all",
-    help="Target languages of a model with a feed-forward layer per target language; FOLDER gets a "
-    "folder for each.",
+    help="Target languages of a model with a feed-forward layer per target language; EXPORTED gets "
+    "a folder for each.",
 )
 @list_option(
     "--from",
@@ -29,25 +29,25 @@ from fairseq_mtmoe.core.errors import UserError
 )
 @quiet_fairseq()
 def command(model: Path, folder: Path, targets: Sequence[str], sources: Sequence[str]) -> None:
-    """Write MODEL to the new FOLDER, for `transformers` and CTranslate2.
+    """Write MODEL to the new folder EXPORTED, for `transformers` and CTranslate2.
 
-    MODEL is a checkpoint of a translator, encoder or T5, or a file of `mtmoe import-hf`. FOLDER
+    MODEL is a checkpoint of a translator, encoder or T5, or a file of `mtmoe import-hf`. EXPORTED
     gets config.json, model.safetensors and the tokenizer's files. `transformers` computes the same
     from it: load it with AutoTokenizer and AutoModel; an encoder of one task with
     AutoModelForSequenceClassification; a translator or T5 with AutoModelForSeq2SeqLM. A
     translator's vocabulary must come from `mtmoe import-hf` or `mtmoe prepare`;
-    ct2-transformers-converter takes its FOLDER.
+    ct2-transformers-converter takes its folder.
 
     A translator with a feed-forward layer per language (`--expert-gates fixed`) is a dense model
-    for each language: choose languages with --to, and FOLDER/LANG computes the same translations.
-    Their common weights are stored once, in a file with several names. The last line of the output
-    is the command that converts FOLDER for CTranslate2.
+    for each language: choose languages with --to, and EXPORTED/LANG computes the same
+    translations. Their common weights are stored once, in a file with several names. The last line
+    of the output is the command that converts the folders for CTranslate2.
 
     The heads of several tasks, and heads for rankings, words and spans, are left out. Models that
     route tokens (other gates), adapters and conditional parts have no class in `transformers`.
     """
     if os.path.lexists(folder):
-        raise UserError(f"`FOLDER` {folder} exists already; give a folder that does not exist yet.")
+        raise UserError(f"`EXPORTED` {folder} exists already; give a folder that does not exist.")
     expect_checkpoints(model)
     from fairseq_mtmoe.checkpoints import file_io
     from fairseq_mtmoe.cli._exported import exported, exported_by_task

@@ -17,5 +17,5 @@ cat <<END
 
 Report:     $MODEL/report.html
 Translate:  mtmoe translate $MODEL/checkpoint_best.pt --web
-Export:     mtmoe export-hf $MODEL/checkpoint_best.pt FOLDER --to all
+Export:     mtmoe export-hf $MODEL/checkpoint_best.pt EXPORTED --to all
 END

@@ -35,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("folders", nargs="+", metavar="LANG=FOLDER")
+    parser.add_argument("folders", nargs="+", metavar="LANG=SERVED")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of one batch")

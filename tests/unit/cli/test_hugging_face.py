@@ -171,7 +171,7 @@ def test_what_has_no_class_a_damaged_checkpoint_and_a_folder_in_the_way_are_said
         with refused(path.name, "--arch mt_dense"):
             export(path, tmp_path / "folder")
     trained(path, heads)
-    with refused("FOLDER"):
+    with refused("EXPORTED"):
         export(path, tmp_path)
     state = file_io.load(str(path))
     rows = {"model": {**state["model"], "heads.rte.weight": torch.zeros(1)}}
