@@ -160,6 +160,16 @@ def own_text(folder):
                 archive.writestr(f"{target}/manual.{lang}", "\n".join(sentences((lang, target), 450, lang)))
 
 
+def fine_tune(folder):
+    write_texts(folder / "MANUALS", "de")
+    write_texts(folder / "RAW", "de")
+    for name, size in {"general": 80, "manuals": 80, "real": 80, "mono": 80, "valid": 5, "test": 5}.items():
+        for lang in ("en", "de"):
+            write_lines(folder / "RAW" / f"{name}.{lang}", sentences((lang, name), size, lang))
+    (folder / "RAW" / "mono.en").unlink()
+    return PREPARED.format(raw="RAW", data="DATA"), "mtmoe suggest DATA > train.sh", "bash train.sh"
+
+
 def sparse_translation(folder):
     write_texts(folder / "RAW", "de", "fr")
     return PREPARED.format(raw="RAW", data="DATA"), TRAINED.format(data="DATA", token="tgt", run="dense")
@@ -204,9 +214,9 @@ def pemt(folder):
     return PREPARED.format(raw="RAW", data="DATA"), trained, "cp TRANSLATOR/checkpoint_last.pt translator.pt"
 
 
-PAGES = {page.__name__: page for page in (own_text, sparse_translation, new_language, mt_tag, ca_mtl, pemt)}
+PAGES = {page.__name__: page for page in (own_text, fine_tune, sparse_translation, new_language, mt_tag, ca_mtl, pemt)}
 # Each takes a minute; `test_commands_in_texts.py` checks their commands and options always.
-RARE = ("own_text", "new_language", "mt_tag", "ca_mtl", "pemt")
+RARE = ("own_text", "fine_tune", "new_language", "mt_tag", "ca_mtl", "pemt")
 
 
 @pytest.mark.parametrize("name", rarely(PAGES, *RARE))
