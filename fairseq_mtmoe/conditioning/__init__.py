@@ -152,7 +152,7 @@ class ConditionalAlignment(nn.Module):
 class ConditionalBottleneck(nn.Module):
     """`B(x) = up(down(FiLM(norm(x); z)))` (§2.1.4), linear from H to H/3 to H.
 
-    begins_at_zero: whether the output is 0 before training.
+    begins_at_zero: whether the output is 0 at the start of training.
     """
 
     def __init__(
@@ -177,9 +177,9 @@ class ConditionalBottleneck(nn.Module):
 
 
 def block_width(positions: int, size: int) -> int:
-    """Return the tokens in an attention block: 22 for BERT base's 128 positions.
+    """Return an attention block's tokens: 22 for BERT base's 128 positions.
 
-    There are H/L blocks for L `positions` and the model width H, `size` (§2.1.1).
+    There are H/L blocks, for L `positions` and the model width H, `size` (§2.1.1).
     """
     blocks = max(1, size // positions)
     return -(-positions // blocks)
@@ -263,7 +263,7 @@ def conditional_names(model: nn.Module) -> Iterator[str]:
 def with_new_conditions(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a state with the conditional parameters of `model`.
 
-    A state that has some itself gets none.
+    A state that already has conditional parameters is returned unchanged.
     """
     names = set(conditional_names(model))
     if names & state.keys():

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.stacked import StackedBank, draw_linear_
 
-TINY = 1e-16  # an adapter's output with a smaller squared norm has no direction
+TINY = 1e-16  # the cosine with an adapter's output of a smaller squared norm counts as 0
 
 
 class AdapterBank(StackedBank, ABC):

@@ -1,6 +1,6 @@
-"""The choice of a computation's form, by the tensor's device, and by nothing else.
+"""Choose the form of a computation by the tensor's device alone.
 
-Reading a value of a GPU's tensor would synchronise the host. The GPU forms avoid it, or do so once.
+Reading a value of a GPU's tensor synchronises the host. The forms for GPUs never do so, or once.
 """
 
 from collections.abc import Iterator

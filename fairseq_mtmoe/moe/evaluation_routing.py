@@ -1,7 +1,6 @@
-"""The routing of BASE gates in translations and predictions.
+"""The routing of BASE gates in translations and predictions: by prices.
 
-It is never balanced, which only a validation can be.
-By prices an output does not depend on the batch's other sentences.
+With prices, an output does not depend on the other sentences in the batch.
 """
 
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from fairseq_mtmoe.moe.gates import BaseGate, base_gates
 
 
 def route_by_prices_(model: nn.Module) -> list[BaseGate]:
-    """Let gates that balance in evaluation route by prices instead; return them."""
+    """Let gates route by prices that would balance in evaluation; return these gates."""
     balanced = [gate for gate in base_gates(model) if gate.evaluation == "balanced"]
     for gate in balanced:
         gate.evaluation = "prices"
@@ -22,7 +21,7 @@ def route_by_prices_(model: nn.Module) -> list[BaseGate]:
 
 @contextmanager
 def routed_by_prices(model: nn.Module) -> Iterator[None]:
-    """Call `route_by_prices_` for the time of the context."""
+    """Call `route_by_prices_`, and restore the gates after the context."""
     changed = route_by_prices_(model)
     try:
         yield

@@ -133,13 +133,13 @@ class Gate(nn.Module, ABC):
 class BaseGate(Gate):
     """BASE: balanced assignment in training; evaluation routes by running prices.
 
-    The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode depends only on
-    `self.training`.
+    The choice is not differentiable. Gradients flow through `gate_T = sigmoid(h · w_e)`. The mode
+    depends only on `self.training`.
 
     Attributes:
-        evaluation: `prices`: by score minus running price, as training did; `greedy`: by score
-            (BASE layers); `balanced`: equal loads in this rank's batch.
-        shuffle: shuffles tokens over all ranks before the assignment; None assigns this rank's
+        evaluation: how evaluation routes. `prices`: by score minus running price, as in training;
+            `greedy`: by score, as published; `balanced`: equal loads in this rank's batch.
+        shuffle: shuffles tokens over all ranks before the assignment; None: each rank assigns its
             own tokens.
     """
 
@@ -274,10 +274,7 @@ def checked_tasks(tokens: Tokens, num_tasks: int) -> Tensor:
 
 
 class FixedGate(Gate):
-    """One feed-forward network per task: a token's expert is its task id.
-
-    Its weight is 1.
-    """
+    """One expert per task: a token's expert is its task id, with weight 1."""
 
     needs_tasks = True
     routes_alone = True
@@ -321,7 +318,7 @@ def base_gates(model: nn.Module) -> list[BaseGate]:
     return [module for module in model.modules() if isinstance(module, BaseGate)]
 
 
-# The gates that every system has. A system with its own gate adds it when it plans its experts.
+# Gates of all systems. A system with a gate of its own adds it when it plans its experts.
 GATES: Mapping[str, type[Gate]] = {
     "base": BaseGate,
     "task": TaskGate,

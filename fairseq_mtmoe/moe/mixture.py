@@ -47,7 +47,7 @@ class TargetAdapter(nn.Module):
 
 
 class AdapterMixture(nn.Module):
-    """The adapters of a block: a single adapter in stage 1, all parts in stage 2."""
+    """The adapters of a block: one of a source task, or the mixture of a target."""
 
     def __init__(
         self,

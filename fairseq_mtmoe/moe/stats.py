@@ -54,7 +54,7 @@ class MixtureWeights:
 
     def __init__(self, num_members: int) -> None:
         self.enabled = False
-        self.sums = torch.zeros(num_members + 1)  # the last one counts sentences or passes
+        self.sums = torch.zeros(num_members + 1)  # the last element counts sentences or passes
 
     def reset(self) -> None:
         """Start from zero."""

@@ -1,4 +1,4 @@
-"""The run log's part on training: environment, time, tokens and figures."""
+"""The training part of the run log: environment, time, tokens and figures."""
 
 import os
 import platform

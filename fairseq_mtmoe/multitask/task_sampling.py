@@ -25,7 +25,7 @@ def plan_of(
 ) -> SamplingPlan:
     """Return the sampling plan of the options for tasks of these names and sizes.
 
-    Options that a task lacks are defaults.
+    If a task lacks an option, the default counts.
     """
     options: dict[str, Any] = {}
     for field in fields(Schedule):

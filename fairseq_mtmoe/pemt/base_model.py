@@ -335,7 +335,7 @@ class PemtModel(TrainingModel, nn.Module):
             if not torch.equal(saved, torch.stack(adapters).to(saved.dtype)):
                 raise UserError(
                     f"`--pemt-sources` must name the {len(saved)} sources that the checkpoint "
-                    "borrows from, in their order, but names others."
+                    "contains, in their order, but names others."
                 )
 
     def expect_weights(self) -> None:

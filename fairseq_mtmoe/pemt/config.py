@@ -34,7 +34,7 @@ GATE_INPUTS = (CORRELATION, ACTIVATIONS, HIDDEN)
 
 @dataclass
 class PemtOptions:
-    """Options of every model that can borrow from source tasks, for any backbone."""
+    """Options of every model with transfer from source tasks, for any backbone."""
 
     pemt_stage: str = option(
         TARGET,

@@ -1,7 +1,7 @@
 """Merge gates and sources of a trained target into its weights.
 
-A merged model borrows at no cost. Gates that read only the prompt give every sentence the same
-weights (equation 2). With fixed weights, LoRA adapters are added to the matrix beside them, K
+A merged model uses its sources at no cost. Gates that read only the prompt give every sentence the
+same weights (equation 2). With fixed weights, LoRA adapters are added to their matrix, K
 bottlenecks become one of rank K·r, and the prompt gets its correlation with the sources. The
 target's own adapters stay, because they follow the feed-forward layer with a non-linearity.
 """
@@ -40,13 +40,13 @@ class Merger:
     def of(cls, options: Mapping[str, Any]) -> Merger:
         """Return the merger for a checkpoint's options.
 
-        Raises `UserError` if the model borrows from no source or its gates have no fixed weights.
+        Raises `UserError` if the model has no sources, or its gates have no fixed weights.
         """
         metadata = Metadata.from_text(options["pemt"]) if options.get("pemt") else None
         if metadata is None or not metadata.sources:
             raise UserError(
-                "The checkpoint must hold a model that borrows from sources (--pemt-stage "
-                "target), but does not."
+                "The checkpoint has no sources to merge: give one of a run with `--pemt-stage "
+                "target` and `--pemt-sources`."
             )
         cfg = SimpleNamespace(**options)
         check_options(cfg)

@@ -79,7 +79,7 @@ class PemtT5Decoder(GatedDecoder, T5Decoder):
 
 @register_model("pemt_t5", dataclass=PemtT5Config)
 class PemtT5Model(PemtModel, t5.T5Model):
-    """A T5 that learns a source task or borrows from source tasks."""
+    """A T5 that learns a source task, or a target task with transfer from sources."""
 
     encoder_class: ClassVar[type[T5Encoder]] = PemtT5Encoder
     decoder_class: ClassVar[type[T5Decoder]] = PemtT5Decoder
@@ -134,7 +134,7 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
 
 @register_model("pemt_bert", dataclass=PemtBertConfig)
 class PemtBertModel(PemtModel, bert.EncoderModel):
-    """An encoder that learns a source task or borrows from source tasks.
+    """An encoder that learns a source task, or a target with transfer from sources.
 
     Heads train in both stages.
     """
@@ -202,7 +202,7 @@ class GuidedDecoder(GatedDecoder, Decoder):
 
 @register_model("pemt_translation", dataclass=PemtTranslationConfig)
 class PemtTranslationModel(PemtModel, Transformer):
-    """A dense translator that borrows from language pairs.
+    """A dense translator of one language pair, with transfer from other pairs.
 
     Its weights come from `--finetune-from-model`.
     """

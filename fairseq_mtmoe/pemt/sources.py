@@ -135,18 +135,18 @@ class Source:
 def load(path: str | Path) -> Source:
     """Read a file of `Source.save`.
 
-    Raises `UserError`: it is missing, damaged or another kind of file.
+    Raises `UserError`: the file is missing, damaged or of another kind.
     """
     rule = f"`{path}` must be a source file, which `--pemt-stage source` writes as TASK.pt"
     if not os.path.lexists(path):
-        raise UserError(f"{rule}, but does not exist.")
+        raise UserError(f"`{path}` does not exist: `--pemt-stage source` writes it as TASK.pt.")
     content = file_io.load(
         str(path), mapped=True, remedy="write it again with a run of `--pemt-stage source`"
     )
     about = content.get(KIND)
     tensors = content.get("model")
     if not isinstance(about, dict) or not isinstance(tensors, dict):
-        raise UserError(f"{rule}, but is another file.")
+        raise UserError(f"{rule}, but is a file of another kind.")
     fault = typed.fault(about, _ABOUT)
     if fault is not None:
         raise UserError(
@@ -303,9 +303,9 @@ def _kept_sources(cfg: Any, begins_with: Mapping[str, Any]) -> tuple[SourceMetad
     sources = Metadata.from_text(begins_with["pemt"]).sources if begins_with.get("pemt") else ()
     if sources and len(paths) not in (0, len(sources)):
         raise UserError(
-            f"`--pemt-sources` must name the {len(sources)} sources that the checkpoint borrows "
-            f"from, or be left out to keep them, but names {len(paths)}, and not all of these "
-            "files exist."
+            f"`--pemt-sources` must name the {len(sources)} sources that the checkpoint contains, "
+            f"or be left out to keep them, but names {len(paths)} files, some of which do not "
+            "exist."
         )
     if sources and not paths:
         cfg.pemt_sources = begins_with["pemt_sources"]

@@ -64,7 +64,7 @@ class ExpertSlot:
         return output
 
     def sparsify(self, block: Block, copy_dense: bool = True) -> None:
-        """Replace the feed-forward layer by experts: its copies, or randomly initialized."""
+        """Replace the feed-forward layer by experts: copies of it, or random ones."""
         fc1 = block.fc1
         plan = self.plan
         dropout = block.activation_dropout_module.p

@@ -22,8 +22,9 @@ from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 SPARSITY = "task_sparsity"  # key of the loss in a model's additional outputs
 
 
-# A function in the place of a block's feed-forward layer: from the block, the residual stream, the
-# layer's input (the stream or its norm) and the context to the branch's output, (L, B, H)
+# A function that replaces a block's feed-forward layer. It takes the block, the residual stream,
+# the layer's input (the stream or its norm) and the context; it returns the branch's output,
+# (L, B, H).
 Slot = Callable[["Block", Tensor, Tensor, "BatchContext"], Tensor]
 
 
@@ -114,7 +115,7 @@ class AdapterPass:
             input, (L, B, H).
         wants_similarities: whether blocks store the activations for the task sparsity loss.
         sentences: the sentence of each column of the stream: hypotheses (R,) or tokens (1, T, H);
-            None: column b is b.
+            None: column b is sentence b.
         weights: source weights by block, in order, (K,) or (B, K), float32.
         narrow: adapters' inner activations by block, stored until similarities are measured.
         similarities: `layer_similarity` by block, a scalar: how similar sources' outputs are to the

@@ -67,8 +67,8 @@ class SparseModel(TrainingModel, nn.Module):
         if not saved:
             if not self.is_dense:
                 raise UserError(
-                    "`--dense-updates` must be above 0 to train a dense checkpoint into a sparse "
-                    "model; or make it sparse with `mtmoe upcycle`."
+                    "`--dense-updates` must be above 0 to continue a dense checkpoint and make it "
+                    "sparse in training; `mtmoe upcycle` makes it sparse at once."
                 )
             return
         if saved.keys() != expert_slots(self).keys():

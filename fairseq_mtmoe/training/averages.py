@@ -1,6 +1,6 @@
 """The moving average of the weights, fairseq's `--store-ema`.
 
-The functions set the values that it begins with, and the tensors that it must not average.
+The functions set its initial values, and exclude tensors that must not be averaged.
 """
 
 import logging
@@ -42,9 +42,9 @@ def begin(trainer: Any) -> None:
 
 
 def restore(trainer: Any, extra_state: Mapping[str, Any]) -> None:
-    """Load a checkpoint's average; without one of this model, begin with its weights.
+    """Load a checkpoint's average.
 
-    fairseq fails without one.
+    If the checkpoint has no average of this model, begin with its weights; fairseq would fail.
     """
     options = trainer.cfg.ema
     average = extra_state.get("ema")

@@ -1,7 +1,7 @@
 """The best validation of a run, and the number of worse ones (`--patience`).
 
-fairseq keeps both on two of its functions, and saves only the first. They hold for the metric,
-valid subset and tasks that they were measured with: a run with others begins both anew.
+fairseq keeps both as attributes of two of its functions, and saves only the first. They are valid
+for one metric, valid subset and set of tasks: a run that changes these begins both anew.
 """
 
 import logging
@@ -28,7 +28,7 @@ def saved_state(trainer: Any) -> dict[str, Any]:
 
 
 def forget() -> None:
-    """Forget the run before in this process, such as another of hydra's `--multirun`."""
+    """Forget an earlier run in this process, as with hydra's `--multirun`."""
     for attributes in (vars(checkpoint_utils.save_checkpoint), stopping.early_stopping()):
         for name in _KEPT:
             attributes.pop(name, None)
@@ -37,7 +37,8 @@ def forget() -> None:
 def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str, Any]:
     """Restore a checkpoint's count for `--patience`.
 
-    Return the extra state, from which fairseq restores the rest, without another measure's best.
+    Return the extra state, from which fairseq restores the rest. It lacks the best value if that
+    was measured otherwise.
 
     options: the checkpoint's configuration. Checkpoints of 0.2 have their measure only there.
     """

@@ -1,6 +1,6 @@
 """The position in an epoch, counted in batches of all processes.
 
-So any number of processes can resume.
+Any number of processes can therefore resume from it.
 """
 
 from __future__ import annotations

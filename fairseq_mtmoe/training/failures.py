@@ -1,7 +1,7 @@
-"""A process's last words, one sentence, and the time limits of groups.
+"""The error sentence of a failed process, and the timeouts of process groups.
 
-A process that lost another one ends with a sentence, too.
-gloo and NCCL raise unclear errors when another process is gone. A launcher ends the others.
+gloo and NCCL raise unclear errors when another process is gone. A process that lost another one
+ends with a clear sentence instead. The launcher ends the other processes.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _lead(save: Callable[[], Any]) -> Any:
 
 
 def _follow(trainer: Any) -> None:
-    """Take part in every save until rank 0 is done, or raise its error."""
+    """Take part in every save until rank 0 is done, or raise rank 0's error."""
     error_here: Exception | None = None
     while True:
         action, value, save_id = _broadcast(None)

@@ -87,7 +87,7 @@ class NonfiniteUpdates:
 class OutOfMemory:
     """Counts steps without memory; ends the run after 10 in a row.
 
-    It ends the run at once where no step can be left out.
+    It ends the run at once if no process can leave out a step alone.
     """
 
     def __init__(self) -> None:
@@ -305,8 +305,9 @@ class GateRate:
     another rate, weight decay included. With `--expert-combine preserving`, a gate's gradient is
     proportional to `blend`, which starts at 0. Therefore `blend` has the gates' rate, too.
 
-    asked: the user's factor; usual: the default. layers: returns the expert layers; a dense model
-    has none yet.
+    asked: the user's factor.
+    usual: the default factor.
+    layers: returns the expert layers; a dense model has none yet.
     """
 
     def __init__(
@@ -339,7 +340,7 @@ class GateRate:
         return {"factor": self._factor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint's rate; {} is of new gates."""
+        """Restore a checkpoint's rate; {} stands for new gates."""
         if self._asked is None:
             self._factor = float(state.get("factor", self._factor))
 

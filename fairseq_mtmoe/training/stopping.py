@@ -1,6 +1,7 @@
 """SIGINT (Ctrl-C), SIGTERM and SIGUSR1: a run saves after its update and ends.
 
-A second signal ends it at once.
+A second signal ends the run at once.
+
 Python runs signal handlers between its own instructions, but not while the process waits for others
 in C++ code. Therefore a thread reads the signals from a socket, to which Python writes them.
 """

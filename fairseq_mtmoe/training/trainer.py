@@ -346,7 +346,7 @@ class SparseTrainer(Trainer):
 
     @property
     def stopped_by(self) -> signal.Signals | None:
-        """The signal that ends the run, or None; equal on all ranks at every step."""
+        """The signal that ends the run, or None; the same on all ranks at every step."""
         return stopping.received() if self.data_parallel_world_size == 1 else self._agreed_signal
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:

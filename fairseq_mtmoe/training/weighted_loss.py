@@ -9,7 +9,7 @@ from torch import Tensor
 def add_weighted(
     loss: Tensor, sample_size: Any, logged: Dict[str, Any], name: str, extra: Tensor, weight: float
 ) -> Tuple[Tensor, Any, Dict[str, Any]]:
-    """Add a loss times weight times sample size, by which the trainer divides again."""
+    """Add weight · sample size · loss; the trainer divides by the sample size again."""
     return (
         loss + weight * extra * sample_size,
         sample_size,

@@ -34,9 +34,9 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None) -> Assig
     On a CPU, every token gets the expert with the highest score - price, except in ties, and the
     gap to the optimum is at most 1e-6 of the sum over tokens of highest - lowest score. On a GPU,
     and where the compiled library is missing or scores are not finite or of extreme size, it is
-    at most 0.1% of this sum, but with very few different scores. The result depends only on
-    scores and start; the work is bounded. Prices are finite. They are 0 without tokens and for a
-    single expert.
+    at most 0.1% of this sum; with very few different scores it may be larger. The result depends
+    only on scores and start; the work is bounded. Prices are finite. They are 0 without tokens and
+    for a single expert.
     """
     num_tokens, num_experts = scores_TN.shape
     if num_tokens == 0 or num_experts == 1:
@@ -58,7 +58,7 @@ def assigned(
         return expert_T, price_N
     num_tokens, num_experts = scores_TN.shape
     if num_experts == 1:
-        # Expert 0 is the only one, and padding gets 1.
+        # Expert 0 is the only expert, and padding gets N = 1.
         return padding_T.long(), scores_TN.new_zeros(1, dtype=torch.float32)
     if num_tokens > 0 and not device_kind(scores_TN).host_can_read:
         expert_T, price_N = assignment_on_gpu(scores_TN, padding_T, start_N)

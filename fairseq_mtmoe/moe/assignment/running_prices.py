@@ -57,9 +57,9 @@ class RunningPrices(nn.Module):
 
     @property
     def recorded(self) -> Tensor:
-        """Sums of recorded prices times tokens, and of tokens, (N + 1,).
+        """Sums of recorded prices times tokens, and number of tokens, (N + 1,).
 
-        They are this rank's, or those of all ranks once they are set.
+        They count this rank's tokens. The trainer sets the sums over all ranks.
         """
         return self.total.new_zeros(len(self.total) + 1) if self._pending is None else self._pending
 
@@ -68,12 +68,12 @@ class RunningPrices(nn.Module):
         self._pending = sum_of_all.to(self.total)
 
     def forget(self) -> None:
-        """Drop the recorded prices, as those of a skipped update."""
+        """Drop the recorded prices, because their update was skipped."""
         self._pending = None
 
     @torch.no_grad()
     def move(self) -> None:
-        """Move the mean by the recorded prices, if any are finite and have tokens."""
+        """Move the mean by the recorded prices, if they are finite and there are tokens."""
         if self._pending is None:
             return
         taken = self._pending

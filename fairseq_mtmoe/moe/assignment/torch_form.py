@@ -21,13 +21,13 @@ WARMEST = 0.25
 COLDEST = 0.002
 STEPS = 6
 TEMPERATURES = tuple(WARMEST * (COLDEST / WARMEST) ** (step / (STEPS - 1)) for step in range(STEPS))
-# In temperatures: longer steps are cut, since the smooth demand is only a local model.
+# In temperatures: longer steps are shortened, because the smooth demand is only a local model.
 LONGEST_STEP = 4.0
 ROUNDS = 3  # of moving surplus tokens
 RIDGE = 0.01  # of an expert's demand
 LEVEL = 100.0  # in ridges: keeps the mean of the prices
 SHUNNED = 1e-3  # of a share: lower demand counts as this much
-FARTHEST = 1e3  # in units of the scores' scale: larger prices of an earlier step are cut
+FARTHEST = 1e3  # in units of the scores' scale: limit of the prices of an earlier step
 
 
 class Assignment(NamedTuple):

@@ -1,9 +1,9 @@
 """Backends of grouped matmul, and the choice of the fastest one.
 
-One product after the other, anywhere; all products in one call of MKL, on a CPU; torch's grouped
-product in one kernel, on a GPU; and, on GPUs without this kernel, one product of groups padded to
-equal sizes, if an upper bound of their rows is known. The last two do not synchronise to read the
-offsets. Tests compare them.
+There are four: one product after the other, on any device; all products in one call of MKL, on a
+CPU; torch's grouped product in one kernel, on a GPU; and, on GPUs without this kernel, one product
+of groups padded to equal sizes, if an upper bound of their rows is known. The last two do not
+synchronise to read the offsets. Tests compare all four.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 """Token shuffle: balanced assignment of tokens that are shuffled over ranks.
 
-BASE layers' training does so.
-Sentences of one rank resemble each other, and must not be spread over all experts. Only scores
-are shuffled (N numbers there, the expert's number back); tokens go directly to their expert. The
-rank that assigns tokens knows their numbers per expert first, and sends these with the answers.
+BASE layers train like this. Sentences of one rank resemble each other; balancing them alone would
+spread similar tokens over all experts. Only the N scores of a token are sent to the rank that
+assigns it, which returns the expert's number; the token itself goes directly to its expert. With
+these numbers, the rank sends how many tokens each expert gets.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class BatchLimits(NamedTuple):
 
 
 def check_fit(longest: int, max_tokens: int | None) -> None:
-    """Check that `max_tokens` allows the longest example (UserError: it does not)."""
+    """Check that `max_tokens` allows the longest example (else a UserError)."""
     if max_tokens is not None and longest > max_tokens:
         raise UserError(
             "`--max-tokens`, or in validation `--max-tokens-valid`, must be at least "
@@ -40,9 +40,9 @@ def check_fit(longest: int, max_tokens: int | None) -> None:
 
 
 def batches_of(indices: np.ndarray, longest_V: np.ndarray, limits: BatchLimits) -> list[np.ndarray]:
-    """Return fairseq's batches, and the rest that it drops.
+    """Return fairseq's batches, and the examples that it drops.
 
-    fairseq drops a rest that is no multiple of the required size.
+    fairseq drops the last examples if they are fewer than the required multiple of a batch.
 
     longest_V: the greatest length of any side of each example.
     """
@@ -55,9 +55,9 @@ def batches_of(indices: np.ndarray, longest_V: np.ndarray, limits: BatchLimits) 
 
 
 def limits_of(max_sizes: Any) -> Any:
-    """Return the greatest lengths of examples; None is no limit.
+    """Return the greatest lengths of examples, one for all sides or one for each.
 
-    They are one number for all sides, or one for each.
+    None means no limit.
     """
     return np.inf if max_sizes is None else max_sizes
 

@@ -1,4 +1,4 @@
-"""The training dataset: its epochs have the examples that the plan draws."""
+"""The training dataset: an epoch has the examples that the sampling plan draws."""
 
 import itertools
 import logging

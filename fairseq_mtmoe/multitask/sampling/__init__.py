@@ -1,6 +1,6 @@
-"""Sampling: the examples of an epoch.
+"""Sampling: which examples an epoch has.
 
-They are pure functions of data sizes, schedule, seed, epoch and saved state.
-Drawing an epoch costs time in proportion to the epoch, not to the data, and needs no earlier
-epoch. Numpy only.
+The examples depend only on data sizes, schedule, seed, epoch and saved state. The time to draw an
+epoch is proportional to the epoch, not to the data, and no earlier epoch is drawn. The folder needs
+only numpy.
 """

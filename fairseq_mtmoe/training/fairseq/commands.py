@@ -1,6 +1,6 @@
 """Additions to fairseq's commands.
 
-They are `--help` with the options of the chosen task, model, criterion and optimizer,
+`--help` lists the options of the chosen task, model, criterion and optimizer. There is
 `--log-format rich`, and our trainer, which `--user-dir` cannot name.
 """
 

@@ -78,7 +78,7 @@ def test_what_cannot_be_merged_is_refused(tmp_path):
     """Gates that read each text, and what borrows nothing."""
     model, options = trained(TRANSLATION)
     nothing = replace(Metadata.from_text(options["pemt"]), sources=()).to_text()
-    with pytest.raises(UserError, match="must hold a model that borrows from sources"):
+    with pytest.raises(UserError, match="has no sources to merge"):
         merge(tmp_path, model, {**options, "pemt": nothing})
     with refused("--gate-input"):
         merge(tmp_path, model, {**options, "gate_input": "hidden"})
