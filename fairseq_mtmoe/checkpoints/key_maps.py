@@ -29,6 +29,7 @@ AVERAGES = ("ema", "ema_fp32_params")  # moving averages of the weights
 BEST = "best"  # the best validation
 BEST_MEASURE = "best_measure"  # its measure
 PATIENCE = "patience"  # the number of worse ones since
+ENDED_VALIDATION = "ended_validation"  # the validation during which a signal ended the run
 # These, and the last validation
 OF_BEST = (BEST, BEST_MEASURE, PATIENCE, "val_loss")
 

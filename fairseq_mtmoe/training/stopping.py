@@ -22,9 +22,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.context import SpawnProcess
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
 from torch import distributed as dist
 from torch.multiprocessing.spawn import ProcessExitedException
 
@@ -59,7 +61,8 @@ class _Watch:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self.saves = False  # whether a signal waits for the end of an update, to save the run
+        # How a run that was ended at once goes on; None before the first update
+        self.how_to_go_on: Callable[[], str] | None = None
         self._since = 0.0
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
@@ -86,15 +89,15 @@ class _Watch:
     def _take(self, number: signal.Signals) -> None:
         now = time.monotonic()
         if self.received is not None:
-            if now - self._since > AS_ONE:
-                _end_at_once(number, "at once; the same command continues from the last checkpoint")
+            if now - self._since > AS_ONE and self.how_to_go_on is not None:
+                _end_at_once(number, f"at once; {self.how_to_go_on()}")
             return
         self.received = number
         self._since = now
         spawned = [
             child for child in multiprocessing.active_children() if isinstance(child, SpawnProcess)
         ]
-        if self.saves:
+        if self.how_to_go_on is not None:
             _say(
                 f"{number.name}: the run saves after this update and ends; a second signal ends "
                 "it at once."
@@ -150,10 +153,13 @@ def end_watch() -> None:
         _watch = None
 
 
-def saves_from_now_on() -> None:
-    """Let signals wait for the end of an update from now on."""
+def saves_from_now_on(how_to_go_on: Callable[[], str]) -> None:
+    """Let signals wait for the end of an update from now on.
+
+    how_to_go_on: returns the advice after a second signal, which ends the run at once.
+    """
     if _watch is not None:
-        _watch.saves = True
+        _watch.how_to_go_on = how_to_go_on
 
 
 def received() -> signal.Signals | None:
@@ -276,13 +282,22 @@ def early_stopping() -> dict[str, Any]:
 
 
 def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
-    """Wrap the training command's `train`, an epoch: signals wait for an update's end."""
+    """Wrap the training command's `train`, an epoch: signals wait for an update's end.
+
+    A validation that a signal ended in the run before comes first.
+    """
 
     @functools.wraps(original)
     def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Result:
         with watched():  # fairseq-hydra-train imports plugins too late for `as_command`
-            saves_from_now_on()
+            saves_from_now_on(
+                functools.partial(_how_to_go_on_now, cfg.checkpoint, trainer.checkpoint_suffix)
+            )
             try:
+                if trainer.ended_validation is not None:
+                    result = _validate_again(cfg, trainer, task, epoch_itr)
+                    if result[1]:
+                        return result
                 return original(cfg, trainer, task, epoch_itr)
             finally:
                 trainer.end_loading()
@@ -312,6 +327,7 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
                 result = original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
         except Stopped:
             number = trainer.stopped_by
+            trainer.ended_validation = {"at_end_of_epoch": end_of_epoch}
         if trainer.is_at_end or result[1]:
             training_task(task).ended()
         elif number is not None:
@@ -319,6 +335,28 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
         return result
 
     return validate_and_save
+
+
+def _validate_again(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Result:
+    """Make the validation that a signal ended, and save, as at its place in the epoch.
+
+    `epoch_itr` has gone to the saved position, after the epoch's end to the next epoch.
+    """
+    ended = trainer.ended_validation
+    trainer.ended_validation = None
+    at_end = ended["at_end_of_epoch"]
+    then = SimpleNamespace(
+        epoch=epoch_itr.epoch - at_end,
+        next_epoch_idx=epoch_itr.epoch,
+        end_of_epoch=lambda: at_end,
+        state_dict=lambda: ended["position"],
+    )
+    validate_and_save = getattr(_validate_and_save, "__globals__", {})["validate_and_save"]
+    subsets = cfg.dataset.valid_subset.split(",")
+    result: Result = validate_and_save(cfg, trainer, task, then, subsets, at_end)
+    if at_end and not result[1]:
+        trainer.lr_step(then.epoch, result[0][0])
+    return result
 
 
 def _is_at_end(options: Any, trainer: Any, epoch_itr: Any, end_of_epoch: bool) -> bool:
@@ -340,11 +378,26 @@ def _save_and_end(cfg: Any, trainer: Any, epoch_itr: Any, number: signal.Signals
         # A launcher may kill the other processes when one ends.
         dist.barrier(group=failures.between_hosts(make=False))
     if trainer.is_data_parallel_master:
+        suffix = trainer.checkpoint_suffix
         done = f"{number.name} ended the run after update {trainer.get_num_updates()}"
-        print(
-            f"{done}; {_how_to_go_on(cfg, trainer.checkpoint_suffix)}.", file=sys.stderr, flush=True
-        )
+        done = f"{done}; {_how_to_go_on(cfg, suffix)}."
+        best = f"checkpoint_best{suffix}.pt"
+        never = cfg.no_save or trainer.cfg.dataset.disable_validation
+        if not never and not PathManager.exists(os.path.join(cfg.save_dir, best)):
+            done += f" The first validation will write `{best}`."
+        print(done, file=sys.stderr, flush=True)
     raise SystemExit(exit_code(number))
+
+
+def _last_checkpoint(cfg: Any, suffix: str) -> str:
+    return f"{cfg.save_dir}/checkpoint_last{suffix}.pt"
+
+
+def _how_to_go_on_now(cfg: Any, suffix: str) -> str:
+    """Return how a run goes on that may not have saved yet."""
+    if PathManager.exists(_last_checkpoint(cfg, suffix)):
+        return _how_to_go_on(cfg, suffix)
+    return "it has saved no checkpoint yet, so the same command starts it again"
 
 
 def _how_to_go_on(cfg: Any, suffix: str) -> str:
@@ -355,4 +408,4 @@ def _how_to_go_on(cfg: Any, suffix: str) -> str:
     if cfg.restore_file != "checkpoint_last.pt":
         once.insert(0, "`--restore-file`")
     command = f"the same command without {', '.join(once)}" if once else "the same command"
-    return f"{command} continues from `{cfg.save_dir}/checkpoint_last{suffix}.pt`"
+    return f"{command} continues from `{_last_checkpoint(cfg, suffix)}`"

@@ -17,7 +17,7 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
+from fairseq_mtmoe.checkpoints.key_maps import ENDED_VALIDATION, GATE_RATE
 from fairseq_mtmoe.checkpoints.optimizer_state import check_when_loading
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.protocols import training_task
@@ -75,6 +75,8 @@ class SparseTrainer(Trainer):
         self._restored_draw: int | None = None
         self.left_out = False  # whether the last step made no update
         self.is_at_end = False  # whether the run ends with this validation, whatever its result
+        # The validation that a signal ended: `at_end_of_epoch`, and the saved `position`
+        self.ended_validation: dict[str, Any] | None = None
         self._memory = steps.OutOfMemory()
         self._agreed_signal: signal.Signals | None = None
         resuming.expect_checkpoint_file(self.cfg.checkpoint, self.checkpoint_suffix)
@@ -386,6 +388,8 @@ class SparseTrainer(Trainer):
         if os.path.basename(filename) == "crash.pt" and self._exchanges:
             return None  # the other ranks do not take part, and could not save their experts
         more = {**resuming.plateau_state(self), **best.saved_state(self)}
+        if self.ended_validation is not None:
+            more[ENDED_VALIDATION] = self.ended_validation
         if self._slots:
             more[GATE_RATE] = self._gate_rate.state_dict()
         if self._nonfinite is not None:
@@ -448,4 +452,9 @@ class SparseTrainer(Trainer):
             self, extra_state, goes_on=not (reset_optimizer or starts_over)
         )
         self._restored_draw = None if starts_over else resuming.drawn_in_epoch(extra_state)
-        return resuming.adapt_epoch_position(extra_state, self.data_parallel_world_size)
+        extra_state = resuming.adapt_epoch_position(extra_state, self.data_parallel_world_size)
+        self.ended_validation = None
+        if extra_state and not starts_over and extra_state.get(ENDED_VALIDATION):
+            position = {"position": extra_state["train_iterator"]}
+            self.ended_validation = extra_state[ENDED_VALIDATION] | position
+        return extra_state

@@ -18,14 +18,16 @@ from torch.multiprocessing import spawn
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.report import run_log
 from fairseq_mtmoe.training import stopping
 from fairseq_mtmoe.training.saving import LOCK_NAME, lock
 from tests.helpers.states import assert_same
 from tests.helpers.trainers import trainer_here
 from tests.helpers.training import interrupted, signalled, train_here, wait_for
 
+ADVICE = "the same command continues"
 FORK = multiprocessing.get_context("fork")
-SAVES = ("--max-tokens", 220, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2, "--save-interval-updates", 4,
+SAVES = ("--max-tokens", 220, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 3, "--save-interval-updates", 4,
          "--num-workers", 0, "--num-experts", 2)  # fmt: skip
 
 
@@ -33,14 +35,23 @@ def updates_of(folder):
     return file_io.load(str(folder / "checkpoint_last.pt"))["optimizer_history"][-1]["num_updates"]
 
 
+def validations_of(folder):
+    """The updates after which a run was validated, with the losses."""
+    return [(event["update"], event["all"]["loss"]) for event in run_log.read(folder) if event["event"] == "valid"]
+
+
 def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_not(corpus, tmp_path, capfd):
-    """In the middle of an epoch, in a validation there, between epochs, and in the last validation, which ends."""
+    """In the middle of an epoch, in a validation there, between epochs, at the last update of an epoch, in the
+    validation that is then made again, and in the last validation, which ends."""
     train_here(corpus, tmp_path / "all", *SAVES)
     last, run = updates_of(tmp_path / "all"), tmp_path / "run"
+    epoch = last // 3
     for updates, number, *moment in (
         (3, signal.SIGINT, "train_step", 3),
         (4, signal.SIGTERM, "valid_step", 1),
-        (last // 2 + 1, signal.SIGUSR1, "get_train_iterator", 2),  # between the epochs
+        (epoch + 1, signal.SIGUSR1, "get_train_iterator", 2),  # between the epochs
+        (2 * epoch, signal.SIGINT, "train_step", epoch - 1),
+        (2 * epoch, signal.SIGINT, "valid_step", 1),
     ):
         with interrupted(number, *moment) as ended:
             train_here(corpus, run, *SAVES)
@@ -55,12 +66,13 @@ def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_n
             assert_same(resumed[part], whole[part])
         for score in ("val_loss", "best"):
             assert resumed["extra_state"][score] == whole["extra_state"][score]
+    assert validations_of(run) == validations_of(tmp_path / "all")
 
 
 def test_the_first_signal_counts_and_the_handlers_come_back(capfd):
     before = [signal.getsignal(number) for number in stopping.SIGNALS]
     with stopping.watched():
-        stopping.saves_from_now_on()
+        stopping.saves_from_now_on(lambda: ADVICE)
         assert stopping.received() is None
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)  # as from `timeout`: one for the process and one for its group
@@ -105,7 +117,7 @@ def wait_to_be_ended(tell):
 def inside_c_code(tell):
     """As in an exchange with a process that does not answer: no handler of Python's runs."""
     with stopping.watched():
-        stopping.saves_from_now_on()
+        stopping.saves_from_now_on(lambda: ADVICE)
         tell.send(None)
         libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
         libc.pthread_mutex_lock(mutex)
@@ -119,7 +131,7 @@ def test_a_signal_before_the_first_update_and_a_second_one_end_at_once(capfd):
     assert ends(ignores_ctrl_c, (0, signal.SIGINT), (0.1, signal.SIGTERM)) == 143
     # A second one, whatever the process waits for.
     assert ends(inside_c_code, (0, signal.SIGUSR1), (stopping.AS_ONE + 0.2, signal.SIGINT)) == 130
-    assert "SIGINT ended the run at once" in capfd.readouterr().err
+    assert f"SIGINT ended the run at once; {ADVICE}." in capfd.readouterr().err
 
 
 def waits_for_spawned(tell):
