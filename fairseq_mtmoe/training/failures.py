@@ -113,11 +113,13 @@ def spawned_error(error: BaseException) -> UserError | None:
 
 
 def showing_sentences(previous: Hook) -> Hook:
-    """Return a `sys.excepthook` that prints a `UserError` without traceback."""
+    """Return a `sys.excepthook` that prints a `UserError` or Ctrl-C without traceback."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         sentence = find_user_error(error) or lost_process(error) or spawned_error(error)
-        if sentence is None:
+        if kind is KeyboardInterrupt:  # a training handles it from its start on
+            print("SIGINT ended the command.", file=sys.stderr, flush=True)
+        elif sentence is None:
             previous(kind, error, trace)
         else:
             print(f"error: {sentence}", file=sys.stderr, flush=True)

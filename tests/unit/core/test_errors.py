@@ -1,5 +1,6 @@
 """One sentence for wrong input, everything for our own mistakes."""
 
+import signal
 import subprocess
 import sys
 
@@ -41,6 +42,12 @@ def test_a_sentence_is_one_short_line_whatever_a_file_has_in_it():
 def test_a_users_error_is_one_line_even_when_fairseq_raises_it_again():
     result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert result.returncode == 1 and result.stderr == "error: `x` must be 1.\n"
+
+
+def test_ctrl_c_while_a_command_loads_is_one_line():
+    script = SCRIPT.partition("try:")[0] + "raise KeyboardInterrupt"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert result.returncode == -signal.SIGINT and result.stderr == "SIGINT ended the command.\n"
 
 
 def test_what_the_system_says_of_a_path_that_was_given_is_one_line(tmp_path, monkeypatch):
