@@ -1,8 +1,9 @@
 """`--log-format rich`: a line of progress, tables, and the log in a file.
 
-The line shows the time left. Each validation prints a table.
+The line shows the time left. Each validation prints a table, with losses in bits.
 The complete log, as with `--log-format simple`, is in `--log-file`, by default `train.log` in
-`--save-dir`. Without a terminal, the line of progress is printed every 30 seconds.
+`--save-dir`. Without a terminal, the line of progress is printed after the first updates, and then
+every 30 seconds.
 """
 
 import logging
@@ -16,7 +17,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
-from fairseq.logging import progress_bar
+from fairseq.logging import metrics, progress_bar
 from fairseq.logging.meters import AverageMeter
 from rich.console import Console
 from rich.logging import RichHandler
@@ -30,10 +31,13 @@ from fairseq_mtmoe.core.protocols import training_task
 NAME = "rich"
 LOG_FILE = "train.log"
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal
+FIRST_UPDATES = (1, 2, 5, 10)  # after these, the line has figures before `--log-interval`
 OF_ALL = ("ppl", "bleu", "chrf")  # figures of the whole validation
 SHOWN = {
     "loss": "loss",
     "ppl": "perplexity",
+    "bleu": "BLEU",
+    "chrf": "chrF++",
     "wps": "tokens/s",
     "sampling_temperature": "temperature",
 }
@@ -84,13 +88,14 @@ class Screen:
         limit = min(done + left + epochs_left * batches, options.max_update or math.inf)
         total = limit if math.isfinite(limit) else None
         time_left = self._time_left(done, limit)
+        is_first = self._updates_before < done and done in FIRST_UPDATES
+        if is_first:  # fairseq shows no figures yet
+            self.show_figures(metrics.get_smoothed_values("train_inner"))
         self.bar.update(
             self._task, description=f"epoch {epoch}", total=total, completed=done, left=time_left
         )
-        if (
-            not self.console.is_terminal
-            and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES
-        ):
+        is_due = time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES
+        if not self.console.is_terminal and (is_due or is_first):
             self._last_line = time.monotonic()
             (task,) = self.bar.tasks
             updates = f"{done:,.0f}" if total is None else f"{done:,.0f} of {total:,.0f}"
@@ -117,12 +122,14 @@ class Screen:
     def show_validation(self, subset: str, stats: Mapping[str, Any]) -> None:
         """Print a table of a validation: tasks such as language pairs, groups, and all."""
         title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
-        table = Table("", title=title, title_justify="left")
-        for column in ("loss", "figure", "", "change"):
+        owner = getattr(self.trainer, "task", None)
+        pairs = getattr(owner, "lang_pairs", None)
+        task = training_task(owner)
+        table = Table("pair" if pairs else "task", title=title, title_justify="left")
+        for column in ("loss (bits)", "figure", "value", "change"):
             table.add_column(column, justify="right")
-        task = training_task(getattr(self.trainer, "task", None))
         groups = [group.name for group in reversed(task.groups())]
-        for name, loss, figures in _rows(stats, groups):
+        for name, loss, figures in _rows(stats, pairs or task.task_names, groups):
             if name in (*groups[:1], "all"):
                 table.add_section()
             cells = (name, "" if loss is None else f"{_number(loss):.3f}")
@@ -136,25 +143,28 @@ class Screen:
         self.console.print(table)
         best = next((name for name in stats if name.startswith("best_")), None)
         if best is not None:
-            self.console.print(
-                f"best {best.removeprefix('best_')} so far {_number(stats[best]):.3f}"
-            )
+            name = best.removeprefix("best_")
+            self.console.print(f"best {SHOWN.get(name, name)} so far {_number(stats[best]):.3f}")
 
 
-def _rows(stats: Mapping[str, Any], groups: Sequence[str]) -> Iterator[Row]:
-    """Yield a validation's rows: tasks, groups from the least to the most data, all.
+def _rows(stats: Mapping[str, Any], order: Sequence[str], groups: Sequence[str]) -> Iterator[Row]:
+    """Yield a validation's rows: tasks in this order, groups, all; perplexity comes first.
 
-    A figure is logged as `task_figure`, and a group's mean of metrics under the group's name.
+    A figure is logged as `task_figure`, and a group's mean of metrics under the group's name. A
+    task's second set is named `task/set`.
     """
+    places = {name: place for place, name in enumerate(order)}
     names = [
         key.removesuffix("_loss")
         for key in stats
         if key.endswith("_loss") and not key.endswith("nll_loss")
     ]
     tasks = [name for name in names if name not in groups]
+    tasks.sort(key=lambda name: places.get(name.partition("/")[0], len(places)))
+    ordered = sorted(stats.items(), key=lambda item: not item[0].endswith("_ppl"))
     for name in (*tasks, *groups):
         figures: dict[str, Any] = {}
-        for key, value in stats.items():
+        for key, value in ordered:
             task, _, figure = key.rpartition("_")
             if task == name:
                 figures[figure] = value
@@ -253,7 +263,8 @@ def log_to_file(cfg: Any) -> None:
     # The file is complete, even if LOGLEVEL hides records from the screen.
     root.setLevel(logging.INFO)
     root.addHandler(file)
-    _screen.console.print(f"The log is in {path}.", highlight=False, soft_wrap=True)
+    how_to_end = f"Ctrl-C, or `kill {os.getpid()}`, saves and ends the run."
+    _screen.console.print(f"The log is in {path}. {how_to_end}", highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from fairseq.logging import progress_bar
+from fairseq.logging import metrics, progress_bar
 from rich.console import Console
 
 from fairseq_mtmoe import register
@@ -18,9 +18,10 @@ from tests.helpers.commands import train
 register()
 
 
-def grouped(*names):
+def grouped(*names, pairs=()):
     """A task with groups of these names."""
     task = TrainingTask()
+    task.lang_pairs = list(pairs)
     task.groups = lambda: [SimpleNamespace(name=name) for name in names]
     return task
 
@@ -32,7 +33,7 @@ def shown(monkeypatch):
     own = screen.Screen(Console(file=text, width=100))
     cfg = SimpleNamespace(optimization=SimpleNamespace(max_update=100, max_epoch=5))
     # What is asked of a trainer: its options, its updates, and its task's groups.
-    own.trainer = SimpleNamespace(cfg=cfg, task=grouped(*TIERS), done=0)
+    own.trainer = SimpleNamespace(cfg=cfg, task=grouped(*TIERS, pairs=["en-fr", "en-de"]), done=0)
     own.trainer.get_num_updates = lambda: own.trainer.done
     monkeypatch.setattr(screen, "_screen", own)
     monkeypatch.setattr(screen, "SECONDS_BETWEEN_LINES", 0.0)
@@ -60,6 +61,19 @@ def test_the_time_left_is_that_of_updates_and_validations_so_far(shown, monkeypa
     assert lines[9] == "epoch 2: 20 of 40 updates, 0:04:00 left"  # 20 updates, as 10 took 120 seconds
 
 
+def test_the_first_updates_are_shown_with_their_figures_before_the_first_log_interval(shown, monkeypatch):
+    own, text = shown
+    monkeypatch.setattr(screen, "SECONDS_BETWEEN_LINES", 1e9)
+    metrics.reset()
+    for loss in make_bar([9.0, 8.0, 7.0, 6.0], epoch=1):
+        with metrics.aggregate("train_inner"):
+            metrics.log_scalar("loss", loss)
+        own.trainer.done += 1
+    lines = [line for line in text().splitlines() if "updates" in line]
+    assert [line.partition(",")[0] for line in lines] == ["epoch 1: 1 of 20 updates", "epoch 1: 2 of 20 updates"]
+    assert lines[0].endswith("loss 9") and lines[1].endswith("loss 8.5")
+
+
 def rows_of(text, *validations):
     """The rows of the tables of these validations."""
     for stats in validations:
@@ -72,11 +86,16 @@ def test_a_validation_is_a_table_of_pairs_tiers_and_all_with_the_change(shown):
     stats = {"loss": 4.0, "nll_loss": 3.9, "ppl": 16.0, "en-de_loss": 3.5, "en-de_nll_loss": 3.4, "en-de_ppl": 11.3}
     stats |= {"high_loss": 3.5, "high_ppl": 11.3, "low_loss": 3.0, "low_ppl": 8.0, "bleu": 20.0}
     stats |= {"num_updates": 10, "best_loss": 4.0}
+    stats |= {"en-fr_chrf": 30.0, "en-fr_loss": 2.0, "en-fr_ppl": 4.0}  # in any order
     rows = rows_of(text, stats, {**stats, "ppl": 12.0})
-    assert rows[0] == ["en-de", "3.500", "perplexity", "11.30", ""]
-    assert [row[0] for row in rows] == ["en-de", "low", "high", "all", ""] * 2
-    assert rows[-2:] == [["all", "4.000", "perplexity", "12.00", "-4.00"], ["", "", "bleu", "20.00", "+0.00"]]
+    assert rows[:3] == [
+        ["en-fr", "2.000", "perplexity", "4.00", ""], ["", "", "chrF++", "30.00", ""],
+        ["en-de", "3.500", "perplexity", "11.30", ""],
+    ]  # fmt: skip
+    assert [row[0] for row in rows] == ["en-fr", "", "en-de", "low", "high", "all", ""] * 2
+    assert rows[-2:] == [["all", "4.000", "perplexity", "12.00", "-4.00"], ["", "", "BLEU", "20.00", "+0.00"]]
     assert "valid after 10 updates" in text() and "best loss so far 4.000" in text()
+    assert "pair loss (bits) figure value change" in " ".join(text().replace("┃", " ").split())
 
 
 def test_a_benchmarks_validation_is_a_table_of_metrics_and_means(shown):
