@@ -177,10 +177,7 @@ def read(path: str | Path) -> list[Event]:
     """
     file = Path(path) / FILE_NAME if os.path.isdir(path) else Path(path)
     if not os.path.lexists(file):
-        raise UserError(
-            f"There is no run log {file}: give the --save-dir of a run with --task "
-            "translation_heated, glue or text_to_text."
-        )
+        raise _without_log(Path(path), file)
     content = read_bytes(file, "a run log")
     events: list[Event] = []
     for number, line in enumerate(content.split(b"\n"), start=1):
@@ -210,6 +207,20 @@ def read(path: str | Path) -> list[Event]:
                 event = {**event, "started": starts[0]}
             kept.append(event)
     return kept[::-1]
+
+
+def _without_log(path: Path, file: Path) -> UserError:
+    """Return the error of a path without a run log."""
+    if not os.path.lexists(path):
+        return UserError(f"`{path}` does not exist; it must be the `--save-dir` of a run.")
+    logs = sorted(path.glob(f"*/{FILE_NAME}"))
+    if logs:
+        named = f"give one or several, such as `{logs[0].parent}`"
+        return UserError(f"`{path}` is a folder of runs; {named}.")
+    return UserError(
+        f"There is no run log `{file}`: give the `--save-dir` of a run with `--task` "
+        "translation_heated, glue or text_to_text, after its first update."
+    )
 
 
 def _moment(event: Event) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from fairseq_mtmoe.report.run_log import FIELDS, Event, Plain, is_count
 
 FIRST = ("data", "commit", "hardware", "started", "seed")
 SIZES = {"parameters": "parameters", "multiplications": "multiplications per token"}
+METRICS = {"bleu": "BLEU", "chrf": "chrF++"}
 NOT_OPTIONS = {"event", *FIELDS["run"]} - {"sampling_method"}
 
 
@@ -82,7 +83,7 @@ def progress_of(run: Run) -> dict[str, str]:
     best = ""
     best_update = ""
     for row in _judging(run)[:1]:
-        best = f"{row.value[row.best_index]:,.2f} {row.metric}"
+        best = f"{row.value[row.best_index]:,.2f} {METRICS.get(row.metric, row.metric)}"
         best_update = f"{row.update[row.best_index]:,.0f}"
     return {
         "best validation": best,
@@ -97,10 +98,12 @@ def progress_of(run: Run) -> dict[str, str]:
 
 
 def _judging(run: Run) -> list[Row]:
-    """Return rows that judge validations, the best first: means, or perplexities."""
+    """Return rows that judge validations, the best first: the run's choice, means, perplexities."""
+    chosen = start_of(run).get("options", {}).get("best_checkpoint_metric")
     overall = run.of("group", metric="mean", task="all")
     means = run.of("group", metric="mean")[-1:]
-    return [*overall, *means, *run.of("all", "tier", "pair", "task")]
+    judging = [*overall, *means, *run.of("all", "tier", "pair", "task")]
+    return [*run.of("all", metric=str(chosen)), *judging]
 
 
 def _counted(value: float | None) -> str:

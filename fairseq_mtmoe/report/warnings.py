@@ -16,6 +16,7 @@ from fairseq_mtmoe.report.routing import (
 )
 from fairseq_mtmoe.report.rows import EVERYBODY, Row, Run, Values, of_first_subset, of_kind
 from fairseq_mtmoe.report.score_tables import counted
+from fairseq_mtmoe.report.setup import METRICS
 
 LEAST_TOKENS = 20
 """Tokens per expert on average; with fewer, an expert without tokens may be chance."""
@@ -25,6 +26,8 @@ LEAST_EFFECTIVE = 1.5
 LEAST_RISE = 0.01
 NOISE_TIMES = 4.0
 """Over many validations, the best is below its neighbours by chance: hence 4 times the noise."""
+LEAST_SCORES = {"bleu": 1.0, "chrf": 10.0}
+"""With a lower BLEU or chrF++ in all validations, a model does not translate."""
 MANY_SKIPPED = 0.01
 MOST_NAMES = 8
 
@@ -50,6 +53,28 @@ def loss_not_finite(run: Run) -> Iterator[str]:
             f"{updates[0]:,}. Lower `--lr`, raise `--warmup-updates` or set `--clip-norm`, and "
             "resume from an earlier checkpoint."
         )
+
+
+def has_not_learned(run: Run) -> Iterator[str]:
+    """Warn of a BLEU or chrF++ near 0, and of a loss that was lowest at first."""
+    for row in run.of("all"):
+        least = LEAST_SCORES.get(row.metric, -math.inf)
+        best = float(np.nanmax(row.value))
+        if best < least:
+            yield (
+                f"The model does not translate yet: its best validation has {best:.2f} "
+                f"{METRICS[row.metric]}, and {least:g} is little. Train longer (`--max-update`), "
+                "or on more text."
+            )
+            break
+    for row in run.of("all", metric="loss"):
+        number = len(row.value)
+        if number >= LAST and row.best_index == 0:
+            yield (
+                f"The validation loss has not fallen: of {number} validations the first, at update "
+                f"{row.update[0]:,.0f}, has the lowest. Try a lower `--lr` and a longer "
+                "`--warmup-updates`, and see whether the validation text is like the training text."
+            )
 
 
 def collapsed_routing(run: Run) -> Iterator[str]:
@@ -193,6 +218,7 @@ def skipped_updates(run: Run) -> Iterator[str]:
 
 RULES: tuple[Callable[[Run], Iterator[str]], ...] = (
     loss_not_finite,
+    has_not_learned,
     collapsed_routing,
     dead_experts,
     language_worse,

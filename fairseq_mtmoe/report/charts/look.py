@@ -130,11 +130,17 @@ def colors(names: Sequence[str], few: Sequence[str] = PALETTE) -> alt.Scale:
 
 
 def panels(chart: Chart, columns: int, points: Iterable[Point]) -> Chart:
-    """Facet the chart: one panel per `panel` of the points, under its name."""
+    """Facet the chart: one panel per `panel` of the points, under its name, if it has one."""
+    names = order_of(points, "panel")
+    size, padding = (11, 4) if any(names) else (0, 0)
     header = alt.Header(
-        title=None, labelFontSize=11, labelFontWeight="bold", labelAnchor="start", labelPadding=4
+        title=None,
+        labelFontSize=size,
+        labelFontWeight="bold",
+        labelAnchor="start",
+        labelPadding=padding,
     )
-    facet = alt.Facet("panel:N", title=None, sort=order_of(points, "panel"), header=header)
+    facet = alt.Facet("panel:N", title=None, sort=names, header=header)
     return chart.facet(facet, columns=columns, spacing=18)
 
 

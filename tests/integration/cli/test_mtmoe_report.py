@@ -73,6 +73,11 @@ def test_pictures_of_every_kind_of_event_and_of_several_runs(tmp_path):
 def test_a_folder_without_a_log_a_log_without_numbers_and_a_node_without_altair(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="There is no run log"):
         reported(tmp_path, "--png", tmp_path / "pictures")
+    with pytest.raises(UserError, match="none` does not exist"):
+        reported(tmp_path / "none", tmp_path / "page.html")
+    RunLog(tmp_path / "runs" / "a" / FILE_NAME).write("run")
+    with pytest.raises(UserError, match=f"is a folder of runs; .*, such as `{tmp_path}/runs/a`"):
+        reported(tmp_path / "runs", tmp_path / "page.html")
     RunLog(tmp_path / FILE_NAME).write("run", arch="base_moe")
     with pytest.raises(UserError, match="no values to draw yet"):
         reported(tmp_path, "--png", tmp_path / "pictures")

@@ -37,6 +37,10 @@ def test_progress_says_how_far_a_run_is_and_which_validation_was_best():
     }  # fmt: skip
     short = events_of_a_run(change=lambda event: event if event.get("update", 0) <= 500 else None)
     assert progress_of(run_of(short, "run"))["state"] == "not finished"
+    options = {"options": {"best_checkpoint_metric": "chrf"}}
+    chosen = {"run": options, "valid": {"all": {"ppl": 3.0, "chrf": 20.0}}}
+    scored = progress_of(run_of(events_of_a_run(change=lambda event: event | chosen.get(event["event"], {})), "run"))
+    assert (scored["best validation"], scored["at update"]) == ("20.00 chrF++", "100")
     tasks = progress_of(run_of(benchmark(), "run"))
     assert (tasks["best validation"], tasks["at update"], tasks["state"]) == ("50.00 mean", "20", "unknown")
 

@@ -71,6 +71,9 @@ def test_perplexity_shows_tiers_over_updates_or_minutes_and_where_a_run_became_s
     (points,) = values_of(charts.perplexity([one, run("k3", validations=3)], over="minutes"))
     assert [point["x"] for point in points if point.get("sparse")] == pytest.approx([1.6] * 4)
     assert [x for x, _ in lines_of(points)["all pairs", "k3"]] == pytest.approx([3.33, 6.66, 10])
+    for number, size in ((1, 0), (2, 11)):  # without a name above the only panel there is no room for one
+        compared = charts.perplexity([run(f"k{one}") for one in range(number)])
+        assert compared.to_dict()["facet"]["header"]["labelFontSize"] == size
     # The steep beginning of a long run does not flatten the rest.
     chart = charts.perplexity([run(validations=40)]).to_dict()
     _, high = chart["spec"]["layer"][0]["encoding"]["y"]["scale"]["domain"]

@@ -103,6 +103,19 @@ def test_a_language_of_no_target_has_an_expert_that_is_not_dead():
     assert "dead_experts" in kinds([options, *routed(DEAD)])  # the pattern's other gates choose
 
 
+def test_a_model_that_does_not_translate_and_a_loss_that_was_lowest_at_first_are_named():
+    def validated(**figures: Callable[[Event], float]) -> list[Event]:
+        return changed({}, valid=lambda event: {
+            "all": event["all"] | {name: figure(event) for name, figure in figures.items()}
+        })  # fmt: skip
+
+    (found,) = warnings(validated(chrf=lambda event: 6.9 - event["update"] / 1000, bleu=lambda event: 2.0))
+    assert found.startswith("The model does not translate yet: its best validation has 6.80 chrF++, and 10 is little.")
+    assert kinds(validated(chrf=lambda event: event["update"] / 50, bleu=lambda event: 2.0)) == []
+    (found,) = warnings(validated(loss=lambda event: event["update"]))
+    assert found.startswith("The validation loss has not fallen: of 10 validations the first, at update 100, has")
+
+
 def test_routing_that_sends_nearly_all_to_one_expert_has_collapsed():
     found, _ = warnings(routed(COLLAPSED, since=200))
     effective = math.exp(-sum(p * math.log(p) for p in (0.96, 0.02, 0.01, 0.01)))
