@@ -23,7 +23,7 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import checksum, validation
 from fairseq_mtmoe.checkpoints.sharding import State, is_shared_part, shards_of, shared_part_of
 from fairseq_mtmoe.core.errors import UserError
-from fairseq_mtmoe.core.files import regular_file, replacing
+from fairseq_mtmoe.core.files import checkpoint_file, replacing
 
 
 class CheckpointFile:
@@ -37,7 +37,7 @@ class CheckpointFile:
         self._remedy = remedy
         with readable(self.path):
             # `__exit__` closes the file.
-            self._file = open(regular_file(path, "a checkpoint file"), "rb")  # noqa: SIM115
+            self._file = open(checkpoint_file(path), "rb")  # noqa: SIM115
 
     def __enter__(self) -> CheckpointFile:
         """Return the open file."""

@@ -25,7 +25,7 @@ from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
 from fairseq_mtmoe.checkpoints.sharding import PARTS
 from fairseq_mtmoe.core.errors import UserError
-from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.core.files import checkpoint_file
 from fairseq_mtmoe.core.protocols import training_task
 from fairseq_mtmoe.moe.parallel.placement import are_whole, whole_models
 
@@ -218,7 +218,7 @@ def _files(paths: Sequence[str], suffix: str) -> list[str]:
     ]
     for path in files:
         if not PathManager.path_requires_pathmanager(path):
-            regular_file(path, "a checkpoint file")
+            checkpoint_file(path)
     return files
 
 

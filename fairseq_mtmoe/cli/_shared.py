@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.table import Table
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid, visible
-from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.core.files import checkpoint_file
 
 PATH = click.Path(path_type=Path)
 WIDE = 200  # columns, if the output is no terminal
@@ -35,7 +35,7 @@ SECONDS_BETWEEN_LINES = 60.0  # of progress, if the output is no terminal
 def expect_checkpoints(*models: str | Path) -> None:
     """Load the plugin, if all files of MODEL or FILE:FILE exist (UserError)."""
     for path in ":".join(map(str, models)).split(":"):
-        regular_file(path, "a checkpoint file")
+        checkpoint_file(path)
     from fairseq_mtmoe import register
 
     register()

@@ -35,6 +35,19 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
     return path
 
 
+def checkpoint_file(path: str | Path) -> Path:
+    """Return `path` if it is a regular file (UserError: see `regular_file`).
+
+    A run has no best checkpoint before its first validation.
+    """
+    path = Path(path)
+    if path.name.startswith("checkpoint_best") and not os.path.lexists(path):
+        last = path.with_name(path.name.replace("best", "last"))
+        so_far = f"; use `{last}` until then" if last.is_file() else ""
+        raise UserError(f"`{path}` does not exist: a run's first validation writes it{so_far}.")
+    return regular_file(path, "a checkpoint file")
+
+
 def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 

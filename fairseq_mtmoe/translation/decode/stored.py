@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_mtmoe.checkpoints import loading, rebuild
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
-from fairseq_mtmoe.core.files import regular_file
+from fairseq_mtmoe.core.files import checkpoint_file
 from fairseq_mtmoe.core.options import check_rules, option
 from fairseq_mtmoe.core.typed import Rule
 from fairseq_mtmoe.moe.parallel.placement import whole_models
@@ -63,7 +63,7 @@ class Inference:
 
 def read(path: str) -> dict[str, Any]:
     """Return a checkpoint with all experts, without the optimizer's state (UserError)."""
-    regular_file(path, "a checkpoint file")  # fairseq would search further places
+    checkpoint_file(path)  # fairseq would search further places
     with whole_models():  # `task_settings` checks the task, `build_model` the model
         state = loading.load_for_fairseq(path, loading.LoadContext(kinds=()))
     state.pop("last_optimizer_state", None)

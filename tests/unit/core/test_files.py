@@ -54,6 +54,17 @@ def test_new_folders_and_file_reach_the_disk_as_far_as_it_can(tmp_path, monkeypa
     assert log == ["folder", "folder", "file", "rename", "folder"] and path.read_bytes() == "größer\n".encode()
 
 
+def test_a_best_checkpoint_is_missing_before_the_first_validation(tmp_path):
+    best, last = tmp_path / "checkpoint_best.pt", tmp_path / "checkpoint_last.pt"
+    with pytest.raises(UserError, match=r"does not exist: a run.s first validation writes it\.$"):
+        files.checkpoint_file(best)
+    last.write_bytes(b"")
+    with refused("checkpoint_best.pt", "checkpoint_last.pt"):
+        files.checkpoint_file(best)
+    best.write_bytes(b"")
+    assert files.checkpoint_file(best) == best
+
+
 def kill_while_writing(path):
     """Return the partial file that a killed process leaves."""
 
