@@ -98,7 +98,7 @@ def progress_of(run: Run) -> dict[str, str]:
 
 
 def _judging(run: Run) -> list[Row]:
-    """Return rows that judge validations, the best first: the run's choice, means, perplexities."""
+    """Return rows that judge validations: the run's choice, means, perplexities."""
     chosen = start_of(run).get("options", {}).get("best_checkpoint_metric")
     overall = run.of("group", metric="mean", task="all")
     means = run.of("group", metric="mean")[-1:]

@@ -129,7 +129,8 @@ class Screen:
         for column in ("loss (bits)", "figure", "value", "change"):
             table.add_column(column, justify="right")
         groups = [group.name for group in reversed(task.groups())]
-        for name, loss, figures in _rows(stats, pairs or task.task_names, groups):
+        order = pairs or getattr(owner, "task_names", ())
+        for name, loss, figures in _rows(stats, order, groups):
             if name in (*groups[:1], "all"):
                 table.add_section()
             cells = (name, "" if loss is None else f"{_number(loss):.3f}")
@@ -148,10 +149,10 @@ class Screen:
 
 
 def _rows(stats: Mapping[str, Any], order: Sequence[str], groups: Sequence[str]) -> Iterator[Row]:
-    """Yield a validation's rows: tasks in this order, groups, all; perplexity comes first.
+    """Yield a validation's rows: tasks in this order, groups, all.
 
-    A figure is logged as `task_figure`, and a group's mean of metrics under the group's name. A
-    task's second set is named `task/set`.
+    Perplexity is the first figure. A figure is logged as `task_figure`, and a group's mean of
+    metrics under the group's name. A task's second set is named `task/set`.
     """
     places = {name: place for place, name in enumerate(order)}
     names = [

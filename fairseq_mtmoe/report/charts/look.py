@@ -130,7 +130,7 @@ def colors(names: Sequence[str], few: Sequence[str] = PALETTE) -> alt.Scale:
 
 
 def panels(chart: Chart, columns: int, points: Iterable[Point]) -> Chart:
-    """Facet the chart: one panel per `panel` of the points, under its name, if it has one."""
+    """Facet the chart: one panel per `panel` of the points, under its name."""
     names = order_of(points, "panel")
     size, padding = (11, 4) if any(names) else (0, 0)
     header = alt.Header(
