@@ -69,7 +69,7 @@ def has_not_learned(run: Run) -> Iterator[str]:
             break
     for row in run.of("all", metric="loss"):
         number = len(row.value)
-        if number >= LAST and row.best_index == 0:
+        if number >= RECENT and row.best_index == 0:
             yield (
                 f"The validation loss has not fallen: of {number} validations the first, at update "
                 f"{row.update[0]:,.0f}, has the lowest. Try a lower `--lr` and a longer "

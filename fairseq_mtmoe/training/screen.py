@@ -123,7 +123,7 @@ class Screen:
         """Print a table of a validation: tasks such as language pairs, groups, and all."""
         title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
         owner = getattr(self.trainer, "task", None)
-        pairs = getattr(owner, "lang_pairs", None)
+        pairs: Sequence[str] = getattr(owner, "lang_pairs", None) or ()
         task = training_task(owner)
         table = Table("pair" if pairs else "task", title=title, title_justify="left")
         for column in ("loss (bits)", "figure", "value", "change"):
