@@ -13,6 +13,7 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from fairseq import utils
@@ -23,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_mtmoe.core.errors import (
     UserError,
     flag,
+    nearest,
     raise_invalid,
     shortened,
     unknown_language,
@@ -278,7 +280,11 @@ def _check_dictionaries(args: Namespace) -> None:
                 continue
             joined = None if is_training(args) else joined_dictionary(folders[0])
             if joined is None:
-                raise UserError(f"`{folders[0]}` contains no {file}, the dictionary of {lang}.")
+                names = [path.name for path in Path(folders[0]).glob(dictionary_name("*"))]
+                advice = f"; the most similar one is {nearest(file, names)}" if names else ""
+                raise UserError(
+                    f"`{folders[0]}` contains no {file}, the dictionary of {lang}{advice}."
+                )
             setattr(args, side, joined)
 
 

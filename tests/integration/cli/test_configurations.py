@@ -144,6 +144,21 @@ def test_the_commented_configuration_has_every_option(group):
     assert every - set(text[group]) == LEFT_OUT[group]
 
 
+def test_a_configuration_that_builds_on_another_starts(digits, tmp_path):
+    """`ml50` and below it `wmt15`, with a smaller model and other languages."""
+    sizes = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}
+    small = [f"model.{side}_{key}={size}" for side in ("encoder", "decoder") for key, size in sizes.items()]
+    run(
+        "fairseq-hydra-train", "--config-dir", REPOSITORY / "configs", "--config-name", "translation",
+        "+experiment=ml50", f"task.data={digits}", "task.langs=null", "task.lang_dict=null",
+        "task.lang_pairs='en-aa,en-bb'", *small, "model.dense_updates=1", "model.num_experts=2",
+        "optimization.max_update=2", "common.cpu=true", f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}",
+        f"checkpoint.save_dir={tmp_path / 'run'}", f"hydra.run.dir={tmp_path / 'logs'}",
+    )  # fmt: skip
+    state = torch.load(tmp_path / "run" / "checkpoint_last.pt")
+    assert state["optimizer_history"][-1]["num_updates"] == 2 and any(".moe." in key for key in state["model"])
+
+
 @pytest.mark.scheduled
 def test_seeds_one_after_the_other_and_a_command_line_alone(benchmark, tmp_path):
     """`--multirun`: each run is what it is alone, as the command line begins it, in a folder of its own."""

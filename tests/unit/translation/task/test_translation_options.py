@@ -133,8 +133,8 @@ def test_a_wrong_option_is_one_sentence(wrong, options, digits):
 def test_an_unknown_language_is_named(digits):
     with pytest.raises(UserError, match="language bb of the pair en-bb is unknown"):
         of(digits, langs="en,aa")
-    with pytest.raises(UserError, match="dictionary of zz"):
-        of(digits, lang_pairs="en-zz")
+    with pytest.raises(UserError, match=r"dictionary of aaa; the most similar one is dict\.aa\.txt"):
+        of(digits, lang_pairs="en-aaa")
     one_for_all = str(digits / "dict.en.txt")
     assert of(digits, lang_pairs="en-zz", target_dict=one_for_all).langs == ["en", "zz"]
 
