@@ -173,7 +173,7 @@ def split(
     if not has_rows(content):
         count = placement.count
         raise UserError(
-            f"Every tensor of experts in the checkpoint must have {count} experts, but one has not."
+            f"A tensor of experts in the checkpoint has another number of experts than {count}."
         )
     shared_part: State = {**state, "model": without(state["model"], EXPERTS)}
     shared_part["extra_state"] = dict(state.get("extra_state") or {})

@@ -18,7 +18,7 @@ class TaskDescription:
     """A task's description in a sentence.
 
     tokens: the sentence in the model's dictionary, without an end token.
-    is_source: whether other tasks will borrow from this run; None if unknown.
+    is_source: whether this run trains adapters for other tasks (PEMT); None if unknown.
     language_symbols: number of language symbols at the end of the dictionary.
     """
 
@@ -104,7 +104,7 @@ class TrainingTask:
 
 
 class TrainingModel:
-    """A model that may take task ids, become sparse, or borrow from source tasks.
+    """A model that may take task ids, become sparse, or have source tasks (PEMT).
 
     task_names: names of the task ids; empty without ids.
     accepts_task_ids: whether the forward pass takes `task_ids` (B,).

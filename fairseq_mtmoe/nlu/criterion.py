@@ -60,7 +60,7 @@ class MultitaskCriterion(FairseqCriterion):
         return loss, sample["nsentences"], logged
 
     def outputs(self, model: Any, sample: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the head outputs by task, without a borrowing model's sparsity loss."""
+        """Return the head outputs by task, without the sparsity loss of a PEMT model."""
         outputs: dict[str, Tensor] = model(**sample["net_input"])
         outputs.pop(SPARSITY, None)
         return outputs

@@ -288,7 +288,7 @@ def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> N
     raise UserError(
         f"`{path}` comes from a run of `--pemt-stage {other}`, and cannot continue in "
         f"`--pemt-stage {cfg.pemt_stage}`; start from the weights from which it started, with "
-        "another `--save-dir`, and borrow with `--pemt-sources`."
+        "another `--save-dir`, and name sources with `--pemt-sources`."
     )
 
 

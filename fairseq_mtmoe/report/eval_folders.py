@@ -66,7 +66,7 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
     for name, path, scores in zip(run_names(folders), paths, all_scores, strict=True):
         if scores.tasks:
             raise UserError(
-                f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; compare "
+                f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but has other content; compare "
                 "other scores by their means over seeds: `NAME=RUN,…`."
             )
         if any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):

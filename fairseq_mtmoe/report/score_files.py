@@ -349,7 +349,7 @@ def read_scores(path: Path) -> Scores:
     except ValueError as error:
         raise UserError(
             f"`{file}` must hold the scores of fairseq-validate --task glue or of mtmoe evaluate, "
-            "but holds something else."
+            "but has other content."
         ) from error
     checkpoint = str(scores.settings.get("checkpoint", ""))
     return replace(scores, folders=(str(file.parent),), checkpoints=(checkpoint,))

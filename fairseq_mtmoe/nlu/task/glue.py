@@ -95,7 +95,7 @@ class GlueTask(BenchmarkTask):
         """Build the criterion (UserError: neither multitask nor pemt)."""
         criterion = super().build_criterion(cfg)
         if not isinstance(criterion, MultitaskCriterion):
-            raise_invalid("--criterion", "multitask, or pemt for a model that borrows", cfg._name)
+            raise_invalid("--criterion", "multitask, or pemt with a PEMT model", cfg._name)
         return criterion
 
     @property

@@ -187,7 +187,7 @@ class BenchmarkTask(Multitask):
         if len(self.rows) != 1:
             raise_invalid(
                 self.named_by,
-                "a single task for a model that borrows from others",
+                "a single task with PEMT",
                 ",".join(self.rows),
             )
         ((name, row),) = self.rows.items()

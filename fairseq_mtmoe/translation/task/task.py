@@ -328,7 +328,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Return the description of the single language pair (UserError: several)."""
         pairs = options.all_pairs(self.args)
         if len(pairs) != 1:
-            rule = "a single pair for a model that borrows from others"
+            rule = "a single pair with PEMT"
             raise_invalid("--lang-pairs", rule, ",".join(pairs))
         text = self.args.description or description_of_pair(pairs[0])
         tokens = description_tokens(text, self.source_dictionary, self._folder)
