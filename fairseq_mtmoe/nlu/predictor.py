@@ -109,7 +109,7 @@ class Predictor:
         examples = []
         for chosen in sets:
             tokenizer = task.tokenizer_of(chosen.row)
-            examples.append(task.read_split(chosen, tokenizer, task.token_cache, labelled=False))
+            examples.append(task.load_split(chosen, tokenizer, task.token_cache, labelled=False))
         return examples
 
     @torch.no_grad()
