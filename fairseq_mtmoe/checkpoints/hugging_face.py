@@ -86,7 +86,7 @@ def check_fields(sizes: Any) -> None:
 
 
 @contextmanager
-def in_file(path: object) -> Iterator[None]:
+def naming_file(path: object) -> Iterator[None]:
     """Append the file's path to `UserError`s in the block."""
     try:
         yield
@@ -103,7 +103,7 @@ def config_values(folder: Path, model_types: Collection[str]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise_invalid(str(folder / CONFIG), "a dictionary", values)
     if values.get("model_type") not in model_types:
-        with in_file(folder / CONFIG):
+        with naming_file(folder / CONFIG):
             raise_invalid(
                 "model_type", f"one of {', '.join(model_types)}", values.get("model_type")
             )
@@ -117,7 +117,7 @@ def config_of(kind: type[AnyConfig], values: Mapping[str, Any]) -> AnyConfig:
         if field.name not in values:
             raise UserError(f"`{CONFIG}` has no `{field.name}`.")
         sizes[field.name] = values[field.name]
-    with in_file(CONFIG):
+    with naming_file(CONFIG):
         return kind(**sizes)
 
 

@@ -42,14 +42,14 @@ RANDOM_STD = 0.02  # BERT's standard deviation of embeddings
 
 
 @dataclass(frozen=True)
-class Described:
+class Shapes:
     """Shapes of a model's state in its order, and its trained parameters."""
 
     shapes: Mapping[str, Sequence[int]]
     parameters: Parameters
 
     @classmethod
-    def of(cls, model: nn.Module) -> Described:
+    def of(cls, model: nn.Module) -> Shapes:
         """Return a model's shapes and parameters; it may be on the meta device."""
         shapes = dict(shapes_of(model.state_dict().items()))
         return cls(shapes, shapes_of(trained_parameters(model)))
@@ -82,7 +82,7 @@ class NewTask:
         return self.tasks[0] if self.begins_as == MEAN else self.begins_as
 
 
-def with_task(state: State, new: NewTask, before: Described, after: Described) -> State:
+def with_task(state: State, new: NewTask, before: Shapes, after: Shapes) -> State:
     """Return a copy of a checkpoint for the model with the new task.
 
     It may be whole or a shared part; options are unchanged. Moments of new rows are 0; an
@@ -127,7 +127,7 @@ class _NewRows:
             is replaced.
     """
 
-    def __init__(self, new: NewTask, before: Described, after: Described) -> None:
+    def __init__(self, new: NewTask, before: Shapes, after: Shapes) -> None:
         self._new = new
         self._order = list(after.shapes)
         self.grown = [

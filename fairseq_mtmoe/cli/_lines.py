@@ -54,12 +54,12 @@ def read(path: Path | None) -> Iterator[Lines]:
 
 def _groups(file: BinaryIO, size: int, name: str) -> Iterator[Lines]:
     first = 1
-    while lines := _some(file, size, name, first):
+    while lines := _next_lines(file, size, name, first):
         yield Lines(lines, name, first)
         first += len(lines)
 
 
-def _some(file: BinaryIO, count: int, name: str, first: int) -> list[str]:
+def _next_lines(file: BinaryIO, count: int, name: str, first: int) -> list[str]:
     lines: list[str] = []
     while len(lines) < count and (line := file.readline(LONGEST + 1)):
         number = first + len(lines)

@@ -76,7 +76,7 @@ def command(
     expect_checkpoints(checkpoint)
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
-    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, options_with_task, with_task
+    from fairseq_mtmoe.checkpoints.new_task import NewTask, Shapes, options_with_task, with_task
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
     from fairseq_mtmoe.nlu.bert.heads import heads_from_text
@@ -95,8 +95,8 @@ def command(
     else:
         change = _task_of_translation(state, tasks, name)
     larger = {**options_with_task(options, tasks, name), **change.options}
-    before = Described.of(without_memory(checkpoint, state, options))
-    after = Described.of(without_memory(checkpoint, state, larger, change.symbols))
+    before = Shapes.of(without_memory(checkpoint, state, options))
+    after = Shapes.of(without_memory(checkpoint, state, larger, change.symbols))
     langs = (state.get("task_state") or {}).get("langs") or []
     new = NewTask(tasks, begins_as, change.head, seed, langs)
     result = with_task(state, new, before, after)

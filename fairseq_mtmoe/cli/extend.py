@@ -195,8 +195,8 @@ def _with_task(
     """
     from fairseq_mtmoe.checkpoints.new_task import (
         MEAN,
-        Described,
         NewTask,
+        Shapes,
         fixed_experts,
         options_with_task,
         with_task,
@@ -208,8 +208,8 @@ def _with_task(
         return state, ""
     tasks = options["task_names"].split(",")
     larger = options_with_task(options, tasks, lang)
-    before = Described.of(without_memory(model, state, options))
-    after = Described.of(without_memory(model, state, larger))
+    before = Shapes.of(without_memory(model, state, options))
+    after = Shapes.of(without_memory(model, state, larger))
     experts = fixed_experts(before.shapes)
     expert_of = ""
     is_task = set(tasks) <= set(state["task_state"]["langs"])

@@ -30,7 +30,7 @@ ALL = "all"
 FALLING = ("loss", "nll_loss", "ppl")
 # `nll_loss` is not here, because it is the logarithm of perplexity.
 OF_TEXT = ("ppl", "loss", "bleu", "chrf")
-EVERYBODY = "all tokens"
+ALL_TOKENS = "all tokens"
 """The task of a layer that does not know its tokens' tasks."""
 SEVERAL_RUNS = "it is of several runs; each run needs its own folder."
 
@@ -301,7 +301,7 @@ def _experts(events: Sequence[Event]) -> Iterator[Row]:
     """Yield experts' tokens by layer and task, in order, where there are tokens."""
     chosen = of_first_subset(events, "experts")
     row_of = _maker(chosen)
-    tasks = [*_names(chosen, "task_names"), EVERYBODY]
+    tasks = [*_names(chosen, "task_names"), ALL_TOKENS]
     for layer in _names(chosen, "layers"):
         counts = [_counts(event, layer) for event in chosen]
         sizes = {len(tokens) for counts_by_task in counts for tokens in counts_by_task.values()}
@@ -321,7 +321,7 @@ def _counts(event: Event, layer: str) -> dict[str, list[float]]:
     rows = event.get("layers", {}).get(layer, [])
     names = event.get("task_names", [])
     if len(rows) == 1 != len(names):
-        names = [EVERYBODY]
+        names = [ALL_TOKENS]
     if len(rows) != len(names):
         return {}
     return {name: row for name, row in zip(names, rows, strict=True) if sum(row) > 0}

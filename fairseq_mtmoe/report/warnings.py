@@ -14,7 +14,7 @@ from fairseq_mtmoe.report.routing import (
     unmoved,
     used_experts,
 )
-from fairseq_mtmoe.report.rows import EVERYBODY, Row, Run, Values, of_first_subset, of_kind
+from fairseq_mtmoe.report.rows import ALL_TOKENS, Row, Run, Values, of_first_subset, of_kind
 from fairseq_mtmoe.report.score_tables import counted
 from fairseq_mtmoe.report.setup import METRICS
 
@@ -110,7 +110,7 @@ def dead_experts(run: Run) -> Iterator[str]:
 
     This must hold in all of the last validations.
     """
-    unit = "token" if run.of("experts", task=EVERYBODY) else "task"
+    unit = "token" if run.of("experts", task=ALL_TOKENS) else "task"
     for layer, updates, counts in routed_layers(run):
         unused = []
         for counts_KN in counts:

@@ -21,7 +21,7 @@ _SECONDS = 30
 
 
 @contextmanager
-def guarded(what: str) -> Iterator[None]:
+def as_user_error(what: str) -> Iterator[None]:
     """Turn the library's errors, Rust panics included, into a `UserError`.
 
     what: the beginning of the sentence.
@@ -41,7 +41,7 @@ def load_tokenizer(serialized: str) -> Tokenizer:
     check_installed()
     import tokenizers
 
-    with guarded("`tokenizer.json` cannot be read by the library `tokenizers`"):
+    with as_user_error("`tokenizer.json` cannot be read by the library `tokenizers`"):
         tokenizer = tokenizers.Tokenizer.from_str(serialized)
         tokenizer.no_padding()
         tokenizer.no_truncation()  # its rule differs from BERT's
@@ -81,7 +81,7 @@ def serialized_tokenizer(files: Mapping[str, str]) -> str:
                 f"`tokenizer.json` cannot be read by the library `tokenizers`: {error}."
             ) from error
         return files["tokenizer.json"]
-    with guarded("The tokenizer's files cannot be read as BERT's or RoBERTa's"):
+    with as_user_error("The tokenizer's files cannot be read as BERT's or RoBERTa's"):
         settings = json.loads(files.get("tokenizer_config.json", "{}"))
         if "vocab.txt" in files:
             return str(_word_piece(files["vocab.txt"], settings).to_str())

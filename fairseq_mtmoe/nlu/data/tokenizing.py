@@ -13,7 +13,7 @@ from fairseq_mtmoe.core.digest import digest_of
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.nlu.data.reading import Example, keys_of, labels_of
 from fairseq_mtmoe.nlu.data.token_runs import Strings, TokenRuns, ends, lengths_of, whole_characters
-from fairseq_mtmoe.nlu.data.tokenizer_files import guarded, load_tokenizer
+from fairseq_mtmoe.nlu.data.tokenizer_files import as_user_error, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class TextTokenizer:
         )
 
     def _encoded(self, encode_batch: Callable[..., Any], texts: Sequence[str]) -> Any:
-        with guarded("`tokenizer.json` must give tokens for any text"):
+        with as_user_error("`tokenizer.json` must give tokens for any text"):
             return encode_batch(
                 [whole_characters(text) for text in texts], add_special_tokens=False
             )

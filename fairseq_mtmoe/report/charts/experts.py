@@ -8,7 +8,7 @@ import numpy as np
 from fairseq_mtmoe.report.charts import look
 from fairseq_mtmoe.report.charts.look import Chart, Point, finished, finite, percent
 from fairseq_mtmoe.report.routing import fixed_layers, shares
-from fairseq_mtmoe.report.rows import EVERYBODY, Run, Values, evenly
+from fairseq_mtmoe.report.rows import ALL_TOKENS, Run, Values, evenly
 
 MOST_TASKS = 10
 MOST_LANGUAGES = 4
@@ -21,7 +21,7 @@ MOVED_NOTE = (
 
 def expert_layers(run: Run) -> list[str]:
     """Return the layers that know their tokens' tasks, encoder first."""
-    return list(dict.fromkeys(row.layer for row in run.of("experts") if row.task != EVERYBODY))
+    return list(dict.fromkeys(row.layer for row in run.of("experts") if row.task != ALL_TOKENS))
 
 
 def shown_tasks(run: Run) -> list[str]:
@@ -29,7 +29,7 @@ def shown_tasks(run: Run) -> list[str]:
 
     A benchmark has up to ten tasks instead.
     """
-    tasks = dict.fromkeys(row.task for row in run.of("experts") if row.task != EVERYBODY)
+    tasks = dict.fromkeys(row.task for row in run.of("experts") if row.task != ALL_TOKENS)
     ranked = sorted(tasks, key=lambda task: -run.data.get(task, 0.0))
     most = MOST_TASKS if run.unit == "task" else MOST_LANGUAGES
     del ranked[most // 2 : -(most // 2)]

@@ -16,7 +16,7 @@ from fairseq_mtmoe.checkpoints.hugging_face import (
     TokenId,
     check_fields,
     config_of,
-    in_file,
+    naming_file,
 )
 from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.core.transformer_options import FAIRSEQ
@@ -234,7 +234,7 @@ def read_config(values: Mapping[str, Any]) -> TranslatorConfig:
     """
     if values.get("tie_word_embeddings") is False:
         rule = "true, because the output layer is the decoder's embeddings"
-        with in_file(CONFIG):
+        with naming_file(CONFIG):
             raise_invalid("tie_word_embeddings", rule, False)
     fields = {"share_encoder_decoder_embeddings": True, **values}  # in Marian's class alone
     if fields["share_encoder_decoder_embeddings"]:

@@ -5,7 +5,7 @@ import torch
 
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part
 from fairseq_mtmoe.checkpoints.new_rows import with_rows
-from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
+from fairseq_mtmoe.checkpoints.new_task import NewTask, Shapes, with_task
 from fairseq_mtmoe.checkpoints.optimizer_state import OptimizerState
 from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
@@ -14,8 +14,8 @@ from tests.helpers.refused import refused
 from tests.helpers.states import assert_same, read_whole, trained, write_in_parts
 
 GATED = {"expert_gates": "task"}
-BEFORE = Described.of(moe_model(**GATED))
-AFTER = Described.of(moe_model(**GATED, task_names=",".join([*TASKS, "dd"])))
+BEFORE = Shapes.of(moe_model(**GATED))
+AFTER = Shapes.of(moe_model(**GATED, task_names=",".join([*TASKS, "dd"])))
 GATE = "decoder.layers.1.moe.gate.weight"
 
 
@@ -65,7 +65,7 @@ def test_several_are_their_mean_and_what_does_not_fit_is_refused():
     state["model"][GATE] = rows[:2]
     with refused(GATE):
         extended(state)
-    same = Described.of(moe_model())
+    same = Shapes.of(moe_model())
     with refused("--finetune-from-model"):
         with_task(trained()[0], new_task("aa"), same, same)
 
@@ -74,7 +74,7 @@ def test_several_are_their_mean_and_what_does_not_fit_is_refused():
 def test_what_is_drawn_has_its_distribution_and_is_the_same_in_averages(begins_as):
     embeddings, gate = "task_embeddings.weight", "layers.1.moe.gate.weight"
     tables = {embeddings: torch.ones(3, 600), gate: torch.ones(3, 10, 60)}
-    before, after = (Described({key: torch.Size([n, *v.shape[1:]]) for key, v in tables.items()}, []) for n in (3, 4))
+    before, after = (Shapes({key: torch.Size([n, *v.shape[1:]]) for key, v in tables.items()}, []) for n in (3, 4))
     result = with_task({"model": tables, "extra_state": {"ema": dict(tables)}}, new_task(begins_as), before, after)
     row = result["model"][embeddings][3]
     assert torch.equal(result["extra_state"]["ema"][embeddings][3], row)
@@ -92,7 +92,7 @@ def test_a_head_gets_its_place_and_no_moments():
     state = {"model": {**trained, "other": torch.ones(1)}, "last_optimizer_state": saved}
     shapes = {name: value.shape for name, value in trained.items()}
     larger = {**shapes, "table": torch.Size([4, 2]), "heads.b.weight": torch.Size([5])}
-    before, after = (Described(found, list(found.items())) for found in (shapes, larger))
+    before, after = (Shapes(found, list(found.items())) for found in (shapes, larger))
     result = with_task(state, new_task("aa", **head), before, after)
     assert list(result["model"]) == [*trained, *head, "other"]
     assert torch.equal(result["model"]["heads.b.weight"], head["heads.b.weight"])

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
 from fairseq_mtmoe.nlu.data.reading import Example, Span
-from fairseq_mtmoe.nlu.data.tokenizer_files import guarded, serialized_tokenizer
+from fairseq_mtmoe.nlu.data.tokenizer_files import as_user_error, serialized_tokenizer
 from fairseq_mtmoe.nlu.data.tokenizing import WHOLE_TEXT, TextTokenizer
 from tests.helpers.refused import refused
 
@@ -111,7 +111,7 @@ def test_what_is_no_tokenizer_is_refused_also_if_the_library_would_crash(content
 
 
 def test_a_panic_in_the_middle_of_data_and_a_missing_library_are_named(monkeypatch):
-    with refused("tokenizer.json"), guarded("`tokenizer.json` must give tokens for any text"):
+    with refused("tokenizer.json"), as_user_error("`tokenizer.json` must give tokens for any text"):
         raise type("PanicException", (BaseException,), {})("it burns")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with refused("tokenizers"):
