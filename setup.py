@@ -91,6 +91,7 @@ setup(
         ],
         "corpora": [  # `mtmoe download` and `mtmoe prepare corpora`
             "requests>=2.32",  # downloads, resumed; long established, and brings the certificates that it checks
+            "urllib3>=2.6.3",  # its tries; requests brings it anyway
             "backports.zstd>=1.0; python_version < '3.14'",  # unpacks Zstandard as Python 3.14 does
         ],
         "cluster": [

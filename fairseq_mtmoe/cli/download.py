@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from fairseq_mtmoe.cli._shared import PATH, say, show
+from fairseq_mtmoe.cli._shared import PATH, ProgressLines, say, show
 from fairseq_mtmoe.core.errors import UserError, visible
 from fairseq_mtmoe.core.files import check_writable
 from fairseq_mtmoe.corpora.recipes import SHIPPED
@@ -111,32 +110,6 @@ def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
         bars.TimeRemainingColumn(),
     )
     name = bars.TextColumn("{task.description}")
-    with bars.Progress(
-        name, *columns, console=console, disable=not console.is_terminal
-    ) as progress:
-        return download(items, raw, _Shown(progress))
-
-
-class _Shown:
-    """Progress bars of the downloads on a terminal; elsewhere it prints failures only."""
-
-    def __init__(self, progress: bars.Progress) -> None:
-        self._progress = progress
-        self._lock = threading.Lock()
-        self._tasks = dict[str, bars.TaskID]()
-
-    def has(self, item: Item, done: int, size: int | None) -> None:
-        """Advance the file's bar, and remove it at the end."""
-        with self._lock:
-            if item.file not in self._tasks:
-                self._tasks[item.file] = self._progress.add_task(item.file, total=size)
-        self._progress.update(
-            self._tasks[item.file], completed=done, total=size, visible=done != size
-        )
-
-    def waits(self, item: Item, reason: str, pause: float) -> None:
-        """Print above the bars that the file is tried again after a pause."""
-        say(
-            [f"{item.file} from {item.host}: {reason}; trying again in {pause:.0f} s"],
-            self._progress.console,
-        )
+    bar = bars.Progress(name, *columns, console=console)
+    with bar if console.is_terminal else ProgressLines("bytes", console) as progress:
+        return download(items, raw, progress)

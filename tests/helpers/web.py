@@ -66,6 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(BrokenPipeError, ConnectionResetError):
             self._answer(page, fault)
 
+    do_HEAD = do_GET
+
     def _answer(self, page: Page, fault: Fault) -> None:
         if fault.status:
             self._head(fault.status, {"Content-Length": "0", **fault.headers})
@@ -81,6 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers |= {"Content-Length": str(len(content) - start)} if page.told_size else {}
         headers |= {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
         self._head(206 if start else 200, headers)
+        if self.command == "HEAD":
+            return
         self.wfile.write(content[start:][: fault.drop if fault.stall is None else fault.stall])
         self.wfile.flush()
         if fault.drop is not None:

@@ -4,9 +4,14 @@ import hashlib
 import json
 
 import pytest
+import requests
+from rich.progress import Progress
+from urllib3 import Retry
 
 from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.locked import lock
 from fairseq_mtmoe.corpora import download as downloading
+from fairseq_mtmoe.corpora import web as requesting
 from fairseq_mtmoe.corpora.download import PER_HOST, download
 from fairseq_mtmoe.corpora.raw_files import Item
 from tests.helpers.raw_corpora import digests
@@ -16,22 +21,24 @@ from tests.helpers.web import Fault, web_server
 CONTENT = bytes(range(256)) * 40  # 10,240 bytes
 OTHER = bytes(reversed(CONTENT))
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-PAUSES = (0.0, 0.0, 0.01)
 
 
-class Watch:
-    """The reports of a download, which it stops at a number of bytes."""
+class Watch(Progress):
+    """Progress that remembers how many bytes of how many came."""
 
-    def __init__(self, stop_at=None):
-        self.reasons, self.done, self.stop_at = [], [], stop_at
+    def __init__(self):
+        super().__init__(disable=True)
+        self.done = []
 
-    def has(self, item, done, size):
-        self.done.append((done, size))
-        if self.stop_at is not None and done >= self.stop_at:
-            raise downloading.Stopped
+    def update(self, task_id, *, completed, total):
+        self.done.append((completed, total))
 
-    def waits(self, item, reason, pause):
-        self.reasons.append(reason)
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(requesting, "TRIES", 4)
+    monkeypatch.setattr(requesting, "BACKOFF", 0.0)
+    monkeypatch.setattr(requesting, "TIMEOUT", (5.0, 5.0))
 
 
 @pytest.fixture
@@ -42,14 +49,14 @@ def web():
 
 @pytest.fixture
 def get(tmp_path):
-    """Fetch an item; return its content, or None if nothing was asked for or the run was stopped."""
+    """Fetch an item; return its content, or None if nothing was asked for."""
 
-    def call(item, watch=None, timeout=(5.0, 5.0)):
+    def call(item, watch=None):
         watch = watch or Watch()
-        failed = download([item], tmp_path, watch, PAUSES, timeout)
+        failed = download([item], tmp_path, watch)
         if failed:
             raise UserError(failed[item.file])
-        return (tmp_path / item.file).read_bytes() if watch.done and not watch.stop_at else None
+        return (tmp_path / item.file).read_bytes() if watch.done else None
 
     return call
 
@@ -64,8 +71,10 @@ def test_a_file_comes_with_a_record_and_no_password_goes_to_its_server(web, get,
     assert list(digests(tmp_path)) == ["corpus/a.tgz", "corpus/a.tgz.origin.json"]
     assert watch.done[-1] == (len(CONTENT), len(CONTENT)) and "Authorization" not in web.requests[0][1]
     assert get(Item("corpus/a.tgz", address)) is None and len(web.requests) == 1  # it is not asked for again
-    with downloading._Part(tmp_path / "b.tgz", Item("b.tgz")), refused("b.tgz"):  # another run writes it
-        get(Item("b.tgz", address))
+    with (tmp_path / "b.tgz.part").open("ab") as part:
+        lock(part, "another run writes it")
+        with refused("b.tgz"):
+            get(Item("b.tgz", address))
 
 
 @pytest.mark.parametrize(("mark", "known", "goes_on"), [
@@ -75,10 +84,10 @@ def test_a_file_comes_with_a_record_and_no_password_goes_to_its_server(web, get,
     ({"ETag": 'W/"v1"'}, {}, False),  # a weak mark is none
 ])  # fmt: skip
 def test_a_broken_connection_goes_on_if_the_file_is_surely_the_same(web, get, tmp_path, mark, known, goes_on):
-    faults, watch = [Fault(drop=3000), Fault(drop=2000), Fault(drop=4000)], Watch()
-    assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, *faults, **mark), **known), watch) == CONTENT
+    faults = [Fault(drop=3000), Fault(drop=2000), Fault(drop=4000)]
+    assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, *faults, **mark), **known)) == CONTENT
     assert web.ranges("/a.tgz") == [None, *(["bytes=3000-", "bytes=5000-", "bytes=9000-"] if goes_on else [None] * 3)]
-    assert len(watch.reasons) == 3 and list(digests(tmp_path)) == ["a.tgz", "a.tgz.origin.json"]
+    assert list(digests(tmp_path)) == ["a.tgz", "a.tgz.origin.json"]
 
 
 def test_whatever_a_server_makes_of_ranges_a_file_is_whole(web, get, tmp_path):
@@ -94,7 +103,9 @@ def test_whatever_a_server_makes_of_ranges_a_file_is_whole(web, get, tmp_path):
 
 @pytest.mark.parametrize(("path", "headers"), [("/a.tgz", {"If-Range": '"v1"'}), ("/new.tgz", {})])
 def test_a_file_that_changes_meanwhile_or_has_another_address_begins_anew(web, get, path, headers):
-    get(Item("a.tgz", web.put("/a.tgz", OTHER, Fault(stall=3000), ETag='"v1"')), Watch(stop_at=3000))
+    address = web.put("/a.tgz", OTHER, Fault(drop=3000), Fault(status=404), ETag='"v1"')
+    with refused(address):
+        get(Item("a.tgz", address))
     assert get(Item("a.tgz", web.put(path, CONTENT, ETag='"v2"' if headers else '"v1"'))) == CONTENT
     assert web.requests[-1][1].get("If-Range") == headers.get("If-Range")
 
@@ -123,19 +134,27 @@ def test_a_file_without_a_checksum_must_be_what_it_was_when_it_first_came(web, g
     assert get(item) == OTHER
 
 
-def test_a_server_that_stalls_or_is_busy_is_asked_again(web, get):
-    faults = [Fault(status=503, headers={"Retry-After": "0"}), Fault(status=429), Fault(stall=3000)]
-    watch = Watch()
-    assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, *faults, ETag='"v1"')), watch, (0.5, 0.5)) == CONTENT
-    assert "503" in watch.reasons[0] and "429" in watch.reasons[1] and "timed out" in watch.reasons[2]
+def test_a_server_that_stalls_or_is_busy_is_asked_again(web, get, monkeypatch):
+    monkeypatch.setattr(requesting, "TIMEOUT", (0.5, 0.5))
+    busy = [Fault(status=503, headers={"Retry-After": "0"}), Fault(status=429)]
+    address = web.put("/a.tgz", CONTENT, *busy, Fault(stall=3000), Fault(hold=1.0), ETag='"v1"')
+    assert get(Item("a.tgz", address)) == CONTENT
+    assert web.ranges("/a.tgz") == [None, None, None, "bytes=3000-", "bytes=3000-"]
+
+
+def test_tries_that_get_further_do_not_count(web, get):
+    faults = [Fault(drop=1000) for _ in range(2 * requesting.TRIES)]
+    assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, *faults, ETag='"v1"'))) == CONTENT
 
 
 def test_tries_end_where_none_gets_further(web, get, tmp_path):
-    faults = [Fault(drop=3000), *(Fault(whole=True, drop=2000) for _ in range(10))]
-    for address in (web.put("/a.tgz", CONTENT, *faults), "http://127.0.0.1:1/a.tgz"):
-        with pytest.raises(UserError, match=r"cannot be downloaded after 4 tries: .*\."):
+    broken = web.put("/a.tgz", CONTENT, Fault(drop=3000), *(Fault(whole=True, drop=2000) for _ in range(10)))
+    busy = web.put("/b.tgz", CONTENT, *(Fault(status=503) for _ in range(10)))
+    for address, why in ((broken, "3,000 bytes"), (busy, "503"), ("http://127.0.0.1:1/a.tgz", "Connection refused")):
+        with pytest.raises(UserError, match=rf"cannot be downloaded: .*{why}.*\."):
             get(Item("a.tgz", address))
         assert not (tmp_path / "a.tgz").exists()
+    assert len(web.ranges("/a.tgz")) == len(web.ranges("/b.tgz")) == 4
 
 
 def test_what_no_second_try_changes(web, get, tmp_path):
@@ -143,13 +162,14 @@ def test_what_no_second_try_changes(web, get, tmp_path):
         ({}, Fault(status=404)),
         ({}, Fault(headers={"Content-Type": "text/html; charset=utf-8"})),
         ({}, Fault(status=302, headers={"Location": "file:///etc/passwd"})),
+        ({}, Fault(status=302, headers={"Location": "http://[127.0.0.1/"})),
         ({"size": 10_000}, Fault()),
     ):
         address = web.put("/a.tgz", CONTENT, fault)
         with refused(address):
             get(Item("a.tgz", address, **item))
         assert list(digests(tmp_path)) == []
-    assert len(web.requests) == 4
+    assert len(web.requests) == 5
 
 
 def test_no_more_is_written_than_the_published_bytes(web, get, tmp_path, monkeypatch):
@@ -160,19 +180,73 @@ def test_no_more_is_written_than_the_published_bytes(web, get, tmp_path, monkeyp
     assert max(done for done, _ in watch.done) == 4000 and list(digests(tmp_path)) == []
 
 
-def test_a_redirect_may_lead_to_another_host_and_keeps_what_was_asked(web, get):
+def test_a_redirect_within_a_site_keeps_what_was_asked(web, get, tmp_path, monkeypatch):
+    netrc = tmp_path.with_name("netrc")
+    netrc.write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    web.put("/there.tgz", CONTENT, Fault(drop=3000), ETag='"v1"')
+    to_there = Fault(status=302, headers={"Location": "/there.tgz"})
+    assert get(Item("a.tgz", web.put("/a.tgz", b"", to_there, to_there))) == CONTENT
+    assert web.ranges("/there.tgz") == [None, "bytes=3000-"]
+    assert not any("Authorization" in headers for _, headers in web.requests)
+
+
+def test_a_redirect_to_another_site_is_refused_before_it_is_asked(web, get, tmp_path):
     with web_server() as other:
-        target = other.put("/there.tgz", CONTENT, Fault(drop=3000), ETag='"v1"')
-        to_there = Fault(status=302, headers={"Location": target})
-        assert get(Item("a.tgz", web.put("/a.tgz", b"", to_there, to_there))) == CONTENT
-        assert other.ranges("/there.tgz") == [None, "bytes=3000-"]
+        target = other.put("/there.tgz", CONTENT)
+        address = web.put("/a.tgz", b"", Fault(status=302, headers={"Location": target}))
+        with refused(address) as caught:
+            get(Item("a.tgz", address))
+        assert f"redirects to {target};" in str(caught.value)
+        assert not other.requests and list(digests(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("source", "target", "is_followed"), [
+    ("http://example.org/a", "https://data.example.org/a", True),
+    ("https://github.com/a", "https://objects.githubusercontent.com/a", True),
+    ("https://huggingface.co/a", "https://cdn-lfs.hf.co/a", True),
+    ("https://example.org/a", "http://example.org/a", False),
+    ("https://example.org/a", "https://example.com/a", False),
+    ("https://example.com./a", "https://other.com./a", False),
+    ("https://github.com/a", "https://github.io/a", False),
+    ("http://127.0.0.1/a", "http://10.0.0.1/a", False),
+    ("http://localhost:80/a", "http://localhost:81/a", False),
+    ("https://example.org/a", "ftp://example.org/a", False),
+])  # fmt: skip
+def test_which_redirects_are_followed(source, target, is_followed):
+    response = requests.Response()
+    response.status_code, response.url, response.headers["Location"] = 302, source, target
+    if is_followed:
+        requesting._check_redirect(response)
+        return
+    with refused(source):
+        requesting._check_redirect(response)
 
 
 def test_few_files_of_a_host_come_at_once_and_one_out_of_reach_is_waited_for_with_its_first(web, tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "*")
+    pauses = []
+    monkeypatch.setattr(Retry, "sleep", lambda retry, response=None: pauses.append(retry.total))
     here = [Item(f"{number}.tgz", web.put(f"/{number}.tgz", CONTENT, Fault(hold=0.05))) for number in range(6)]
     absent = [Item(f"absent-{number}", f"http://absent.invalid/{number}") for number in range(20)]
-    watch = Watch()
-    assert download([*absent, *here], tmp_path, watch, PAUSES).keys() == {item.file for item in absent}
+    assert download([*absent, *here], tmp_path, Watch()).keys() == {item.file for item in absent}
     assert all((tmp_path / item.file).read_bytes() == CONTENT for item in here) and web.most_at_once == PER_HOST
-    assert len(watch.reasons) <= PER_HOST * len(PAUSES)
+    assert len(pauses) <= PER_HOST * requesting.TRIES
+
+
+def test_a_slow_file_leaves_its_host_in_reach(web, tmp_path, monkeypatch):
+    monkeypatch.setattr(requesting, "TIMEOUT", (0.2, 0.2))
+    slow = [Item(name, web.put(f"/{name}", CONTENT, *[Fault(hold=0.5)] * requesting.TRIES)) for name in "ab"]
+    assert download([*slow, Item("c", web.put("/c", CONTENT))], tmp_path, Watch()).keys() == {"a", "b"}
+
+
+def test_the_sizes_that_servers_tell(web):
+    items = [
+        Item("a.tgz", web.put("/a.tgz", CONTENT)),
+        Item("b.tgz", web.put("/b.tgz", CONTENT, told_size=False)),
+        Item("c.tgz", web.address + "/absent.tgz"),
+        Item("d.tgz", "http://127.0.0.1:1/d.tgz"),
+        Item("e.tgz"),
+    ]
+    assert requesting.sizes(items) == [len(CONTENT), None, None, None, None]
+    assert not any(headers.get("Range") for _, headers in web.requests)
