@@ -25,6 +25,12 @@ from fairseq_mtmoe.corpora.recipes.codes import (
     plain_pair,
     reversed_pair,
 )
+from fairseq_mtmoe.corpora.recipes.named.entries import (
+    MTDATA,
+    SACREBLEU,
+    of_mtdata,
+    of_sacrebleu,
+)
 from fairseq_mtmoe.corpora.recipes.schema import (
     CHECKED,
     Action,
@@ -291,11 +297,9 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
     elif not path.exists():
         raise_invalid(argument, f"one of {', '.join(SHIPPED)}, or an existing file", str(path))
     content = read_mapping(path, "a recipe", "names, and what they stand for")
-    entries = content.pop("corpora", None)
+    entries = _entries(path, content)
     present = {key: value for key, value in content.items() if value is not None}
-    settings = structured(Settings, present, str(path))
-    if not isinstance(entries, list) or not entries:
-        raise_invalid(f"{path}: corpora", "a list of corpora", entries)
+    settings = structured(Settings, {"name": path.stem, **present}, str(path))
     values = {**vars(settings)}
     values["directions"] = list(map(plain_pair, settings.directions))
     for tier, names in settings.tiers.items():
@@ -303,6 +307,21 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
     recipe = Recipe(**values, corpora=list(_corpora(path, entries)), path=path)
     _check(recipe)
     return recipe
+
+
+def _entries(path: Path, content: dict[str, Any]) -> list[Any]:
+    """Remove and return the entries of a recipe's corpora.
+
+    Those of `valid` and `test`, one or a list, get this role.
+    """
+    entries = content.pop("corpora", None)
+    if not isinstance(entries, list) or not entries:
+        raise_invalid(f"{path}: corpora", "a list of corpora", entries)
+    for role in (Role.valid.name, Role.test.name):
+        others = content.pop(role, [])
+        for entry in others if isinstance(others, list) else [others]:
+            entries.append({"role": role, **entry} if isinstance(entry, dict) else entry)
+    return entries
 
 
 def _check(recipe: Recipe) -> None:
@@ -342,6 +361,12 @@ def _corpora(path: Path, entries: Sequence[Any]) -> Iterator[Corpus]:
         where = f"{path}: corpora: {entry.get('name') or f'number {number}'}"
         if "recipe" in entry:
             yield from _included(where, entry)
+            continue
+        if MTDATA in entry:
+            yield from _corpora(path, of_mtdata(where, entry))
+            continue
+        if SACREBLEU in entry:
+            yield from _corpora(path, of_sacrebleu(where, entry))
             continue
         corpus = structured(Corpus, with_lists(entry), where)
         corpus.check(where)

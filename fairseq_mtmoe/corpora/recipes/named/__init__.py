@@ -1,0 +1,1 @@
+"""Corpora that a recipe names: data sets of mtdata and sacreBLEU."""

@@ -1,0 +1,202 @@
+"""Entries of a recipe that name data sets, as entries with files and addresses.
+
+A file lies below RAW where its address says, at `HOST/PATH`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
+from fairseq_mtmoe.corpora.recipes.codes import OPEN, each_code, plain_code, plain_pair, reversed_pair
+from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
+from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, TARGET
+
+if TYPE_CHECKING:
+    from mtdata.entry import Entry
+    from sacrebleu.dataset.base import Dataset
+
+MTDATA = "mtdata"  # keys of entries that name data sets
+SACREBLEU = "sacrebleu"
+# Formats of readers by mtdata's names. Other formats have no reader.
+_FORMATS = {"txt": "moses", "tsv": "tsv", "tmx": "tmx", "sgm": "sgm", "wmt21xml": "wmt"}
+_COMPRESSED = re.compile(r"\.(gz|bz2|xz)$")
+# Formats of readers by the classes of sacreBLEU's test sets
+_SACREBLEU_FORMATS = {
+    "FakeSGMLDataset": "sgm",
+    "IWSLTXMLDataset": "sgm",
+    "PlainTextDataset": "moses",
+    "WMTXMLDataset": "wmt",
+}
+
+Fields = dict[str, Any]  # an entry of a recipe's `corpora`
+
+
+def of_mtdata(where: str, entry: Fields) -> list[Fields]:
+    """Return an entry for each data set that an entry names by `mtdata`.
+
+    The entry's other fields are kept.
+
+    Raises:
+        UserError: the index lacks a name, its data set is in an unknown format, or the index says
+            that both languages are the same text.
+    """
+    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import entry_of
+
+    rest = {key: value for key, value in entry.items() if key not in (MTDATA, "limit", "langs")}
+    entries: list[Fields] = []
+    for name, pair in _named(where, entry):
+        data_set = entry_of(name, where)
+        for about in _parts(data_set, where):
+            oriented = _oriented(about, pair, where) if pair else about
+            entries.append({"role": "train", **oriented, **rest, "pair": oriented["pair"]})
+    return entries
+
+
+def _named(where: str, entry: Fields) -> Iterator[tuple[str, str]]:
+    """Yield the identifiers that an entry names, and the pair that it gives each, or none."""
+    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import matching
+
+    pair = str(entry.get("pair", ""))
+    names = entry[MTDATA] if isinstance(entry[MTDATA], list) else [entry[MTDATA]]
+    for name in map(str, names):
+        if TARGET in name:
+            for lang, spelling in _spellings(entry.get("langs", {})).items():
+                yield name.replace(TARGET, spelling), pair.replace(OPEN[0], lang)
+        elif "*" in name:
+            found = matching(name)
+            limit = entry.get("limit")
+            if not found:
+                raise UserError(f"`{where}: mtdata` has {name}, which no name in mtdata's index is like.")
+            if not isinstance(limit, int) or len(found) > limit:
+                rule = f"at least {len(found)}, the number of data sets that are like {name}"
+                raise_invalid(f"{where}: limit", rule, limit)
+            yield from ((like, pair) for like in found)
+        else:
+            yield name, pair
+
+
+def _spellings(langs: list[str] | Fields) -> dict[str, str]:
+    """Return mtdata's codes by those of a recipe's `langs`."""
+    if isinstance(langs, list):
+        return {plain_code(str(lang)): long_code(plain_code(str(lang))) for lang in langs}
+    return {plain_code(lang): str(spelling) for lang, spelling in langs.items()}
+
+
+def _parts(data_set: Entry, where: str) -> list[Fields]:
+    """Return a data set's entry, or one for each file of an archive with several tables."""
+    name = str(data_set.did)
+    addresses = [data_set.url] if isinstance(data_set.url, str) else list(data_set.url)
+    form = _FORMATS.get(data_set.in_ext or _COMPRESSED.sub("", data_set.ext).split(".")[-1])
+    if form is None or len(data_set.did.langs) != 2:
+        raise UserError(
+            f"`{where}: mtdata` has {name}, whose format ({data_set.in_ext or data_set.ext}) cannot be "
+            "read: download it by `mtdata get`, and give its `files`."
+        )
+    places = [place_of(address, data_set.filename) for address in addresses]
+    members = list(data_set.in_paths or [])
+    is_by_side = form in ("moses", "sgm")
+    if is_by_side and len({*addresses}) == 1 and len({*members}) == 1:
+        raise UserError(
+            f"`{where}: mtdata` has {name}, for which mtdata's index names the same file, "
+            f"{members[0]}, for both languages: choose another data set, or give its `files`."
+        )
+    files = [f"{places[0]}{ARCHIVE}{member}" for member in members] or places
+    about: Fields = {
+        "pair": "-".join(recipe_code(str(lang)) for lang in data_set.did.langs),
+        "format": form,
+        "address": addresses,
+        "cite": list(data_set.cite or ()),
+    }
+    if form == "tsv":
+        columns = data_set.cols or (0, 1)
+        about["fields"] = {"source": columns[0] + 1, "target": columns[1] + 1}
+    named = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    if is_by_side or len(files) == 1:
+        return [{"name": named, **about, "files": files}]
+    return [
+        {"name": f"{named}.{number}", **about, "files": [file]} for number, file in enumerate(files, 1)
+    ]
+
+
+def place_of(address: str, file_name: str = "") -> str:
+    """Return where an address' file lies below RAW: `HOST/PATH`.
+
+    file_name: a name for addresses that end with a slash.
+    """
+    parts = urlsplit(address)
+    path = unquote(parts.path).strip("/")
+    if parts.path.endswith("/") and file_name:
+        path = f"{path}/{file_name}"
+    if parts.query:
+        path = f"{path}_{parts.query}"
+    return f"{parts.hostname}/{path}".replace(ARCHIVE, "_")
+
+
+def _oriented(about: Fields, pair: str, where: str) -> Fields:
+    """Return an entry in the order of languages that the recipe gives.
+
+    Raises `UserError` if the data set has other languages.
+    """
+    wanted = plain_pair(pair)
+    if wanted == about["pair"]:
+        return about
+    if wanted != reversed_pair(about["pair"]):
+        rule = f"{about['pair']} or {reversed_pair(about['pair'])}, the languages of {about['name']}"
+        raise_invalid(f"{where}: pair", rule, pair)
+    turned = {**about, "pair": wanted}
+    if len(about["files"]) == 2:
+        turned["files"] = about["files"][::-1]
+        turned["address"] = about["address"][::-1]
+    if "fields" in about:
+        sides = about["fields"]
+        turned["fields"] = {"source": sides["target"], "target": sides["source"]}
+    return turned
+
+
+def of_sacrebleu(where: str, entry: Fields) -> list[Fields]:
+    """Return an entry for each language pair of a test set that an entry names by `sacrebleu`.
+
+    Raises `UserError` if sacreBLEU lacks the test set or the pair, or it has no single archive.
+    """
+    from sacrebleu.dataset import DATASETS
+
+    name = str(entry[SACREBLEU])
+    if name not in DATASETS:
+        raise_invalid(f"{where}: sacrebleu", f"one of {shortened(list(DATASETS), name)}", name)
+    rest = {key: value for key, value in entry.items() if key not in (SACREBLEU, "langs")}
+    pair = str(entry.get("pair", ""))
+    langs = _spellings(entry.get("langs", {})) or {"": ""}
+    pairs = [plain_pair(pair.replace(OPEN[0], lang)) for lang in langs]
+    return [
+        {"role": "test", **_test_set(DATASETS[name], pair, where), **rest, "pair": pair} for pair in pairs
+    ]
+
+
+def _test_set(data_set: Dataset, pair: str, where: str) -> Fields:
+    """Return the entry of a test set of sacreBLEU for a language pair."""
+    name = data_set.name
+    if pair not in data_set.langpairs:
+        raise_invalid(f"{where}: pair", f"one of {shortened(list(data_set.langpairs), pair)}, the pairs of {name}", pair)
+    form = _SACREBLEU_FORMATS.get(type(data_set).__name__)
+    members = data_set.langpairs[pair]
+    addresses = list(data_set.data)
+    if form is None or len(addresses) > 1:
+        source, target = pair.split("-")
+        raise UserError(
+            f"`{where}: sacrebleu` has {name}, which is in several archives: write it by "
+            f"`sacrebleu -t {name} -l {pair} --echo src`, then `--echo ref`, and give its `files`."
+        )
+    place = place_of(addresses[0])
+    return {
+        "name": re.sub(r"[^A-Za-z0-9._-]", "_", f"sacrebleu-{name}-{pair}"),
+        "format": form,
+        "files": [f"{place}{ARCHIVE}{member}" for member in members[:2]],
+        "address": addresses,
+        "md5": list(data_set.md5 or []),
+        "cite": [data_set.citation] if data_set.citation else [],
+        "licence": "",
+    }
