@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from fairseq_mtmoe.cli._shared import PATH, ProgressLines, say, show
+from fairseq_mtmoe.cli._shared import PATH, ProgressLines, list_option, say, show
 from fairseq_mtmoe.core.errors import UserError, visible
 from fairseq_mtmoe.core.files import check_writable
 from fairseq_mtmoe.corpora.recipes import SHIPPED
@@ -22,27 +22,56 @@ if TYPE_CHECKING:
     from fairseq_mtmoe.corpora.raw_files import Item
 
 
-@click.command(
-    "download",
-    help=f"""Download the corpora of RECIPE ({", ".join(SHIPPED)}, or your own file) into RAW.
+INDEXES = ("mtdata", "sacrebleu")
 
-Existing files are kept, interrupted downloads are continued, and every file is verified. The last
-lines list the files that you must get by hand.
-""",
+
+@click.command("download")
+@click.argument("raw", type=PATH, required=False)
+@click.option(
+    "--recipe",
+    "recipe_name",
+    help=f"Recipe whose corpora are downloaded: {', '.join(SHIPPED)}, or your own file.",
 )
-@click.argument("recipe_name", metavar="RECIPE")
-@click.argument("raw", type=PATH)
 @click.option(
     "--list",
     "only_list",
     is_flag=True,
-    help="List files, sizes, licences and state; download nothing.",
+    help="List files, sizes, licences and state; download nothing, and ask no server.",
 )
-def command(recipe_name: str, raw: Path, only_list: bool) -> None:
-    """Download the files of a recipe's corpora, or list them; see the options."""
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="List what would be downloaded, with the sizes that servers tell; download nothing.",
+)
+@click.option(
+    "--from",
+    "index",
+    type=click.Choice(INDEXES),
+    help="Instead of downloading, list the data sets that this index has for --langs. A recipe "
+    "names them. Needs no network.",
+)
+@list_option("--langs", metavar="LANGS", help="Languages of --from, such as en,ha,sw.")
+def command(
+    raw: Path | None,
+    recipe_name: str | None,
+    only_list: bool,
+    dry_run: bool,
+    index: str | None,
+    langs: Sequence[str],
+) -> None:
+    """Download the corpora of a recipe into RAW, or list what there is.
+
+    Existing files are kept, interrupted downloads are continued, and every file is verified. The
+    last lines list the files that you must get by hand.
+    """
+    if index is not None:
+        _show_index(index, langs)
+        return
+    if raw is None or recipe_name is None:
+        raise UserError("`mtmoe download` requires RAW and `--recipe`, or `--from` and `--langs`.")
     from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 
-    recipe = load_recipe(recipe_name, "RECIPE")
+    recipe = load_recipe(recipe_name)
     from fairseq_mtmoe.corpora.raw_files import items_of
 
     items = items_of(recipe.corpora)
@@ -53,6 +82,9 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
         return
     if only_list:
         _show(items, raw)
+        return
+    if dry_run:
+        _show_plan(items, raw)
         return
     check_writable(raw)
     failed = _download([item for item in items if item.address], raw)
@@ -92,6 +124,39 @@ def _show(items: Sequence[Item], raw: Path) -> None:
         state = "yes" if is_there else "no"
         table.add_row(*map(visible, (item.file, shown, item.licence, origin, state)))
     show(table)
+
+
+def _show_plan(items: Sequence[Item], raw: Path) -> None:
+    """Print what would be downloaded, with the sizes that servers tell, and their sum."""
+    from fairseq_mtmoe.corpora.download import sizes
+
+    missing = [item for item in items if item.address and not os.path.exists(raw / item.file)]
+    told = sizes(missing)
+    table = Table("file", "size", "from")
+    for item, size in zip(missing, told, strict=True):
+        shown = "?" if size is None else decimal(size)
+        table.add_row(*map(visible, (item.file, shown, item.address)))
+    show(table)
+    known = [size for size in told if size is not None]
+    unknown = f", and {len(told) - len(known)} of unknown size" if len(known) < len(told) else ""
+    click.echo(f"{len(known)} files of {decimal(sum(known))}{unknown} would be downloaded.")
+
+
+def _show_index(index: str, langs: Sequence[str]) -> None:
+    """Print the data sets that an index has for the pairs of some languages."""
+    from fairseq_mtmoe.corpora.recipes.named import listing
+
+    if len(langs) < 2:
+        raise UserError("`--from` requires at least two languages in `--langs`, such as en,ha.")
+    rows = listing.of_mtdata(langs) if index == "mtdata" else listing.of_sacrebleu(langs)
+    table = Table("name", "pair", "format", "from")
+    for row in rows:
+        table.add_row(*map(visible, row))
+    show(table)
+    click.echo(
+        f"{len(rows)} data sets. A recipe names them as `{index}: NAME`; the index has no sizes or "
+        "licences, so look at each address."
+    )
 
 
 def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:

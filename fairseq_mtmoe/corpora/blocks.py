@@ -62,6 +62,7 @@ class CorpusFiles:
     digests: tuple[str, ...] = ()  # the files' hashes
     is_synthetic: bool = False  # its sources are a model's translations
     weight: int = 1  # how often training data has it
+    data_set: str = ""  # its name in an index, whose claims are checked by a sample
     first: int = 1  # number of the first line, in a corpus of lines
     spans: tuple[Span, ...] = ((0, None), (0, None))  # of each unpacked file
     unpacked: tuple[Path, ...] = ()  # the unpacked files, if one of them is packed

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from fairseq_mtmoe.corpora.engine.writing import DataDirectory
 from fairseq_mtmoe.corpora.findings import SPLITS
 from fairseq_mtmoe.corpora.page import ABOUT, sections_of
 from fairseq_mtmoe.corpora.recipes.codes import reversed_pair
-from fairseq_mtmoe.corpora.recipes.schema import BACK_TRANSLATED
+from fairseq_mtmoe.corpora.recipes.schema import BACK_TRANSLATED, Corpus
 from fairseq_mtmoe.corpora.vocabulary.pieces import OF_GIVEN, OF_RECIPE, table
 
 Report = dict[str, Any]
+CITATIONS = "CITATIONS.bib"
 
 
 def pair_figures(data: DataDirectory, pair: str) -> Report:
@@ -59,6 +60,23 @@ def write_bad_lines(folder: Path, corpora: Iterable[CorpusState]) -> None:
     rows = b"".join(path.read_bytes() for corpus in corpora for path in corpus.bad_lists)
     if rows:
         (folder / BAD_LINES).write_bytes(b"corpus\tfile\tline\treason\texcerpt\n" + rows)
+
+
+def write_citations(folder: Path, corpora: Sequence[Corpus]) -> None:
+    """Write what is to be cited for the corpora into `folder`, with their licences, if known.
+
+    Each publication is written once, after comments that name its corpora.
+    """
+    about: dict[str, list[str]] = {}
+    for corpus in corpora:
+        known = [corpus.licence, *corpus.address]
+        line = f"% {corpus.name}: {'; '.join(filter(None, known))}"
+        for publication in corpus.cite or [""]:
+            about.setdefault(publication, []).append(line)
+    about.pop("", None)
+    entries = ["\n".join([*lines, publication]) for publication, lines in about.items()]
+    if entries:
+        (folder / CITATIONS).write_text("\n\n".join(entries) + "\n", encoding="utf-8")
 
 
 def write(folder: Path, report: Report) -> None:

@@ -21,6 +21,7 @@ from fairseq_mtmoe.corpora import blocks
 from fairseq_mtmoe.corpora.blocks import HARMLESS, BadLine, Block, CorpusFiles
 from fairseq_mtmoe.corpora.cleaning.cleaner import clean as clean_pairs
 from fairseq_mtmoe.corpora.cleaning.keys import NO_KEYS, sentence_keys
+from fairseq_mtmoe.corpora.engine.samples import check_sample
 from fairseq_mtmoe.corpora.engine.state import (
     BAD_LINES,
     CorpusState,
@@ -44,6 +45,8 @@ def clean(
 ) -> list[CorpusState]:
     """Return the corpora with their cleaned pairs, in files in `folder`."""
     unpacked = _unpack_all(tools, corpora, folder / "unpacked")
+    named = [files for files in unpacked if files.data_set]
+    tools.run("Checking samples", [(partial(check_sample, files), 1) for files in named], "corpora")
     cuts = []
     for files in unpacked:
         cuts.append((partial(parts_of, files, blocks.BLOCK, PART_BYTES), _megabytes(files)))

@@ -182,6 +182,7 @@ def _fill(folder: Path, work: WorkFolder, tools: Tools, inputs: Inputs) -> repor
     made = report.of_corpora(data)
     report.write(folder, made)
     report.write_bad_lines(folder, data.corpora)
+    report.write_citations(folder, recipe.corpora)
     raw_digests = {}
     for files in inputs.corpora:
         raw_digests[files.name] = dict(zip(files.names, files.digests, strict=True))

@@ -262,6 +262,7 @@ class Recipe(Settings):
             names=tuple(corpus.files),
             is_synthetic=corpus.is_synthetic,
             weight=corpus.weight,
+            data_set=corpus.data_set,
         )
 
     def _origin(self, corpus: Corpus, file: str, raw: Path) -> str:

@@ -125,7 +125,8 @@ class Corpus:
     md5: list[Annotated[str, _digits(32)]] = field(default_factory=list)
     bytes: list[_Positive] = field(default_factory=list)
     licence: str = ""
-    cite: list[str] = field(default_factory=list)  # keys of mtdata's bibliography, or BibTeX
+    cite: list[str] = field(default_factory=list)  # publications, in BibTeX
+    data_set: str = ""  # what the recipe names it by, such as `mtdata OPUS-gnome-v1-eng-hau`
     by_hand: str = ""
     kind: Annotated[str, one_of((PARALLEL, BACK_TRANSLATED))] = PARALLEL
     weight: Annotated[int, between(1, MOST_COPIES)] = 1

@@ -88,9 +88,11 @@ def _spellings(langs: list[str] | Fields) -> dict[str, str]:
 
 def _parts(data_set: Entry, where: str) -> list[Fields]:
     """Return a data set's entry, or one for each file of an archive with several tables."""
+    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import citation
+
     name = str(data_set.did)
     addresses = [data_set.url] if isinstance(data_set.url, str) else list(data_set.url)
-    form = _FORMATS.get(data_set.in_ext or _COMPRESSED.sub("", data_set.ext).split(".")[-1])
+    form = format_of(data_set)
     if form is None or len(data_set.did.langs) != 2:
         raise UserError(
             f"`{where}: mtdata` has {name}, whose format ({data_set.in_ext or data_set.ext}) cannot be "
@@ -109,7 +111,8 @@ def _parts(data_set: Entry, where: str) -> list[Fields]:
         "pair": "-".join(recipe_code(str(lang)) for lang in data_set.did.langs),
         "format": form,
         "address": addresses,
-        "cite": list(data_set.cite or ()),
+        "cite": list(map(citation, data_set.cite or ())),
+        "data_set": f"{MTDATA} {name}",
     }
     if form == "tsv":
         columns = data_set.cols or (0, 1)
@@ -120,6 +123,11 @@ def _parts(data_set: Entry, where: str) -> list[Fields]:
     return [
         {"name": f"{named}.{number}", **about, "files": [file]} for number, file in enumerate(files, 1)
     ]
+
+
+def format_of(data_set: Entry) -> str | None:
+    """Return the format of readers of a data set; None if there is no reader for it."""
+    return _FORMATS.get(data_set.in_ext or _COMPRESSED.sub("", data_set.ext).split(".")[-1])
 
 
 def place_of(address: str, file_name: str = "") -> str:
@@ -198,5 +206,5 @@ def _test_set(data_set: Dataset, pair: str, where: str) -> Fields:
         "address": addresses,
         "md5": list(data_set.md5 or []),
         "cite": [data_set.citation] if data_set.citation else [],
-        "licence": "",
+        "data_set": f"{SACREBLEU} {name}",
     }

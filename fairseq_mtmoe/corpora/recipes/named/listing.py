@@ -1,0 +1,36 @@
+"""What indexes have for some languages: rows of name, pair, format and address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairseq_mtmoe.corpora.recipes.codes import plain_code
+from fairseq_mtmoe.corpora.recipes.named.codes import recipe_code
+from fairseq_mtmoe.corpora.recipes.named.entries import format_of
+
+Row = tuple[str, str, str, str]
+
+
+def of_mtdata(langs: Sequence[str]) -> list[Row]:
+    """Return the data sets of mtdata between these languages, in the index's order."""
+    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import entries_between
+
+    rows = []
+    for entry in entries_between(list(map(plain_code, langs))):
+        address = entry.url if isinstance(entry.url, str) else entry.url[0]
+        pair = "-".join(recipe_code(str(lang)) for lang in entry.did.langs)
+        rows.append((str(entry.did), pair, format_of(entry) or "cannot be read", address))
+    return rows
+
+
+def of_sacrebleu(langs: Sequence[str]) -> list[Row]:
+    """Return the test sets of sacreBLEU between these languages."""
+    from sacrebleu.dataset import DATASETS
+
+    wanted = set(map(plain_code, langs))
+    rows = []
+    for name, data_set in DATASETS.items():
+        for pair in data_set.langpairs:
+            if wanted.issuperset(pair.split("-")):
+                rows.append((name, pair, data_set.description or "", data_set.data[0]))
+    return rows
