@@ -89,6 +89,11 @@ def command(
     check_writable(raw)
     failed = _download([item for item in items if item.address], raw)
     there = sum(os.path.exists(raw / item.file) for item in items)
+    from fairseq_mtmoe.corpora.monolingual import write_text
+
+    for corpus in recipe.corpora:
+        if corpus.text_of and os.path.exists(raw / corpus.downloads[0]):
+            write_text(corpus, raw)
     click.echo(f"{there} of {len(items)} files are in {raw}.")
     by_hand = [item for item in items if not item.address and not os.path.exists(raw / item.file)]
     if by_hand:

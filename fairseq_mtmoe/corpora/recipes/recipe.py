@@ -32,6 +32,7 @@ from fairseq_mtmoe.corpora.recipes.named.entries import (
     of_sacrebleu,
 )
 from fairseq_mtmoe.corpora.recipes.schema import (
+    BACK_TRANSLATED,
     CHECKED,
     Action,
     Corpus,
@@ -210,7 +211,7 @@ class Recipe(Settings):
         """Return the corpora with missing files."""
         corpora = []
         for corpus in self.corpora:
-            if not all((raw / file).exists() for file in corpus.downloads):
+            if not all((raw / file).exists() for file in corpus.needed):
                 corpora.append(corpus)
         return corpora
 
@@ -240,7 +241,7 @@ class Recipe(Settings):
         """
         from fairseq_mtmoe.corpora.blocks import CorpusFiles
 
-        for file in corpus.downloads:
+        for file in corpus.needed:
             if not (raw / file).exists():
                 lacking = (
                     f"{len(self.missing(raw))} of {len(self.corpora)} corpora have missing files"
@@ -275,6 +276,8 @@ class Recipe(Settings):
                 f"`mtmoe translate MODEL {shlex.join(command)}` makes it,"
                 f" with a model of {source}-{to}"
             )
+        if corpus.text_of:
+            return f"`mtmoe download` writes it from {corpus.downloads[0]}"
         if corpus.address:
             return f"`mtmoe download` fetches it from {corpus.address[0]}"
         return corpus.by_hand.rstrip(".") or "put it there, or take the corpus out of the recipe"
@@ -313,15 +316,21 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
 def _entries(path: Path, content: dict[str, Any]) -> list[Any]:
     """Remove and return the entries of a recipe's corpora.
 
-    Those of `valid` and `test`, one or a list, get this role.
+    Those of `valid` and `test`, one or a list, get this role; those of `mono` are text in one
+    language, to be back-translated.
     """
     entries = content.pop("corpora", None)
     if not isinstance(entries, list) or not entries:
         raise_invalid(f"{path}: corpora", "a list of corpora", entries)
-    for role in (Role.valid.name, Role.test.name):
-        others = content.pop(role, [])
+    defaults = {
+        "valid": {"role": Role.valid.name},
+        "test": {"role": Role.test.name},
+        "mono": {"role": Role.train.name, "kind": BACK_TRANSLATED},
+    }
+    for key, values in defaults.items():
+        others = content.pop(key, [])
         for entry in others if isinstance(others, list) else [others]:
-            entries.append({"role": role, **entry} if isinstance(entry, dict) else entry)
+            entries.append({**values, **entry} if isinstance(entry, dict) else entry)
     return entries
 
 

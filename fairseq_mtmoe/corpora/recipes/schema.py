@@ -126,6 +126,8 @@ class Corpus:
     bytes: list[_Positive] = field(default_factory=list)
     licence: str = ""
     cite: list[str] = field(default_factory=list)  # publications, in BibTeX
+    # Download that the text of a back-translated corpus is taken from, in its field `target`.
+    text_of: str = ""
     data_set: str = ""  # what the recipe names it by, such as `mtdata OPUS-gnome-v1-eng-hau`
     by_hand: str = ""
     kind: Annotated[str, one_of((PARALLEL, BACK_TRANSLATED))] = PARALLEL
@@ -153,12 +155,14 @@ class Corpus:
         return bool(self.holes)
 
     @property
-    def downloads(self) -> list[str]:
-        """Return the files to download, each once.
-
-        They are the corpus' files, or the archives with these.
-        """
+    def needed(self) -> list[str]:
+        """Return the files that must be there: the corpus' files, or the archives with these."""
         return list(dict.fromkeys(file.partition(ARCHIVE)[0] for file in self.files))
+
+    @property
+    def downloads(self) -> list[str]:
+        """Return the files to download, each once."""
+        return [self.text_of.partition(ARCHIVE)[0]] if self.text_of else self.needed
 
     def check(self, where: str) -> None:
         """Check the fields with each other (UserError)."""

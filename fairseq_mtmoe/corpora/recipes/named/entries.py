@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.corpora.recipes.codes import OPEN, each_code, plain_code, plain_pair, reversed_pair
 from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
-from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, TARGET
+from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, BACK_TRANSLATED, TARGET
 
 if TYPE_CHECKING:
     from mtdata.entry import Entry
@@ -50,6 +50,9 @@ def of_mtdata(where: str, entry: Fields) -> list[Fields]:
     entries: list[Fields] = []
     for name, pair in _named(where, entry):
         data_set = entry_of(name, where)
+        if len(data_set.did.langs) == 1:
+            entries.append({"role": "train", **_one_language(data_set, pair, where), **rest})
+            continue
         for about in _parts(data_set, where):
             oriented = _oriented(about, pair, where) if pair else about
             entries.append({"role": "train", **oriented, **rest, "pair": oriented["pair"]})
@@ -88,16 +91,9 @@ def _spellings(langs: list[str] | Fields) -> dict[str, str]:
 
 def _parts(data_set: Entry, where: str) -> list[Fields]:
     """Return a data set's entry, or one for each file of an archive with several tables."""
-    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import citation
-
     name = str(data_set.did)
     addresses = [data_set.url] if isinstance(data_set.url, str) else list(data_set.url)
-    form = format_of(data_set)
-    if form is None or len(data_set.did.langs) != 2:
-        raise UserError(
-            f"`{where}: mtdata` has {name}, whose format ({data_set.in_ext or data_set.ext}) cannot be "
-            "read: download it by `mtdata get`, and give its `files`."
-        )
+    form = _expected_format(data_set, where)
     places = [place_of(address, data_set.filename) for address in addresses]
     members = list(data_set.in_paths or [])
     is_by_side = form in ("moses", "sgm")
@@ -111,8 +107,7 @@ def _parts(data_set: Entry, where: str) -> list[Fields]:
         "pair": "-".join(recipe_code(str(lang)) for lang in data_set.did.langs),
         "format": form,
         "address": addresses,
-        "cite": list(map(citation, data_set.cite or ())),
-        "data_set": f"{MTDATA} {name}",
+        **_about(data_set),
     }
     if form == "tsv":
         columns = data_set.cols or (0, 1)
@@ -123,6 +118,53 @@ def _parts(data_set: Entry, where: str) -> list[Fields]:
     return [
         {"name": f"{named}.{number}", **about, "files": [file]} for number, file in enumerate(files, 1)
     ]
+
+
+def _one_language(data_set: Entry, pair: str, where: str) -> Fields:
+    """Return the entry of text in one language, the target of a pair, to be back-translated."""
+    name = str(data_set.did)
+    lang = recipe_code(str(data_set.did.langs[0]))
+    source, _, target = plain_pair(pair).partition("-")
+    if target != lang:
+        rule = f"a pair that ends in {lang}, the language of {name}, such as en-{lang}"
+        raise_invalid(f"{where}: pair", rule, pair)
+    form = _expected_format(data_set, where)
+    place = place_of(data_set.url, data_set.filename)
+    members = list(data_set.in_paths or [])
+    column = (data_set.cols or (0,))[0]
+    return {
+        "name": name,
+        "pair": f"{source}-{target}",
+        "kind": BACK_TRANSLATED,
+        "files": [f"mono/{name}.bt.{source}", f"mono/{name}.{target}"],
+        "format": "moses",
+        "fields": {"target": column + 1} if form == "tsv" else {},
+        "text_of": f"{place}{ARCHIVE}{members[0]}" if members else place,
+        "address": [data_set.url],
+        **_about(data_set),
+    }
+
+
+def _about(data_set: Entry) -> Fields:
+    """Return the fields about a data set's origin."""
+    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import citation
+
+    return {
+        "cite": list(map(citation, data_set.cite or ())),
+        "data_set": f"{MTDATA} {data_set.did}",
+    }
+
+
+def _expected_format(data_set: Entry, where: str) -> str:
+    """Return the format of a data set's reader (UserError: there is none)."""
+    form = format_of(data_set)
+    if form is None:
+        raise UserError(
+            f"`{where}: mtdata` has {data_set.did}, whose format "
+            f"({data_set.in_ext or data_set.ext}) cannot be read: download it by `mtdata get`, and "
+            "give its `files`."
+        )
+    return form
 
 
 def format_of(data_set: Entry) -> str | None:
