@@ -17,6 +17,12 @@ from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.core.files import regular_file
 from fairseq_mtmoe.corpora import blocks
 from fairseq_mtmoe.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles, Pairs, Segment
+from fairseq_mtmoe.corpora.readers.arrow import (
+    ARROW_MAGIC,
+    PARQUET_MAGIC,
+    STREAM_MAGIC,
+    arrow_segments,
+)
 from fairseq_mtmoe.corpora.readers.lines import ABOUT, read_iwslt, read_moses
 from fairseq_mtmoe.corpora.readers.markup import sgm_segments, tmx_segments, wmt_segments
 from fairseq_mtmoe.corpora.readers.messages import MAGIC, message_segments
@@ -34,6 +40,7 @@ _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
     "tmx": tmx_segments,
     "po": message_segments,
     "mo": message_segments,
+    "arrow": arrow_segments,
 }
 _NUM_FILES = {"moses": 2, "iwslt": 2, "sgm": 2}  # files of a corpus; other formats have 1
 _OF_LINES = ("moses", "tsv", "jsonl")  # formats with a pair per line
@@ -108,6 +115,8 @@ def recognise(files: CorpusFiles) -> str | None:
 def _form(head: bytes) -> str | None:
     if head.startswith(MAGIC):
         return "mo"
+    if head.startswith((PARQUET_MAGIC, ARROW_MAGIC, STREAM_MAGIC)):
+        return "arrow"
     # Some programs write XML in UTF-16.
     is_utf_16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     text = head.decode("utf-16" if is_utf_16 else "utf-8", "replace").lstrip("\ufeff \t\r\n")

@@ -167,7 +167,7 @@ def json_segments(files: CorpusFiles) -> Iterator[Segment]:
                 continue
             row = _parsed(text)
             try:
-                source, target = _value(row, paths[0]), _value(row, paths[1])
+                source, target = value_of(row, paths[0]), value_of(row, paths[1])
                 yield Segment(source, target, excerpt=excerpt_of(text))
             except LookupError:
                 yield Segment(None, None, (), text_fault(text) or "keys", excerpt_of(text))
@@ -180,7 +180,7 @@ def _parsed(text: str) -> Any:
     return None
 
 
-def _value(row: Any, keys: Keys) -> str | None:
+def value_of(row: Any, keys: Keys) -> str | None:
     """Return the text under nested keys, None for null.
 
     Raises `LookupError` if a key is missing, or its value is no text.
@@ -195,11 +195,16 @@ def _value(row: Any, keys: Keys) -> str | None:
 
 
 def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys]:
-    """Return the keys of both texts; none without an object.
+    """Return the keys of both texts in lines of JSON; none without an object."""
+    rows = [row for row in map(_parsed, texts[:_SAMPLE]) if isinstance(row, dict)]
+    return find_keys(rows, files)
+
+
+def find_keys(rows: Sequence[dict[str, Any]], files: CorpusFiles) -> tuple[Keys, Keys]:
+    """Return the keys of both texts by the first row that tells them; none without rows.
 
     Raises `UserError` if the keys are unclear.
     """
-    rows = [row for row in map(_parsed, texts[:_SAMPLE]) if isinstance(row, dict)]
     for row in rows:
         if paths := _find_keys(row, files):
             return paths
@@ -237,6 +242,6 @@ def _given_key(row: dict[str, Any], key: str) -> Keys | None:
     """
     for keys in ((key,), tuple(key.split("."))):
         with suppress(LookupError):
-            _value(row, keys)
+            value_of(row, keys)
             return keys
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,7 @@ from fairseq_mtmoe.corpora.recipes.several_pairs import corpora_in, example_file
 if TYPE_CHECKING:
     from fairseq_mtmoe.corpora.blocks import CorpusFiles
 
+DATASETS = "datasets"  # key of entries that name a folder of tables
 # Keys of a given vocabulary's files for sources.
 SOURCE_FILES = ("source model", "source dictionary")
 
@@ -331,7 +333,28 @@ def _entries(path: Path, content: dict[str, Any]) -> list[Any]:
         others = content.pop(key, [])
         for entry in others if isinstance(others, list) else [others]:
             entries.append({**values, **entry} if isinstance(entry, dict) else entry)
-    return entries
+    return [_with_defaults(entry, content.get("directions")) for entry in entries]
+
+
+def _with_defaults(entry: Any, directions: Any) -> Any:
+    """Return an entry of text files with the role, name and pair that it leaves out.
+
+    It is training text by default, named as its file, and of the only direction.
+    """
+    if not isinstance(entry, dict):
+        return entry
+    if DATASETS in entry:
+        entry = {**entry, "files": entry[DATASETS]}
+        del entry[DATASETS]
+    if "files" not in entry:
+        return entry
+    files = entry["files"] if isinstance(entry["files"], list) else [entry["files"]]
+    defaults: dict[str, Any] = {"role": Role.train.name}
+    if files:
+        defaults["name"] = re.sub(r"[^A-Za-z0-9._-]", "_", str(files[0])).lstrip(".")
+    if isinstance(directions, list) and len(directions) == 1:
+        defaults["pair"] = directions[0]
+    return {**defaults, **entry}
 
 
 def _check(recipe: Recipe) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,19 @@ from fairseq_mtmoe.corpora.recipes.codes import CODE, matches, plain_code
 from fairseq_mtmoe.corpora.recipes.schema import HOLES, SOURCE, TARGET, Corpus
 from fairseq_mtmoe.translation.data.languages import languages
 
+TABLES = (".arrow", ".parquet", ".jsonl")  # ends of names of a folder's tables
+
 
 def corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
     """Return a corpus, or if it is of several pairs, one for each whose files exist.
 
-    Raises `UserError` if one side is missing, or a pair occurs twice.
+    A folder of tables has a corpus for each table.
+
+    Raises `UserError` if one side is missing, a pair occurs twice, or a folder has no table.
     """
     if not corpus.is_open:
-        return [corpus]
+        is_folder = len(corpus.files) == 1 and (raw / corpus.files[0]).is_dir()
+        return _tables_in(raw, corpus) if is_folder else [corpus]
     corpora: dict[tuple[str, str], Corpus] = {}
     for source, target in sorted(_spellings_in(raw, corpus)):
         plain = plain_code(source), plain_code(target)
@@ -39,6 +45,23 @@ def corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
                 )
         corpora[plain] = filled
     return [corpora[pair] for pair in sorted(corpora)]
+
+
+def _tables_in(raw: Path, corpus: Corpus) -> list[Corpus]:
+    """Return a corpus for each table of a folder, in the order of their names."""
+    (folder,) = corpus.files
+    names = sorted(path.name for path in (raw / folder).iterdir())
+    tables = [name for name in names if name.endswith(TABLES)]
+    if not tables:
+        raise UserError(
+            f"`{raw / folder}` contains no table ({', '.join(TABLES)}), only "
+            f"{', '.join(names) or 'nothing'}; name the folder of one split."
+        )
+    corpora = []
+    for number, table in enumerate(tables, 1):
+        name = f"{corpus.name}.{number}" if len(tables) > 1 else corpus.name
+        corpora.append(replace(corpus, name=name, files=[f"{folder}/{table}"]))
+    return corpora
 
 
 def _spellings_in(raw: Path, corpus: Corpus) -> set[tuple[str, str]]:
