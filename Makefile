@@ -49,7 +49,7 @@ $(INSTALLED): setup.py constraints.txt $(KERNELS)
 	$(PIP) install -q -c constraints.txt torch numpy cython
 	$(PIP) install -q -c constraints.txt bitarray cffi hydra-core omegaconf packaging regex sacrebleu scikit-learn tqdm
 	$(PIP) install -q --no-deps --no-build-isolation fairseq-fixed==0.12.3.1
-	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[cluster,corpora,demo,docs,identify,nlu,serve,test]'
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[cluster,corpora,datasets,demo,docs,identify,nlu,serve,test]'
 	@touch $@
 	@echo 'Installed. Run `source $(BIN)/activate` for mtmoe and the fairseq commands.'
 endif

@@ -92,7 +92,12 @@ setup(
         "corpora": [  # `mtmoe download` and `mtmoe prepare corpora`
             "requests>=2.32",  # downloads, resumed; long established, and brings the certificates that it checks
             "urllib3>=2.6.3",  # its tries; requests brings it anyway
+            "mtdata>=0.5",  # the index of published parallel text that the field uses, with addresses and citations
+            "py3langid>=0.4",  # identifies the language of a sample; brings its model
             "backports.zstd>=1.0; python_version < '3.14'",  # unpacks Zstandard as Python 3.14 does
+        ],
+        "datasets": [
+            "pyarrow>=18",  # tables of Arrow and Parquet, as Hugging Face's `datasets` writes them
         ],
         "cluster": [
             "dask[distributed]>=2024.5",  # `prepare corpora --scheduler`: the work of one machine, on many

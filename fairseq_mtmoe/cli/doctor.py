@@ -143,12 +143,24 @@ def _disk() -> str:
     return text
 
 
+def _indexes() -> str:
+    try:
+        import mtdata
+        import sacrebleu
+    except ModuleNotFoundError as error:
+        raise Lacking(
+            f"data sets by name need {error.name}: `pip install 'fairseq_mtmoe[corpora]'`"
+        ) from error
+    return f"mtdata {mtdata.__version__}, sacreBLEU {sacrebleu.__version__}"
+
+
 CHECKS = {
     "torch": _torch,
     "GPUs": _gpus,
     "fairseq": _fairseq,
     "fairseq_mtmoe": _plugin,
     "compiled kernels": _kernels,
+    "indexes of corpora": _indexes,
     "processor": _processor,
     "memory": _memory,
     "disk": _disk,

@@ -43,5 +43,7 @@ def _cell(line: str, column: int, origin: Path) -> str:
     if not line:
         return ""
     if len(cells) < column:
-        raise UserError(f"`{origin}` has a line of {len(cells)} columns, but its text is in number {column}.")
+        raise UserError(
+            f"`{origin}` has a line of {len(cells)} columns, but its text is in column {column}."
+        )
     return cells[column - 1]

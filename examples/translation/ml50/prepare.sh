@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make shards of the recipe's corpora in the folder RAW, into which `mtmoe download ml50 RAW` downloads them.
+# Make shards of the recipe's corpora in the folder RAW, into which `mtmoe download RAW --recipe ml50` downloads them.
 # Many of ML-50's files must be fetched by hand; missing corpora are skipped.
 set -euo pipefail
 RAW=${1:?usage: prepare.sh RAW [options of mtmoe prepare corpora]}

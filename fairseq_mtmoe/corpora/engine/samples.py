@@ -32,9 +32,10 @@ def check_sample(files: CorpusFiles) -> None:
     block = next(blocks, None)
     if block is None:
         return
-    equal = sum(source == target for source, target in zip(block.source, block.target, strict=True))
-    if equal > MOST_EQUAL * len(block.source):
-        raise _wrong(files, f"both sides are the same text in {equal} of its first {len(block.source)} pairs")
+    pairs = list(zip(block.source, block.target, strict=True))
+    equal = sum(source == target for source, target in pairs)
+    if equal > MOST_EQUAL * len(pairs):
+        raise _wrong(files, f"both sides are equal in {equal} of its first {len(pairs)} pairs")
     for lang, lines in ((files.source_lang, block.source), (files.target_lang, block.target)):
         if (found := foreign_language(lines, lang)) is not None:
             raise _wrong(files, f"its text in {lang} is in {found}")
@@ -64,7 +65,7 @@ def foreign_language(lines: Sequence[str], lang: str) -> str | None:
     foreign = Counter({label: count for label, count in counts.items() if is_distant(label, lang)})
     if foreign.total() <= MOST_FOREIGN * len(passages):
         return None
-    return foreign.most_common(1)[0][0]
+    return str(foreign.most_common(1)[0][0])
 
 
 def _passages(lines: Sequence[str]) -> list[str]:

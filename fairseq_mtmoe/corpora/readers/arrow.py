@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.corpora.blocks import CorpusFiles, Segment, excerpt_of, unreadable

@@ -26,12 +26,8 @@ from fairseq_mtmoe.corpora.recipes.codes import (
     plain_pair,
     reversed_pair,
 )
-from fairseq_mtmoe.corpora.recipes.named.entries import (
-    MTDATA,
-    SACREBLEU,
-    of_mtdata,
-    of_sacrebleu,
-)
+from fairseq_mtmoe.corpora.recipes.named.of_mtdata import MTDATA, of_mtdata
+from fairseq_mtmoe.corpora.recipes.named.of_sacrebleu import SACREBLEU, of_sacrebleu
 from fairseq_mtmoe.corpora.recipes.schema import (
     BACK_TRANSLATED,
     CHECKED,
@@ -318,7 +314,7 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
 def _entries(path: Path, content: dict[str, Any]) -> list[Any]:
     """Remove and return the entries of a recipe's corpora.
 
-    Those of `valid` and `test`, one or a list, get this role; those of `mono` are text in one
+    `valid` and `test` have one or a list, which get this role. Entries of `mono` are text in one
     language, to be back-translated.
     """
     entries = content.pop("corpora", None)

@@ -20,14 +20,14 @@ corpora:
 def test_a_recipe_is_downloaded_and_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(_shared, "SECONDS_BETWEEN_LINES", 0.0)
     raw, recipe = tmp_path / "raw", tmp_path / "mine.yaml"
-    own = download("folder", raw, "--list").stdout
+    own = download(raw, "--recipe", "folder", "--list").stdout
     assert own == "The recipe folder takes text of your own: there is nothing to download.\n" and not raw.exists()
     with web_server() as web:
         web.put("/a.tsv.gz", b"x" * 10_000, Fault(drop=10), ETag='"v1"')
         recipe.write_text(RECIPE.replace("ADDRESS", web.address))
-        before = download(recipe, raw, "--list").stdout
+        before = download(raw, "--recipe", recipe, "--list").stdout
         assert not raw.exists()
-        done, again = download(recipe, raw), download(recipe, raw)
+        done, again = download(raw, "--recipe", recipe), download(raw, "--recipe", recipe)
         assert len(web.requests) == 2
     assert (raw / "a.tsv.gz").read_bytes() == b"x" * 10_000
     assert "1 of 2 files are in" in done.stdout
@@ -46,7 +46,7 @@ def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
         web.put("/a.tsv.gz", b"x")
         text = RECIPE.replace("ADDRESS", web.address)
         recipe.write_text(f'{text}  - {{name: c, pair: en-fr, role: train, files: [c], address: "{web.address}/c"}}\n')
-        result = run("mtmoe", "download", recipe, raw, check=False)
+        result = run("mtmoe", "download", raw, "--recipe", recipe, check=False)
     assert sentence_of(result).startswith("error: 1 of 3 files could not be downloaded")
     assert f"failed: {raw / 'c'}: `{web.address}/c` cannot be downloaded: the server answers 404" in result.stderr
     assert (raw / "a.tsv.gz").exists()

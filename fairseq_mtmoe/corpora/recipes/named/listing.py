@@ -1,4 +1,4 @@
-"""What indexes have for some languages: rows of name, pair, format and address."""
+"""Lists of an index's data sets for some languages: name, pair, format and address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fairseq_mtmoe.corpora.recipes.codes import plain_code
 from fairseq_mtmoe.corpora.recipes.named.codes import recipe_code
-from fairseq_mtmoe.corpora.recipes.named.entries import format_of
+from fairseq_mtmoe.corpora.recipes.named.of_mtdata import format_of
 
 Row = tuple[str, str, str, str]
 
@@ -32,5 +32,5 @@ def of_sacrebleu(langs: Sequence[str]) -> list[Row]:
     for name, data_set in DATASETS.items():
         for pair in data_set.langpairs:
             if wanted.issuperset(pair.split("-")):
-                rows.append((name, pair, data_set.description or "", data_set.data[0]))
+                rows.append((name, pair, data_set.description or "", (data_set.data or [""])[0]))
     return rows

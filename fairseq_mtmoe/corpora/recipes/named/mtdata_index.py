@@ -60,7 +60,8 @@ def entry_of(name: str, where: str) -> Entry:
 
 def matching(pattern: str) -> list[str]:
     """Return the identifiers that match a pattern with `*`, in the index's order."""
-    return [name for name in _entries_of_group(pattern.partition("-")[0]) if fnmatchcase(name, pattern)]
+    names = _entries_of_group(pattern.partition("-")[0])
+    return [name for name in names if fnmatchcase(name, pattern)]
 
 
 def entries_between(langs: Sequence[str]) -> Iterator[Entry]:

@@ -1,0 +1,184 @@
+"""Entries of a recipe that name data sets of mtdata, as entries with files and addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.corpora.recipes.codes import OPEN, plain_code, plain_pair, reversed_pair
+from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
+from fairseq_mtmoe.corpora.recipes.named.entries import Fields, place_of
+from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, BACK_TRANSLATED, TARGET
+
+if TYPE_CHECKING:
+    from mtdata.entry import Entry
+
+MTDATA = "mtdata"  # key of entries that name data sets
+# Formats of readers by mtdata's names. Other formats have no reader.
+_FORMATS = {"txt": "moses", "tsv": "tsv", "tmx": "tmx", "sgm": "sgm", "wmt21xml": "wmt"}
+_COMPRESSED = re.compile(r"\.(gz|bz2|xz)$")
+
+
+def of_mtdata(where: str, entry: Fields) -> list[Fields]:
+    """Return an entry for each data set that an entry names by `mtdata`.
+
+    The entry's other fields are kept.
+
+    Raises:
+        UserError: the index lacks a name, its data set is in an unknown format, or the index says
+            that both languages are the same text.
+    """
+    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import entry_of
+
+    rest = {key: value for key, value in entry.items() if key not in (MTDATA, "limit", "langs")}
+    entries: list[Fields] = []
+    for name, pair in _named(where, entry):
+        data_set = entry_of(name, where)
+        if len(data_set.did.langs) == 1:
+            entries.append({"role": "train", **_one_language(data_set, pair, where), **rest})
+            continue
+        for about in _parts(data_set, where):
+            oriented = _oriented(about, pair, where) if pair else about
+            entries.append({"role": "train", **oriented, **rest, "pair": oriented["pair"]})
+    return entries
+
+
+def _named(where: str, entry: Fields) -> Iterator[tuple[str, str]]:
+    """Yield the identifiers that an entry names, and the pair that it gives each, or none."""
+    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import matching
+
+    pair = str(entry.get("pair", ""))
+    names = entry[MTDATA] if isinstance(entry[MTDATA], list) else [entry[MTDATA]]
+    for name in map(str, names):
+        if TARGET in name:
+            for lang, spelling in _spellings(entry.get("langs", {})).items():
+                yield name.replace(TARGET, spelling), pair.replace(OPEN[0], lang)
+        elif "*" in name:
+            found = matching(name)
+            limit = entry.get("limit")
+            if not found:
+                raise UserError(
+                    f"`{where}: mtdata` has {name}, but no name in the index of mtdata is like it."
+                )
+            if not isinstance(limit, int) or len(found) > limit:
+                rule = f"at least {len(found)}, the number of data sets that are like {name}"
+                raise_invalid(f"{where}: limit", rule, limit)
+            yield from ((like, pair) for like in found)
+        else:
+            yield name, pair
+
+
+def _spellings(langs: list[str] | Fields) -> dict[str, str]:
+    """Return mtdata's codes by those of a recipe's `langs`."""
+    if isinstance(langs, list):
+        codes = [plain_code(str(lang)) for lang in langs]
+        return {code: long_code(code) for code in codes}
+    return {plain_code(lang): str(spelling) for lang, spelling in langs.items()}
+
+
+def _parts(data_set: Entry, where: str) -> list[Fields]:
+    """Return a data set's entry, or one for each file of an archive with several tables."""
+    name = str(data_set.did)
+    addresses = [data_set.url] if isinstance(data_set.url, str) else list(data_set.url)
+    form = _expected_format(data_set, where)
+    places = [place_of(address, data_set.filename) for address in addresses]
+    members = list(data_set.in_paths or [])
+    is_by_side = form in ("moses", "sgm")
+    if is_by_side and len({*addresses}) == 1 and len({*members}) == 1:
+        raise UserError(
+            f"`{where}: mtdata` has {name}, for which mtdata's index names the same file, "
+            f"{members[0]}, for both languages: choose another data set, or give its `files`."
+        )
+    files = [f"{places[0]}{ARCHIVE}{member}" for member in members] or places
+    about: Fields = {
+        "pair": "-".join(recipe_code(str(lang)) for lang in data_set.did.langs),
+        "format": form,
+        "address": addresses,
+        **_about(data_set),
+    }
+    if form == "tsv":
+        columns = data_set.cols or (0, 1)
+        about["fields"] = {"source": columns[0] + 1, "target": columns[1] + 1}
+    named = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    if is_by_side or len(files) == 1:
+        return [{"name": named, **about, "files": files}]
+    parts = []
+    for number, file in enumerate(files, 1):
+        parts.append({"name": f"{named}.{number}", **about, "files": [file]})
+    return parts
+
+
+def _one_language(data_set: Entry, pair: str, where: str) -> Fields:
+    """Return the entry of text in one language, the target of a pair, to be back-translated."""
+    name = str(data_set.did)
+    lang = recipe_code(str(data_set.did.langs[0]))
+    source, _, target = plain_pair(pair).partition("-")
+    if target != lang:
+        rule = f"a pair that ends in {lang}, the language of {name}, such as en-{lang}"
+        raise_invalid(f"{where}: pair", rule, pair)
+    form = _expected_format(data_set, where)
+    place = place_of(data_set.url, data_set.filename)
+    members = list(data_set.in_paths or [])
+    column = (data_set.cols or (0,))[0]
+    return {
+        "name": name,
+        "pair": f"{source}-{target}",
+        "kind": BACK_TRANSLATED,
+        "files": [f"mono/{name}.bt.{source}", f"mono/{name}.{target}"],
+        "format": "moses",
+        "fields": {"target": column + 1} if form == "tsv" else {},
+        "text_of": f"{place}{ARCHIVE}{members[0]}" if members else place,
+        "address": [data_set.url],
+        **_about(data_set),
+    }
+
+
+def _about(data_set: Entry) -> Fields:
+    """Return the fields about a data set's origin."""
+    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import citation
+
+    return {
+        "cite": list(map(citation, data_set.cite or ())),
+        "data_set": f"{MTDATA} {data_set.did}",
+    }
+
+
+def _expected_format(data_set: Entry, where: str) -> str:
+    """Return the format of a data set's reader (UserError: there is none)."""
+    form = format_of(data_set)
+    if form is None:
+        raise UserError(
+            f"`{where}: mtdata` has {data_set.did}, whose format "
+            f"({data_set.in_ext or data_set.ext}) cannot be read: download it by `mtdata get`, and "
+            "give its `files`."
+        )
+    return form
+
+
+def format_of(data_set: Entry) -> str | None:
+    """Return the format of readers of a data set; None if there is no reader for it."""
+    return _FORMATS.get(data_set.in_ext or _COMPRESSED.sub("", data_set.ext).split(".")[-1])
+
+
+def _oriented(about: Fields, pair: str, where: str) -> Fields:
+    """Return an entry in the order of languages that the recipe gives.
+
+    Raises `UserError` if the data set has other languages.
+    """
+    wanted = plain_pair(pair)
+    if wanted == about["pair"]:
+        return about
+    if wanted != reversed_pair(about["pair"]):
+        either = f"{about['pair']} or {reversed_pair(about['pair'])}"
+        rule = f"{either}, the languages of {about['name']}"
+        raise_invalid(f"{where}: pair", rule, pair)
+    turned = {**about, "pair": wanted}
+    if len(about["files"]) == 2:
+        turned["files"] = about["files"][::-1]
+        turned["address"] = about["address"][::-1]
+    if "fields" in about:
+        sides = about["fields"]
+        turned["fields"] = {"source": sides["target"], "target": sides["source"]}
+    return turned

@@ -1,0 +1,137 @@
+"""Data sets by name: mtdata's real index and sacreBLEU's test sets as corpora, and a look at their text."""
+
+import gettext
+import tarfile
+from pathlib import Path
+
+import django
+import pytest
+
+from fairseq_mtmoe.corpora.blocks import CorpusFiles
+from fairseq_mtmoe.corpora.engine.samples import check_sample
+from fairseq_mtmoe.corpora.monolingual import write_text
+from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
+from fairseq_mtmoe.corpora.recipes.named.entries import place_of
+from fairseq_mtmoe.corpora.recipes.named.of_mtdata import of_mtdata
+from fairseq_mtmoe.corpora.recipes.named.of_sacrebleu import of_sacrebleu
+from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
+from fairseq_mtmoe.corpora.recipes.schema import Role
+from tests.helpers.refused import refused
+
+
+def test_codes_are_those_of_a_recipe():
+    codes = {"eng": "en", "hau": "ha", "por_BR": "pt_BR", "zho_CN": "zh", "zho_Hant": "zh_Hant", "ces": "cs"}
+    assert {code: recipe_code(code) for code in codes} == codes
+    assert [long_code(code) for code in ("en", "ha", "cs", "pt_BR")] == ["eng", "hau", "ces", "por_BR"]
+
+
+def test_a_pair_turns_the_order_of_files_and_columns():
+    (texts,) = of_mtdata("here", {"mtdata": "Statmt-commoncrawl_wmt13-1-deu-eng"})
+    (turned,) = of_mtdata("here", {"mtdata": "Statmt-commoncrawl_wmt13-1-deu-eng", "pair": "en-de", "weight": 3})
+    assert texts["pair"] == "de-en" and [file[-2:] for file in texts["files"]] == ["de", "en"]
+    assert turned["pair"] == "en-de" and turned["files"] == texts["files"][::-1] and turned["weight"] == 3
+    (table,) = of_mtdata("here", {"mtdata": "Statmt-wikititles-3-hau-eng", "pair": "en-ha"})
+    assert (table["format"], table["fields"]) == ("tsv", {"source": 2, "target": 1})
+    assert table["files"] == ["data.statmt.org/wikititles/v3/wikititles-v3.ha-en.tsv"]
+
+
+def test_a_pattern_stands_for_at_most_its_limit():
+    entries = of_mtdata("here", {"mtdata": "Statmt-*-eng-hau", "limit": 20})
+    assert {entry["pair"] for entry in entries} == {"en-ha"} and len(entries) > 2
+    for limit in (1, None):
+        with refused("here: limit"):
+            of_mtdata("here", {"mtdata": "Statmt-*-eng-hau", "limit": limit})
+    with refused("here: mtdata"):
+        of_mtdata("here", {"mtdata": "Statmt-nothing*-eng-hau", "limit": 1})
+
+
+@pytest.mark.parametrize(("entry", "words"), [
+    ({"mtdata": "Statmt-newsdev_enhaa-2021-eng-hau"}, "the most similar one is Statmt-newsdev_enha-2021-eng-hau"),
+    ({"mtdata": "Flores-flores101_dev-1-eng-hau"}, "the same file, flores101_dataset/dev/zul_Latn.dev, for both"),
+    ({"mtdata": "Motorola-lang_revitalization-20240604-eng-lld"}, "whose format (xlsx) cannot be read"),
+    ({"mtdata": "Statmt-wikititles-3-hau-eng", "pair": "en-sw"}, "must be ha-en or en-ha"),
+    ({"mtdata": "Leipzig-news-2020_10k-swa", "pair": "sw-en"}, "a pair that ends in sw"),
+])  # fmt: skip
+def test_a_mistake_of_the_recipe_or_the_index_is_one_sentence(entry, words):
+    with refused() as error:
+        of_mtdata("mine.yaml: corpora: number 1", entry)
+    assert words in str(error.value) and "mine.yaml: corpora: number 1: " in str(error.value)
+
+
+def test_test_sets_of_sacrebleu_bring_checksum_and_citation():
+    entries = of_sacrebleu("here", {"sacrebleu": "wmt20", "pair": "en-xx", "langs": ["de", "cs"]})
+    assert [(entry["name"], entry["role"]) for entry in entries] == [
+        ("sacrebleu-wmt20-en-de", "test"), ("sacrebleu-wmt20-en-cs", "test")]  # fmt: skip
+    german = entries[0]
+    assert german["files"][1].endswith(".tgz!sgm/newstest2020-ende-ref.de.sgm")
+    assert len(german["md5"]) == 1 and german["format"] == "sgm"
+    for entry in ({"sacrebleu": "wmt99", "pair": "en-de"}, {"sacrebleu": "wmt21/B", "pair": "en-ru"},
+                  {"sacrebleu": "iwslt17", "pair": "en-fr"}):  # fmt: skip
+        with refused("here: sacrebleu"):
+            of_sacrebleu("here", entry)
+    with refused("here: pair"):
+        of_sacrebleu("here", {"sacrebleu": "wmt20", "pair": "en-sw"})
+
+
+def test_a_place_is_below_raw_whatever_the_address():
+    assert place_of("https://a.org/x/y%20z.tgz") == "a.org/x/y z.tgz"
+    assert place_of("https://a.org/get/", "corpus.zip") == "a.org/get/corpus.zip"
+    assert place_of("https://a.org/get?id=1!2") == "a.org/get_id=1_2"
+
+
+def test_text_in_one_language_is_taken_out_of_its_archive(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "directions: [en-sw]\ncorpora: [{files: [a.en, a.sw]}]\n"
+        "mono: {mtdata: Leipzig-news-2020_10k-swa, pair: en-sw}\n"
+    )
+    own, mono = load_recipe(path).corpora
+    assert (own.name, own.pair, own.role) == ("a.en", "en-sw", Role.train) and mono.is_synthetic
+    sentences = tmp_path / "swa_news-sentences.txt"
+    sentences.write_text("1\tHabari ya leo.\n\n2\t\n3\tKaribu sana.\n")
+    archive = tmp_path / mono.downloads[0]
+    archive.parent.mkdir(parents=True)
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(sentences, "swa_news_2020_10K/swa_news_2020_10K-sentences.txt")
+    write_text(mono, tmp_path)
+    assert (tmp_path / "mono" / "Leipzig-news-2020_10k-swa.sw").read_text() == "Habari ya leo.\nKaribu sana.\n"
+    sentences.write_text("no column\n")
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(sentences, "swa_news_2020_10K/swa_news_2020_10K-sentences.txt")
+    (tmp_path / mono.files[1]).unlink()
+    with refused(mono.text_of, first=False):
+        write_text(mono, tmp_path)
+    assert not (tmp_path / mono.files[1]).exists()
+
+
+@pytest.fixture
+def data_set(tmp_path):
+    """Write German and English of Django's catalog as a data set of two languages."""
+    catalog = Path(django.__file__).parent / "conf" / "locale" / "de" / "LC_MESSAGES" / "django.mo"
+    with catalog.open("rb") as file:
+        messages = gettext.GNUTranslations(file)._catalog
+    texts = [(key, text) for key, text in messages.items() if isinstance(key, str) and key and len(text) > 20]
+    english, german = ([" ".join(side.split()) for side in sides] for sides in zip(*texts, strict=True))
+
+    def write(source, target, langs):
+        for lines, name in ((source, "source"), (target, "target")):
+            (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+        files = tmp_path / "source", tmp_path / "target"
+        return CorpusFiles("x", files, *langs, data_set="mtdata OPUS-x-v1-eng-deu")
+
+    return write, english, german
+
+
+def test_a_data_set_must_be_what_its_name_says(data_set):
+    write, english, german = data_set
+    check_sample(write(english, german, ("en", "de")))
+    check_sample(write(english, german, ("en", "gsw")))  # a near relative
+    check_sample(write(english[:5], german[:5], ("en", "sw")))  # too little to tell
+    check_sample(write(english, german, ("en", "tlh")))  # a language that the model does not know
+    for target, lang, words in ((english, "de", "both sides are equal"), (german, "sw", "its text in sw is in de")):
+        with refused("OPUS-x-v1-eng-deu") as error:
+            check_sample(write(english, target, ("en", lang)))
+        assert words in str(error.value) and "mtdata" in str(error.value)
+    swapped = write(german, english, ("en", "de"))
+    with refused("OPUS-x-v1-eng-deu"):
+        check_sample(swapped)
