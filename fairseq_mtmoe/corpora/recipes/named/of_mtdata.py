@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
-from fairseq_mtmoe.corpora.recipes.codes import OPEN, plain_code, plain_pair, reversed_pair
+from fairseq_mtmoe.corpora.recipes.codes import (
+    OPEN,
+    matches,
+    plain_code,
+    plain_pair,
+    reversed_pair,
+)
 from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
 from fairseq_mtmoe.corpora.recipes.named.entries import Fields, place_of
 from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, BACK_TRANSLATED, TARGET
@@ -167,10 +173,11 @@ def _oriented(about: Fields, pair: str, where: str) -> Fields:
 
     Raises `UserError` if the data set has other languages.
     """
-    wanted = plain_pair(pair)
-    if wanted == about["pair"]:
+    pattern = plain_pair(pair)
+    wanted = reversed_pair(about["pair"])
+    if matches(about["pair"], pattern):
         return about
-    if wanted != reversed_pair(about["pair"]):
+    if not matches(wanted, pattern):
         either = f"{about['pair']} or {reversed_pair(about['pair'])}"
         rule = f"{either}, the languages of {about['name']}"
         raise_invalid(f"{where}: pair", rule, pair)
