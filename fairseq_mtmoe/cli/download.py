@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,11 +69,11 @@ def command(
         return
     if raw is None or recipe_name is None:
         raise UserError("`mtmoe download` requires RAW and `--recipe`, or `--from` and `--langs`.")
+    from fairseq_mtmoe.corpora.monolingual import write_text
+    from fairseq_mtmoe.corpora.raw_files import items_of
     from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 
     recipe = load_recipe(recipe_name)
-    from fairseq_mtmoe.corpora.raw_files import items_of
-
     items = items_of(recipe.corpora)
     if not items:
         click.echo(
@@ -88,12 +88,20 @@ def command(
         return
     check_writable(raw)
     failed = _download([item for item in items if item.address], raw)
-    there = sum(os.path.exists(raw / item.file) for item in items)
-    from fairseq_mtmoe.corpora.monolingual import write_text
-
     for corpus in recipe.corpora:
         if corpus.text_of and os.path.exists(raw / corpus.downloads[0]):
             write_text(corpus, raw)
+    _say_state(items, raw, failed, recipe_name)
+
+
+def _say_state(
+    items: Sequence[Item], raw: Path, failed: Mapping[str, str], recipe_name: str
+) -> None:
+    """Print which files are there, which are to be got by hand, and what failed.
+
+    Raises `UserError` if a download failed.
+    """
+    there = sum(os.path.exists(raw / item.file) for item in items)
     click.echo(f"{there} of {len(items)} files are in {raw}.")
     by_hand = [item for item in items if not item.address and not os.path.exists(raw / item.file)]
     if by_hand:
@@ -133,7 +141,7 @@ def _show(items: Sequence[Item], raw: Path) -> None:
 
 def _show_plan(items: Sequence[Item], raw: Path) -> None:
     """Print what would be downloaded, with the sizes that servers tell, and their sum."""
-    from fairseq_mtmoe.corpora.download import sizes
+    from fairseq_mtmoe.corpora.web import sizes
 
     missing = [item for item in items if item.address and not os.path.exists(raw / item.file)]
     told = sizes(missing)

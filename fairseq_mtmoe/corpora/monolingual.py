@@ -1,4 +1,4 @@
-"""Text in one language out of a download: a sentence per line, for `mtmoe translate`."""
+"""Text in one language from downloads, for `mtmoe translate`."""
 
 from __future__ import annotations
 

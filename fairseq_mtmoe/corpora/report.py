@@ -63,7 +63,7 @@ def write_bad_lines(folder: Path, corpora: Iterable[CorpusState]) -> None:
 
 
 def write_citations(folder: Path, corpora: Sequence[Corpus]) -> None:
-    """Write what is to be cited for the corpora into `folder`, with their licences, if known.
+    """Write what is to be cited for the corpora into `folder`, with known licences.
 
     Each publication is written once, after comments that name its corpora.
     """

@@ -1,4 +1,4 @@
-"""Reader of tables in Arrow and Parquet, as Hugging Face's `datasets` keeps them on a disk."""
+"""Reader of tables in Arrow and Parquet, the files of Hugging Face's `datasets`."""
 
 from __future__ import annotations
 

@@ -201,7 +201,9 @@ def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys]:
 
 
 def find_keys(rows: Sequence[dict[str, Any]], files: CorpusFiles) -> tuple[Keys, Keys]:
-    """Return the keys of both texts by the first row that tells them; none without rows.
+    """Return the keys of both texts; none without rows.
+
+    The first row that tells them counts.
 
     Raises `UserError` if the keys are unclear.
     """

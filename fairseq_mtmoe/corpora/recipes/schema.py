@@ -156,7 +156,7 @@ class Corpus:
 
     @property
     def needed(self) -> list[str]:
-        """Return the files that must be there: the corpus' files, or the archives with these."""
+        """Return the files that must be there: its files, or the archives with these."""
         return list(dict.fromkeys(file.partition(ARCHIVE)[0] for file in self.files))
 
     @property

@@ -1,4 +1,7 @@
-"""Language codes of mtdata's names: ISO 639-3, with a script or region (`eng`, `por_BR`)."""
+"""Language codes in mtdata's names.
+
+They are those of ISO 639-3, some with a script or region (`eng`, `por_BR`).
+"""
 
 from functools import cache
 
@@ -7,7 +10,7 @@ from fairseq_mtmoe.corpora.recipes.codes import plain_code
 
 @cache
 def recipe_code(code: str) -> str:
-    """Return a recipe's code for a code of mtdata's: `ha` for `hau`, `pt_BR` for `por_BR`."""
+    """Return a recipe's code for mtdata's: `ha` for `hau`, `pt_BR` for `por_BR`."""
     import langcodes
 
     tag: str = langcodes.standardize_tag(code)

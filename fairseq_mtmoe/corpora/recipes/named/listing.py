@@ -1,4 +1,4 @@
-"""Lists of an index's data sets for some languages: name, pair, format and address."""
+"""Lists of an index's data sets for some languages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairseq_mtmoe.corpora.recipes.codes import plain_code
 from fairseq_mtmoe.corpora.recipes.named.codes import recipe_code
 from fairseq_mtmoe.corpora.recipes.named.of_mtdata import format_of
 
-Row = tuple[str, str, str, str]
+Row = tuple[str, str, str, str]  # name, pair, format or description, address
 
 
 def of_mtdata(langs: Sequence[str]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""The index of mtdata, which knows where parallel text is published (Gowda et al. 2021).
+"""The index of mtdata: where parallel text is published (Gowda et al. 2021).
 
 The package brings the index, so that no network is needed. mtdata's own cache is not used, because
 it is a pickle, and mtdata's own loader also runs modules of the current folder.
@@ -65,7 +65,10 @@ def matching(pattern: str) -> list[str]:
 
 
 def entries_between(langs: Sequence[str]) -> Iterator[Entry]:
-    """Yield the parallel data sets of all pairs of some languages, by their codes in recipes."""
+    """Yield the parallel data sets of all pairs of some languages.
+
+    langs: codes as recipes have them.
+    """
     wanted = set(langs)
     for group in (None, *_SLOW):
         for entry in _load(group).entries.values():

@@ -1,4 +1,7 @@
-"""Entries of a recipe that name data sets of mtdata, as entries with files and addresses."""
+"""Entries of a recipe that name data sets of mtdata.
+
+They become entries with files and addresses.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def of_mtdata(where: str, entry: Fields) -> list[Fields]:
 
 
 def _named(where: str, entry: Fields) -> Iterator[tuple[str, str]]:
-    """Yield the identifiers that an entry names, and the pair that it gives each, or none."""
+    """Yield the identifiers that an entry names, each with its pair, if given."""
     from fairseq_mtmoe.corpora.recipes.named.mtdata_index import matching
 
     pair = str(entry.get("pair", ""))
@@ -85,7 +88,7 @@ def _spellings(langs: list[str] | Fields) -> dict[str, str]:
 
 
 def _parts(data_set: Entry, where: str) -> list[Fields]:
-    """Return a data set's entry, or one for each file of an archive with several tables."""
+    """Return a data set's entry, or one for each of several tables in an archive."""
     name = str(data_set.did)
     addresses = [data_set.url] if isinstance(data_set.url, str) else list(data_set.url)
     form = _expected_format(data_set, where)
@@ -117,7 +120,7 @@ def _parts(data_set: Entry, where: str) -> list[Fields]:
 
 
 def _one_language(data_set: Entry, pair: str, where: str) -> Fields:
-    """Return the entry of text in one language, the target of a pair, to be back-translated."""
+    """Return the entry of text in the target language, to be back-translated."""
     name = str(data_set.did)
     lang = recipe_code(str(data_set.did.langs[0]))
     source, _, target = plain_pair(pair).partition("-")

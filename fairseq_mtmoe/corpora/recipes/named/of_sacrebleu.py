@@ -1,4 +1,7 @@
-"""Entries of a recipe that name a test set of sacreBLEU, as entries with files and addresses."""
+"""Entries of a recipe that name a test set of sacreBLEU.
+
+They become entries with files and addresses.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _FIRST_REFERENCES = (["A"], ["refA"], ["A", ""])  # which the reader of WMT's XM
 
 
 def of_sacrebleu(where: str, entry: Fields) -> list[Fields]:
-    """Return an entry for each language pair of the test set that an entry names by `sacrebleu`.
+    """Return an entry for each pair of the test set that an entry names.
 
     The entry's other fields are kept.
 
