@@ -172,7 +172,11 @@ def test_folders_that_lack_files_are_refused(tmp_path):
 
 def test_a_missing_file_says_where_it_is_from(tmp_path):
     recipe = load_recipe("wmt15")
-    for name, origin in (("Statmt-newstest_ende-2019-eng-deu", "`mtmoe download` fetches"), ("czeng-cs", r"the training .* CzEng 2\.0")):
+    origins = {
+        "Statmt-newstest_ende-2019-eng-deu": "`mtmoe download` fetches",
+        "czeng-cs": r"the training .* CzEng 2\.0",
+    }
+    for name, origin in origins.items():
         corpus = next(corpus for corpus in recipe.corpora if corpus.name == name)
         with pytest.raises(UserError, match=rf"of the corpus {name} does not exist: {origin}.* `--skip-missing`"):
             recipe.files_of(corpus, tmp_path)
