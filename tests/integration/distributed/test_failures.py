@@ -83,7 +83,8 @@ def test_ctrl_c_reaches_all_processes_of_a_terminal_and_the_run_saves(tmp_path):
     path = tmp_path / "checkpoint_last.pt"
     updates = assemble.load_shared_part(path)["optimizer_history"][-1]["num_updates"]
     assert "Traceback" not in written and "rror:" not in written, written[-3000:]
+    ended = f"SIGINT ended the run after update {updates}; the same command continues"
     assert updates >= 3 and [line for line in written.splitlines() if line.startswith("SIG")] == [
         "SIGINT: the run saves after this update and ends; a second signal ends it at once.",
-        f"SIGINT ended the run after update {updates}; the same command continues from `{path}`.",
+        f"{ended} from `{path}`. The first validation will write `checkpoint_best.pt`.",
     ]
