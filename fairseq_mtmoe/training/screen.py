@@ -265,7 +265,7 @@ def log_to_file(cfg: Any) -> None:
     root.setLevel(logging.INFO)
     root.addHandler(file)
     how_to_end = f"Ctrl-C, or `kill {os.getpid()}`, saves and ends the run."
-    _screen.console.print(f"The log is in {path}. {how_to_end}", highlight=False, soft_wrap=True)
+    _screen.console.print(f"The log is in {path}.\n{how_to_end}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
