@@ -65,9 +65,11 @@ def command(
     last lines list the files that you must get by hand.
     """
     if index is not None:
+        if recipe_name is not None:
+            raise UserError("`--from` cannot be combined with `--recipe`.")
         _show_index(index, langs)
         return
-    if raw is None or recipe_name is None:
+    if raw is None or recipe_name is None or langs:
         raise UserError("`mtmoe download` requires RAW and `--recipe`, or `--from` and `--langs`.")
     from fairseq_mtmoe.corpora.monolingual import write_text
     from fairseq_mtmoe.corpora.raw_files import items_of
@@ -159,9 +161,10 @@ def _show_index(index: str, langs: Sequence[str]) -> None:
     """Print the data sets that an index has for the pairs of some languages."""
     from fairseq_mtmoe.corpora.recipes.named import listing
 
-    if len(langs) < 2:
-        raise UserError("`--from` requires at least two languages in `--langs`, such as en,ha.")
-    rows = listing.of_mtdata(langs) if index == "mtdata" else listing.of_sacrebleu(langs)
+    codes = listing.codes_of(langs)
+    rows = listing.of_mtdata(codes) if index == "mtdata" else listing.of_sacrebleu(codes)
+    if not rows:
+        raise UserError(f"`--from {index}` has no data sets between {', '.join(codes)}.")
     table = Table("name", "pair", "format", "from")
     for row in rows:
         table.add_row(*map(visible, row))

@@ -329,7 +329,20 @@ def _entries(path: Path, content: dict[str, Any]) -> list[Any]:
         others = content.pop(key, [])
         for entry in others if isinstance(others, list) else [others]:
             entries.append({**values, **entry} if isinstance(entry, dict) else entry)
+    for entry in entries:
+        _check_place(path, entry)
     return [_with_defaults(entry, content.get("directions")) for entry in entries]
+
+
+def _check_place(path: Path, entry: Any) -> None:
+    """Raise `UserError` if an entry has its text from two places."""
+    places = ("recipe", MTDATA, SACREBLEU, DATASETS, "files")
+    given = [place for place in places if isinstance(entry, dict) and place in entry]
+    if len(given) > 1:
+        raise UserError(
+            f"`{path}: corpora` has an entry with both `{given[0]}` and `{given[1]}`: make two "
+            "entries of it, or take one away."
+        )
 
 
 def _with_defaults(entry: Any, directions: Any) -> Any:

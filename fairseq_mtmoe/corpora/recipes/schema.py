@@ -16,7 +16,7 @@ ARCHIVE = "!"  # `archive.tgz!path/inside` is a member of an archive
 # Placeholders for language codes in a corpus of several pairs.
 HOLES = SOURCE, TARGET = ("{source}", "{target}")
 OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # fields with a value per download
-LISTS = ("files", "langs", *OF_DOWNLOADS)  # fields whose single values need no brackets
+LISTS = ("files", "langs", "cite", *OF_DOWNLOADS)  # fields whose single values need no brackets
 LEAST_COVERAGE = 0.98  # smallest character coverage that SentencePiece accepts
 LARGEST_SIZE = 1_000_000  # of a vocabulary; no model has more
 # Limits of the default size.
@@ -93,6 +93,7 @@ _Code = Annotated[
     ),
 ]
 _Spelled = Annotated[str, Rule("a code's spelling in file names", _matches(_SPELLED))]
+Langs = dict[_Code, _Spelled]  # languages, with their spellings in names of files or data sets
 _File = Annotated[
     str, Rule("a path below RAW, and below `!` inside an archive, without `..`", _is_below)
 ]
@@ -116,8 +117,7 @@ class Corpus:
     pair: Pair
     role: Role
     files: Annotated[list[_File], Rule("one file or two", lambda files: 1 <= len(files) <= 2)]
-    # Languages of several corpora, with their spellings in file names.
-    langs: dict[_Code, _Spelled] = field(default_factory=dict)
+    langs: Langs = field(default_factory=dict)
     format: str = "auto"
     fields: dict[_Field, str | int] = field(default_factory=dict)
     address: list[_Address] = field(default_factory=list)

@@ -10,19 +10,41 @@ import pytest
 from fairseq_mtmoe.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.corpora.engine.samples import check_sample
 from fairseq_mtmoe.corpora.monolingual import write_text
+from fairseq_mtmoe.corpora.recipes.named import mtdata_index
 from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
 from fairseq_mtmoe.corpora.recipes.named.entries import place_of
 from fairseq_mtmoe.corpora.recipes.named.of_mtdata import of_mtdata
 from fairseq_mtmoe.corpora.recipes.named.of_sacrebleu import of_sacrebleu
 from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.corpora.recipes.schema import Role
+from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
 
 
 def test_codes_are_those_of_a_recipe():
     codes = {"eng": "en", "hau": "ha", "por_BR": "pt_BR", "zho_CN": "zh", "zho_Hant": "zh_Hant", "ces": "cs"}
+    codes |= {"hau_Latn": "ha", "zho_Hans": "zh", "srp_Latn": "sr_Latn", "ace_Arab": "ace_Arab"}
     assert {code: recipe_code(code) for code in codes} == codes
     assert [long_code(code) for code in ("en", "ha", "cs", "pt_BR")] == ["eng", "hau", "ces", "por_BR"]
+
+
+def test_an_index_lists_the_data_sets_of_some_languages(monkeypatch):
+    monkeypatch.setattr(mtdata_index, "_SLOW", {"Flores": ("flores",)})  # without OPUS, which takes seconds
+    lines = mtmoe("download", "--from", "mtdata", "--langs", "eng,sw", "--list").splitlines()
+    assert any("Flores-flores200_dev-1-eng-swh_Latn" in line and "en-swh" in line for line in lines)
+    assert any("Statmt-" in line for line in lines) and lines[-1].split()[0] == str(len(lines) - 5)
+    assert "ha-en" in mtmoe("download", "--from", "sacrebleu", "--langs", "eng,hau")
+
+
+@pytest.mark.parametrize(("arguments", "name"), [
+    ("--from sacrebleu --langs en", "--langs"), ("--from sacrebleu --langs en,eng", "--langs"),
+    ("--from sacrebleu --langs en,English", "--langs"), ("--from sacrebleu --langs en,xx", "--from sacrebleu"),
+    ("--from sacrebleu --langs en,ha RAW --recipe ml50", "--from"),
+    ("--langs en,ha RAW --recipe ml50", "mtmoe download"),
+])  # fmt: skip
+def test_a_list_that_cannot_be_made_is_one_sentence(arguments, name):
+    with refused(name):
+        mtmoe("download", *arguments.split())
 
 
 def test_a_pair_turns_the_order_of_files_and_columns():
@@ -35,6 +57,68 @@ def test_a_pair_turns_the_order_of_files_and_columns():
     assert table["files"] == ["data.statmt.org/wikititles/v3/wikititles-v3.ha-en.tsv"]
 
 
+@pytest.mark.parametrize(("name", "pair", "named"), [
+    ("swh_Latn", "en-sw", "en-sw"), ("zho_Hans", "zh-en", "zh-en"), ("pes_Arab", "en-fa_IR", "en-fa"),
+    ("zho_Hant", "en-zh", ""), ("hau_Latn", "en-sw", ""), ("swh_Latn", "en-de_malformed-code", ""),
+    ("hau_Latn", "en-xx", "en-ha"),
+])  # fmt: skip
+def test_a_pair_may_name_a_language_by_another_of_its_codes(name, pair, named):
+    entry = {"mtdata": f"Flores-flores200_dev-1-eng-{name}", "pair": pair}
+    if not named:
+        with refused("here: pair"):
+            of_mtdata("here", entry)
+        return
+    (data_set,) = of_mtdata("here", entry)
+    assert data_set["pair"] == named
+    target = name if pair.startswith("en") else "eng_Latn"
+    assert data_set["files"][1].endswith(f"/{target}.dev")
+
+
+def test_languages_of_a_name_may_be_spelled_as_the_index_does():
+    entry = {"mtdata": "Leipzig-news-2020_10k-{target}", "pair": "en-xx", "kind": "back-translated", "langs": "sw"}
+    assert [text["pair"] for text in of_mtdata("here", entry)] == ["en-sw"]
+    entry = {"mtdata": "Flores-flores200_dev-1-eng-{target}", "pair": "en-xx", "langs": {"sw": "swh_Latn"}}
+    assert [text["pair"] for text in of_mtdata("here", entry)] == ["en-sw"]
+
+
+@pytest.mark.parametrize(("field", "entry"), [
+    ("pair", {"pair": "en"}), ("pair", {"pair": "en-ha-sw"}), ("pair", {"pair": "xx-yy"}),
+    ("pair", {"pair": ["en-ha"]}), ("langs", {"langs": 3}), ("langs", {"langs": None}),
+    ("langs", {"langs": ["English"]}),
+    ("langs", {"langs": []}), ("langs", {"langs": ["qq"]}), ("limit", {"limit": "3"}),
+])  # fmt: skip
+def test_a_wrong_choice_of_data_sets_is_one_sentence(field, entry):
+    name = "Statmt-newsdev_enha-2021-eng-{target}" if "langs" in entry else "Statmt-newsdev_enha-2021-eng-hau"
+    with refused() as error:
+        of_mtdata("here", {"mtdata": name, "pair": "en-xx", **entry})
+    assert str(error.value).startswith(f"`here: {field}")
+    if "langs" in entry and entry["langs"] != ["qq"]:
+        with refused(f"here: {field}"):
+            of_sacrebleu("here", {"sacrebleu": "wmt21", "pair": "en-xx", **entry})
+
+
+@pytest.mark.parametrize("entry", [
+    {"mtdata": None}, {"mtdata": []}, {"mtdata": ""}, {"mtdata": {"a": "b"}},
+    {"mtdata": "Statmt-newsdev_enha-2021-eng-{target}"},
+    {"mtdata": "Statmt-newsdev_enha-2021-eng-hau", "langs": ["ha"]},
+    {"mtdata": "Statmt-newsdev_enha-2021-eng-hau", "kind": "back-translated"},
+    {"mtdata": "Leipzig-news-2020_10k-swa", "role": "test", "pair": "en-sw"},
+    {"mtdata": "TALPCo-talpco-1-jpn-tha"},  # a table for each language
+])  # fmt: skip
+def test_a_wrong_name_is_one_sentence(entry):
+    with refused("here: mtdata"):
+        of_mtdata("here", entry)
+
+
+@pytest.mark.parametrize("entry", ["mtdata: x, sacrebleu: y", "mtdata: x, files: y", "datasets: x, files: y"])
+def test_an_entry_has_its_text_from_one_place(tmp_path, entry):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"corpora: [{{files: [a.en, a.ha], pair: en-ha}}, {{{entry}, pair: en-ha}}]\n")
+    first, second = (part.split(":")[0] for part in entry.split(", "))
+    with refused("mine.yaml: corpora", first, second):
+        load_recipe(path)
+
+
 def test_a_pattern_stands_for_at_most_its_limit():
     entries = of_mtdata("here", {"mtdata": "Statmt-*-eng-hau", "limit": 20})
     assert {entry["pair"] for entry in entries} == {"en-ha"} and len(entries) > 2
@@ -43,6 +127,8 @@ def test_a_pattern_stands_for_at_most_its_limit():
             of_mtdata("here", {"mtdata": "Statmt-*-eng-hau", "limit": limit})
     with refused("here: mtdata"):
         of_mtdata("here", {"mtdata": "Statmt-nothing*-eng-hau", "limit": 1})
+    dev = {"mtdata": "Stat*-newsdev_en*-eng-{target}", "pair": "en-xx", "langs": ["ha", "ta"], "limit": 1}
+    assert [entry["pair"] for entry in of_mtdata("here", dev)] == ["en-ha", "en-ta"]
 
 
 @pytest.mark.parametrize(("entry", "words"), [

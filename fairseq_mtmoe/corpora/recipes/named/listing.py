@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairseq_mtmoe.corpora.recipes.codes import plain_code
+from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.corpora.recipes.named.codes import recipe_code
 from fairseq_mtmoe.corpora.recipes.named.of_mtdata import format_of
 
 Row = tuple[str, str, str, str]  # name, pair, format or description, address
 
 
-def of_mtdata(langs: Sequence[str]) -> list[Row]:
+def codes_of(langs: Sequence[str]) -> tuple[str, ...]:
+    """Return a recipe's codes of languages, each once (UserError: fewer than two)."""
+    try:
+        codes = tuple(dict.fromkeys(map(recipe_code, langs)))
+    except ValueError:  # raised for malformed codes
+        codes = ()
+    if len(codes) < 2:
+        raise_invalid("--langs", "codes of at least two languages, such as en,ha", ",".join(langs))
+    return codes
+
+
+def of_mtdata(langs: tuple[str, ...]) -> list[Row]:
     """Return the data sets of mtdata between these languages, in the index's order."""
     from fairseq_mtmoe.corpora.recipes.named.mtdata_index import entries_between
 
     rows = []
-    for entry in entries_between(list(map(plain_code, langs))):
+    for entry in entries_between(langs):
         address = entry.url if isinstance(entry.url, str) else entry.url[0]
         pair = "-".join(recipe_code(str(lang)) for lang in entry.did.langs)
         rows.append((str(entry.did), pair, format_of(entry) or "cannot be read", address))
@@ -27,10 +38,9 @@ def of_sacrebleu(langs: Sequence[str]) -> list[Row]:
     """Return the test sets of sacreBLEU between these languages."""
     from sacrebleu.dataset import DATASETS
 
-    wanted = set(map(plain_code, langs))
     rows = []
     for name, data_set in DATASETS.items():
         for pair in data_set.langpairs:
-            if wanted.issuperset(pair.split("-")):
+            if {*pair.split("-")} <= {*langs}:
                 rows.append((name, pair, data_set.description or "", (data_set.data or [""])[0]))
     return rows

@@ -7,14 +7,14 @@ it is a pickle, and mtdata's own loader also runs modules of the current folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fairseq_mtmoe.core.errors import UserError, nearest
-from fairseq_mtmoe.corpora.recipes.named.codes import recipe_code
+from fairseq_mtmoe.corpora.recipes.named.codes import is_same, recipe_code
 
 if TYPE_CHECKING:
     from mtdata.entry import Entry
@@ -60,21 +60,36 @@ def entry_of(name: str, where: str) -> Entry:
 
 def matching(pattern: str) -> list[str]:
     """Return the identifiers that match a pattern with `*`, in the index's order."""
-    names = _entries_of_group(pattern.partition("-")[0])
-    return [name for name in names if fnmatchcase(name, pattern)]
+    group = pattern.partition("-")[0]
+    names: list[str] = []
+    if "*" not in group:
+        names += _entries_of_group(group)
+    else:
+        for part in (None, *_SLOW):
+            names += map(str, _load(part).entries)
+    wanted = pattern.replace("[", "[[]").replace("?", "[?]")
+    return [name for name in names if fnmatchcase(name, wanted)]
 
 
-def entries_between(langs: Sequence[str]) -> Iterator[Entry]:
+def entries_between(langs: tuple[str, ...]) -> Iterator[Entry]:
     """Yield the parallel data sets of all pairs of some languages.
 
     langs: codes as recipes have them.
     """
-    wanted = set(langs)
     for group in (None, *_SLOW):
         for entry in _load(group).entries.values():
             codes = [recipe_code(str(lang)) for lang in entry.did.langs]
-            if len(codes) == 2 and codes[0] != codes[1] and wanted.issuperset(codes):
+            if len(codes) == 2 and _are_two_of(langs, *codes):
                 yield entry
+
+
+@cache
+def _are_two_of(langs: tuple[str, ...], code: str, other: str) -> bool:
+    """Return whether two codes name different ones of some languages."""
+    if is_same(code, other):
+        return False
+    is_first = any(is_same(lang, code) for lang in langs)
+    return is_first and any(is_same(lang, other) for lang in langs)
 
 
 def citation(key: str) -> str:

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.corpora.recipes.codes import (
     OPEN,
-    matches,
-    plain_code,
     plain_pair,
     reversed_pair,
 )
-from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
-from fairseq_mtmoe.corpora.recipes.named.entries import Fields, place_of
+from fairseq_mtmoe.corpora.recipes.named.codes import is_same, long_code, recipe_code
+from fairseq_mtmoe.corpora.recipes.named.entries import Fields, choice_of, names_in, place_of
 from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, BACK_TRANSLATED, TARGET
 
 if TYPE_CHECKING:
@@ -45,8 +43,10 @@ def of_mtdata(where: str, entry: Fields) -> list[Fields]:
     entries: list[Fields] = []
     for name, pair in _named(where, entry):
         data_set = entry_of(name, where)
+        _check_kind(data_set, entry, where)
         if len(data_set.did.langs) == 1:
-            entries.append({"role": "train", **_one_language(data_set, pair, where), **rest})
+            about = _one_language(data_set, pair, where)
+            entries.append({"role": "train", **about, **rest, "pair": about["pair"]})
             continue
         for about in _parts(data_set, where):
             oriented = _oriented(about, pair, where) if pair else about
@@ -54,37 +54,60 @@ def of_mtdata(where: str, entry: Fields) -> list[Fields]:
     return entries
 
 
+def _check_kind(data_set: Entry, entry: Fields, where: str) -> None:
+    """Raise `UserError` if `mono` has parallel text, or `test` has none."""
+    is_mono = entry.get("kind") == BACK_TRANSLATED
+    if len(data_set.did.langs) == 2 and is_mono:
+        kind, place = "parallel text", "under `corpora`, `valid` or `test`"
+    elif len(data_set.did.langs) == 1 and entry.get("role", "train") != "train":
+        kind, place = "text in one language", "under `mono`"
+    else:
+        return
+    raise UserError(f"`{where}: mtdata` has {data_set.did}, which is {kind}: put it {place}.")
+
+
 def _named(where: str, entry: Fields) -> Iterator[tuple[str, str]]:
     """Yield the identifiers that an entry names, each with its pair, if given."""
+    choice = choice_of(where, entry)
+    names = names_in(where, MTDATA, entry)
+    if bool(choice.langs) != any(TARGET in name for name in names):
+        rule = f"names with `{TARGET}` if there are `langs`, and only then"
+        raise_invalid(f"{where}: {MTDATA}", rule, entry[MTDATA])
+    are_spelled = isinstance(entry.get("langs"), dict)
+    for name in names:
+        if TARGET not in name:
+            for like in _names_like(name, choice.limit, where):
+                yield like, choice.pair or ""
+            continue
+        for lang, spelling in choice.langs.items():
+            code = spelling if are_spelled else _long_code(lang, where)
+            for like in _names_like(name.replace(TARGET, code), choice.limit, where):
+                yield like, choice.pair_of(lang)
+
+
+def _names_like(name: str, limit: int | None, where: str) -> list[str]:
+    """Return a name, or those like one with `*` (UserError: none, or over `limit`)."""
     from fairseq_mtmoe.corpora.recipes.named.mtdata_index import matching
 
-    pair = str(entry.get("pair", ""))
-    names = entry[MTDATA] if isinstance(entry[MTDATA], list) else [entry[MTDATA]]
-    for name in map(str, names):
-        if TARGET in name:
-            for lang, spelling in _spellings(entry.get("langs", {})).items():
-                yield name.replace(TARGET, spelling), pair.replace(OPEN[0], lang)
-        elif "*" in name:
-            found = matching(name)
-            limit = entry.get("limit")
-            if not found:
-                raise UserError(
-                    f"`{where}: mtdata` has {name}, but no name in the index of mtdata is like it."
-                )
-            if not isinstance(limit, int) or len(found) > limit:
-                rule = f"at least {len(found)}, the number of data sets that are like {name}"
-                raise_invalid(f"{where}: limit", rule, limit)
-            yield from ((like, pair) for like in found)
-        else:
-            yield name, pair
+    if "*" not in name:
+        return [name]
+    found = matching(name)
+    if not found:
+        raise UserError(
+            f"`{where}: mtdata` has {name}, but no name in the index of mtdata is like it."
+        )
+    if limit is None or len(found) > limit:
+        rule = f"at least {len(found)}, the number of data sets that are like {name}"
+        raise_invalid(f"{where}: limit", rule, limit)
+    return found
 
 
-def _spellings(langs: list[str] | Fields) -> dict[str, str]:
-    """Return mtdata's codes by those of a recipe's `langs`."""
-    if isinstance(langs, list):
-        codes = [plain_code(str(lang)) for lang in langs]
-        return {code: long_code(code) for code in codes}
-    return {plain_code(lang): str(spelling) for lang, spelling in langs.items()}
+def _long_code(lang: str, where: str) -> str:
+    """Return mtdata's code for a recipe's (UserError: there is none)."""
+    try:
+        return long_code(lang)
+    except LookupError:
+        raise_invalid(f"{where}: langs", "language codes, such as ha and pt_BR", lang)
 
 
 def _parts(data_set: Entry, where: str) -> list[Fields]:
@@ -124,7 +147,7 @@ def _one_language(data_set: Entry, pair: str, where: str) -> Fields:
     name = str(data_set.did)
     lang = recipe_code(str(data_set.did.langs[0]))
     source, _, target = plain_pair(pair).partition("-")
-    if target != lang:
+    if source in OPEN or not is_same(target, lang):
         rule = f"a pair that ends in {lang}, the language of {name}, such as en-{lang}"
         raise_invalid(f"{where}: pair", rule, pair)
     form = _expected_format(data_set, where)
@@ -168,7 +191,19 @@ def _expected_format(data_set: Entry, where: str) -> str:
 
 def format_of(data_set: Entry) -> str | None:
     """Return the format of readers of a data set; None if there is no reader for it."""
+    if len(data_set.did.langs) == 2 and len(data_set.cols or (0, 1)) == 1:
+        return None  # a table for each language
     return _FORMATS.get(data_set.in_ext or _COMPRESSED.sub("", data_set.ext).split(".")[-1])
+
+
+def _named_as(pair: str, pattern: str) -> str:
+    """Return a pair with the pattern's codes; nothing if its languages are others."""
+    codes = []
+    for lang, wanted in zip(pair.split("-"), pattern.split("-"), strict=True):
+        if wanted not in OPEN and not is_same(lang, wanted):
+            return ""
+        codes.append(lang if wanted in OPEN else wanted)
+    return "-".join(codes)
 
 
 def _oriented(about: Fields, pair: str, where: str) -> Fields:
@@ -177,10 +212,10 @@ def _oriented(about: Fields, pair: str, where: str) -> Fields:
     Raises `UserError` if the data set has other languages.
     """
     pattern = plain_pair(pair)
-    wanted = reversed_pair(about["pair"])
-    if matches(about["pair"], pattern):
-        return about
-    if not matches(wanted, pattern):
+    if named := _named_as(about["pair"], pattern):
+        return {**about, "pair": named}
+    wanted = _named_as(reversed_pair(about["pair"]), pattern)
+    if not wanted:
         either = f"{about['pair']} or {reversed_pair(about['pair'])}"
         rule = f"{either}, the languages of {about['name']}"
         raise_invalid(f"{where}: pair", rule, pair)

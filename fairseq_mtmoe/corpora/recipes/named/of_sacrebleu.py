@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.corpora.recipes.codes import OPEN, plain_pair
-from fairseq_mtmoe.corpora.recipes.named.entries import Fields, place_of
+from fairseq_mtmoe.corpora.recipes.named.entries import Fields, choice_of, place_of
 from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE
 
 if TYPE_CHECKING:
@@ -41,11 +41,10 @@ def of_sacrebleu(where: str, entry: Fields) -> list[Fields]:
     if name not in DATASETS:
         raise_invalid(f"{where}: sacrebleu", f"one of {shortened(list(DATASETS), name)}", name)
     rest = {key: value for key, value in entry.items() if key not in (SACREBLEU, "langs", "pair")}
-    pattern = str(entry.get("pair", ""))
-    langs = entry.get("langs") or [""]
+    choice = choice_of(where, entry)
     entries = []
-    for lang in map(str, langs):
-        pair = plain_pair(pattern.replace(OPEN[0], lang))
+    for lang in choice.langs or [OPEN[0]]:
+        pair = plain_pair(choice.pair_of(lang))
         entries.append({**_test_set(DATASETS[name], pair, where), **rest})
     return entries
 
