@@ -6,7 +6,9 @@ every kind of colour vision.
 """
 
 import math
+import struct
 import textwrap
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import Any
 
 import altair as alt
 
+from fairseq_mtmoe import __version__
 from fairseq_mtmoe.core.errors import visible
 from fairseq_mtmoe.core.files import replacing
 
@@ -25,6 +28,7 @@ GREY = "#737373"
 FEW = 12  # a line with at most this number of points marks each of them
 LEGEND_LINE = 13
 NOTE_CHARACTERS = 110  # in a line of a note
+END_SIZE = 12  # bytes of the chunk that ends a PNG
 
 Point = dict[str, Any]
 Chart = Any  # an Altair chart; its class depends on its content
@@ -108,7 +112,8 @@ def lines(points: Sequence[Point], form: Panel) -> Chart:
         curves.mark_line(point=marks, clip=form.low is not None),
         became_sparse.mark_rule().encode(tooltip="sparse:N"),
         became_sparse.mark_text(align="left", dx=3, y=6, fontSize=9).encode(text="sparse:N"),
-        curves.mark_point(opacity=0, size=90),  # shows the tooltip near a line
+        # shows the tooltip near a line
+        curves.mark_point(opacity=0, size=90, clip=form.low is not None),
         data=alt.InlineData([*points]),
     )
     faceted = panels(chart.properties(width=form.width, height=form.height), form.columns, points)
@@ -227,12 +232,20 @@ def _spelled(value: Any) -> Any:
 
 
 def save(chart: Chart, path: Path) -> None:
-    """Write a chart as PNG, whole or not at all."""
+    """Write a chart as PNG with this package's version, whole or not at all."""
     import vl_convert
 
     content = vl_convert.vegalite_to_png(spec_of(chart), scale=2.0)
     with replacing(path) as partial:
-        partial.write_bytes(content)
+        partial.write_bytes(_with_version(content))
+
+
+def _with_version(png: bytes) -> bytes:
+    """Return a PNG with this package's version as its text `Software`."""
+    text = b"tEXtSoftware\0fairseq_mtmoe " + __version__.encode()
+    length, checksum = len(text) - len(b"tEXt"), zlib.crc32(text)
+    start = len(png) - END_SIZE
+    return png[:start] + struct.pack(f">I{len(text)}sI", length, text, checksum) + png[start:]
 
 
 def with_last(name: str, values: Iterable[float], form: Any = number) -> str:

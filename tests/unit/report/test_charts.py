@@ -78,6 +78,8 @@ def test_perplexity_shows_tiers_over_updates_or_minutes_and_where_a_run_became_s
     chart = charts.perplexity([run(validations=40)]).to_dict()
     _, high = chart["spec"]["layer"][0]["encoding"]["y"]["scale"]["domain"]
     assert high < max(point["y"] for point in chart["datasets"][chart["data"]["name"]])
+    # Marks above the panel would leave a gap in its picture.
+    assert all(layer["mark"]["clip"] for layer in chart["spec"]["layer"] if "y" in layer["encoding"])
 
 
 def test_metrics_of_one_run_are_lines_with_their_last_values_and_of_several_a_panel_each():
