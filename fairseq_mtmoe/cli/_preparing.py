@@ -58,7 +58,9 @@ def prepare_corpora(
     click.echo(f"Wrote {data}; dropped lines, with reasons: {data / 'report.html'}")
     quoted = shlex.quote(str(data))
     if vocabulary_of is None:
-        click.echo(f"To train on it: `mtmoe suggest {quoted} > train.sh`, then `bash train.sh`.")
+        # The script of the vocabulary's first directory is `train.sh`.
+        script = "train.sh" if vocabulary is None else shlex.quote(f"train_{data.name}.sh")
+        click.echo(f"To train on it: `mtmoe suggest {quoted} > {script}`, then `bash {script}`.")
     if vocabulary is not None:
         if vocabulary_of is not None and not vocabulary.num_experts:
             command_line = fine_tuning_command(quoted, shlex.quote(str(vocabulary_of)))

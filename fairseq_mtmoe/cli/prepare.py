@@ -34,7 +34,6 @@ command = click.Group(
 @click.option(
     "--recipe",
     "recipe_name",
-    required=True,
     help="Recipe: wmt15, ml50, catalogs, folder, or a file (docs/reference/recipes.md). A file may "
     "take test sets from flores200 and ntrex.",
 )
@@ -98,7 +97,7 @@ command = click.Group(
 def corpora_command(
     raw: Path,
     data: Path,
-    recipe_name: str,
+    recipe_name: str | None,
     workers: int | None,
     scheduler: str | None,
     vocabulary_from: Path | None,
@@ -118,6 +117,10 @@ def corpora_command(
     Training lines that cannot be read as pairs are left out and listed in DATA/bad_lines.tsv. A
     damaged file, or a line of a validation or test set that cannot be read, ends the command.
     """
+    if recipe_name is None:
+        raise UserError(
+            "`mtmoe prepare corpora` requires `--recipe`: wmt15, ml50, catalogs, folder, or a file."
+        )
     if not raw.is_dir():
         raise UserError(f"`{raw}` is not a folder; RAW must contain the recipe's corpora.")
     if scheduler is not None and workers is not None:

@@ -27,7 +27,8 @@ KNOWN: tuple[tuple[type[Warning], str, str], ...] = (  # category, how the text 
 
 
 def filter_known() -> None:
-    """Filter the known warnings, and hydra's debug messages; idempotent."""
+    """Filter the known warnings, and hydra's and fairseq's messages; idempotent."""
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)  # on tensorboardX
     if logging.getLogger("hydra").level == logging.NOTSET:
         logging.getLogger("hydra").setLevel(logging.INFO)
     for category, text, module in KNOWN:

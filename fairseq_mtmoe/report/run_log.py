@@ -192,7 +192,10 @@ def read(path: str | Path) -> list[Event]:
             )
         events.append(event)
     if content and not any(event["event"] in FIELDS for event in events):
-        raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
+        raise UserError(
+            f"`{file}` holds no events, so it is not a run log or is damaged; give RUN, the "
+            "`--save-dir` of a run."
+        )
     starts = [
         event["started"] for event in events if event["event"] == "run" and event.get("started")
     ]

@@ -24,7 +24,7 @@ from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.optimizer_state import Parameters, trained_parameters
 from fairseq_mtmoe.checkpoints.rebuild import plain, sparsify_like
 from fairseq_mtmoe.checkpoints.sharding import is_shared_part
-from fairseq_mtmoe.core.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, flag
 from fairseq_mtmoe.core.files import regular_file
 from fairseq_mtmoe.core.protocols import TrainingTask, training_model, training_task
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
@@ -54,7 +54,9 @@ def expect_checkpoint_file(cfg: Any, suffix: str) -> None:
     if not PathManager.path_requires_pathmanager(path):
         regular_file(path, f"a checkpoint to continue from (`{option}`)")
     elif not PathManager.isfile(path):
-        raise_invalid(option, "a checkpoint to continue from", path)
+        raise UserError(
+            f"`{path}` does not exist; it must be a checkpoint to continue from (`{option}`)."
+        )
 
 
 def checkpoint_and_option(cfg: Any, suffix: str) -> tuple[str, str] | None:

@@ -1,3 +1,4 @@
+import logging
 import subprocess
 import warnings
 
@@ -27,6 +28,12 @@ def test_a_known_warning_is_left_out_unless_the_user_wants_it(text, category, mo
     assert shown(text, category, module, ask="always")
     assert shown(text, category, "a.users.module") or module.startswith("torch")
     assert shown("Something else is wrong.", category, module)
+
+
+def test_a_message_of_fairseqs_imports_is_left_out():
+    """On tensorboardX, which this package does without."""
+    filter_known()
+    assert not logging.getLogger("fairseq.tasks.text_to_speech").isEnabledFor(logging.INFO)
 
 
 def test_our_commands_show_none(tmp_path):

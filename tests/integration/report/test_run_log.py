@@ -84,6 +84,12 @@ def test_a_log_that_is_missing_wrong_or_has_no_place_is_refused(tmp_path, events
         RunLog(tmp_path / "file" / FILE_NAME).write("run")
 
 
+def test_another_log_is_answered_with_what_to_give(tmp_path):
+    (tmp_path / "train.log").write_text("2026-01-01 12:00:00 | INFO | fairseq_cli.train | begin training epoch 1\n")
+    with pytest.raises(UserError, match=r"train.log` holds no events.*give RUN, the `--save-dir` of a run\.$"):
+        read(tmp_path / "train.log")
+
+
 # ---- what else may be in it ----
 
 EVENTS = [

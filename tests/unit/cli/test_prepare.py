@@ -60,6 +60,7 @@ def test_the_vocabulary_of_another_directory_is_kept_with_its_languages_first(tm
     for path in list(raw.iterdir()):
         path.rename(raw / path.name.replace("de", "da"))
     said = prepare(raw, new, "--vocabulary-from", old)
+    assert f"`mtmoe suggest {new} > train_new.sh`" in said
     assert "`mtmoe add-task CHECKPOINT OUT --task da`" in said and f"--lang-dict {new / 'langs.txt'}" in said
     assert (new / "langs.txt").read_text().split() == ["de", "en", "et", "fr", "da"]
     assert (new / "spm.model").read_bytes() == (old / "spm.model").read_bytes()
@@ -84,6 +85,8 @@ def test_wrong_input_leaves_no_data_directory(tmp_path, raw):
         with refused(name):
             mtmoe("prepare", "corpora", *args[:2], "--recipe", "folder", *args[2:])
         assert not out.exists()
+    with pytest.raises(UserError, match="requires `--recipe`: wmt15, ml50, catalogs, folder, or a file"):
+        mtmoe("prepare", "corpora", raw, out)
 
 
 def test_a_folder_alone_is_answered_with_the_whole_command(raw):
