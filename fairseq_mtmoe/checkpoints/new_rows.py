@@ -72,7 +72,7 @@ def _grown(named: dict[str, Any], means: dict[str, Means]) -> dict[str, Any]:
 
 
 def _means(old: Tensor, means: Means) -> Tensor:
-    """(new rows, …) Return means of a matrix's or bias's rows."""
+    """Return means of a matrix's or bias's rows, (new rows, …)."""
     mean_of: dict[tuple[int, ...], Tensor] = {}  # many new symbols share the same rows
     for rows in map(tuple, means):
         if rows not in mean_of:

@@ -274,7 +274,7 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
     if len(set(tasks)) < len(tasks):  # figures and the run log name sources by their task
         raise_invalid("--pemt-sources", "files of different tasks", ", ".join(tasks))
     if tasks:
-        logger.info(f"{described.name} borrows from {', '.join(tasks)}")
+        logger.info(f"{described.name} uses the source adapters of {', '.join(tasks)}")
     metadata = Metadata(described.name, described.text, tuple(described.tokens), named)
     return LoadedSources(metadata, sources, described.language_symbols)
 

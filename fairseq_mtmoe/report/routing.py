@@ -22,13 +22,13 @@ LEAST_BLEND = 0.01
 
 
 def shares(counts_KN: Values) -> Values:
-    """(T, N) Return each expert's share of a task's tokens; NaN without tokens."""
+    """Return each expert's share of a task's tokens, (T, N); NaN without tokens."""
     with np.errstate(invalid="ignore"):
         return np.asarray(counts_KN / counts_KN.sum(axis=1, keepdims=True))
 
 
 def entropies(counts_KN: Values) -> Values:
-    """(T,) Return −Σ p log p / log N over each task's shares p of N experts.
+    """Return −Σ p log p / log N over each task's shares p of N experts, (T,).
 
     It is 0 if one expert gets all tokens and 1 if all get equally many; NaN without tokens, and for
     a single expert.
@@ -41,7 +41,7 @@ def entropies(counts_KN: Values) -> Values:
 
 
 def used_experts(counts_KN: Values) -> NDArray[np.bool_]:
-    """(N,) Return which experts get `LEAST_SHARE` of a fair share of some task."""
+    """Return which experts get `LEAST_SHARE` of a fair share of some task, (N,)."""
     is_used_KN = shares(counts_KN) * counts_KN.shape[1] >= LEAST_SHARE
     is_used_N: NDArray[np.bool_] = is_used_KN.any(axis=0)
     return is_used_N

@@ -213,7 +213,7 @@ def _maker(events: Sequence[Event], update: str = "update") -> Callable[..., Row
 
 
 def column_of(events: Iterable[Mapping[str, Any]], *path: str) -> Values:
-    """(M,) Return the values at a path of names; NaN where one is None or missing."""
+    """Return the values at a path of names, (M,); NaN where one is None or missing."""
     *parents, last = path
     column = []
     for event in events:

@@ -1,7 +1,7 @@
-"""A feed-forward layer with source adapters beside it and a target adapter.
+"""A feed-forward layer with source adapters and a target adapter of PEMT.
 
-PEMT, §3.1 and §3.2. Several source adapters have a gate. All are one module of the block,
-`mixture`, with `adapters`, `gate` and `target_adapter`.
+§3.1 and §3.2 of the paper. A gate weights several source adapters. The block's module `mixture`
+contains `adapters`, `gate` and `target_adapter`.
 """
 
 from dataclasses import dataclass

@@ -130,10 +130,7 @@ class Schedule:
                 raise UserError(sentence)
 
     def check_duration(self) -> None:
-        """Check that heating has a duration (UserError: it has none).
-
-        The duration comes from an option or a checkpoint.
-        """
+        """Raise a `UserError` if heating has no duration from an option or the checkpoint."""
         if (
             self.heating_coefficient > 0
             and self.heating_epochs is None

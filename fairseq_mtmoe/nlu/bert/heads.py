@@ -111,9 +111,9 @@ class WordHead(TaskHead):
     ) -> Tensor:
         """Return the outputs of each word's first token, (E, W, outputs).
 
-        spans: start and end of each word, (E, W, 2). The start is `NO_TOKEN` for a word without
-            tokens, such as a truncated one, whose first output is certain. It is -2 for a
-            missing word, whose outputs are all the lowest number.
+        spans: start and end of each word, (E, W, 2). A word without tokens, such as one in the
+            truncated part of a text, has the start `NO_TOKEN`: its first output is certain. Beyond
+            an example's last word the start is -2: all outputs are the lowest number.
         """
         first = spans[..., 0]
         outputs: Tensor = nn.Linear.forward(self, hidden[rows, first.clamp(min=0)])

@@ -120,7 +120,7 @@ def stored_arrays(
     try:
         with replacing(path) as partial:
             np.savez(partial, **made)
-    except ValueError as error:  # a UserError; without a cache the next run tokenizes again
+    except ValueError as error:  # the cache cannot be written: the next run tokenizes again
         logger.warning(str(error))
     return made
 

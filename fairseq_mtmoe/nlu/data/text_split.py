@@ -109,7 +109,7 @@ class TextSplit:
     """The E examples of a split."""
 
     sources: TokenRuns  # E runs
-    targets: TokenRuns  # E runs; of examples without labels just an end
+    targets: TokenRuns  # E runs; without a label only an end
     labels_E: NDArray[np.float64]  # as in `Example`; NaN without a label
     keys_E: NDArray[np.str_]
     read: Callable[[], Sequence[Example]]
@@ -218,7 +218,7 @@ def text_split(
             texts.append(example.reads)
         sources, cut_sources = tokenizer.pieces.runs(texts, tokenizer.max_source)
         targets, cut_targets = tokenizer.pieces.runs(right, tokenizer.max_target)
-        # A noun that the pronoun does not refer to gets no target, and no loss.
+        # Nouns that the pronoun does not refer to have no target and no loss.
         if form_of(row).referent:
             sizes_E = targets.lengths_N * (labels_of(examples) == TRUE)
             targets = targets.chosen(np.arange(len(examples)), sizes_E)
@@ -242,7 +242,7 @@ def text_split(
     sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = map(
         arrays.__getitem__, ARRAYS
     )
-    if num_truncated:  # whether tokenized now or before
+    if num_truncated:  # also if the tokens come from the cache
         cut = f"{num_truncated} texts and answers of {len(labels_E)} examples are truncated"
         most = f"{tokenizer.max_source} and {tokenizer.max_target}"
         logger.warning(f"{task_set.name}, {task_set.split}: {cut}, to {most} tokens")

@@ -41,7 +41,7 @@ class TokenRuns:
         return TokenRuns(np.concatenate([self.tokens_T, more.tokens_T]), starts_N)
 
     def chosen(self, runs_P: NDArray[np.int64], lengths_P: NDArray[np.int64] | None = None) -> Self:
-        """Return the runs at these indices, each with `lengths_P` first tokens or all."""
+        """Return the runs at these indices, cut to `lengths_P` tokens if given."""
         lengths = self.lengths_N[runs_P] if lengths_P is None else lengths_P
         # These are the positions of all tokens, counted from each run's start.
         positions_T = np.repeat(self.starts_N[runs_P] - (np.cumsum(lengths) - lengths), lengths)

@@ -39,7 +39,7 @@ class T5Config:
     Raises `UserError` for an impossible value.
     """
 
-    model_type = T5  # not a field: each has the same
+    model_type = T5  # not a field: it is the same for all
 
     vocab_size: Size = 32128
     d_model: Size = 768  # H
@@ -54,7 +54,7 @@ class T5Config:
     layer_norm_epsilon: Share = 1e-6
     initializer_factor: Annotated[float, between(0, MOST)] = 1.0
     feed_forward_proj: Annotated[str, one_of(ACTIVATIONS)] = RELU  # or `gated-gelu` as in T5 1.1
-    # The output layer is the embeddings; T5 1.1 has a separate one.
+    # The output layer shares the embeddings' weights; in T5 1.1 it has its own.
     tie_word_embeddings: bool = True
     pad_token_id: TokenId = 0
     eos_token_id: TokenId = 1

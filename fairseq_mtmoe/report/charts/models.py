@@ -55,7 +55,7 @@ def task_names(state: Mapping[str, Any]) -> list[str]:
 
 
 def gate_similarities(weight_TNH: Array) -> Matrix:
-    """(T, T) Return cosines between T tasks' gates; NaN for a gate of zeros.
+    """Return cosines between T tasks' gates, (T, T); NaN for a gate of zeros.
 
     The mean over a gate's rows, which adds the same to the scores of all experts, is subtracted
     first.

@@ -87,7 +87,7 @@ class BeamSearch:
 
 
 def length_limits(generator: Any, lengths_S: Tensor) -> Tensor:
-    """(S,) Return each translation's limit of words, without its end."""
+    """Return each translation's limit of words, without its end, (S,)."""
     limit_S: Tensor = generator.max_len_a * lengths_S.double() + float(generator.max_len_b)
     return limit_S.clamp(1, generator.max_len - 1).long()
 
@@ -155,7 +155,7 @@ class _WordScorer:
 
 
 def _highest(logits_RV: Tensor, columns_RC: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(R, K) Return `topk` by the best columns; word `w` is in column `w % C`."""
+    """Return `topk`, (R, K), from the best columns; word `w` is in column `w % C`."""
     width = columns_RC.shape[1]
     columns_RK = columns_RC.topk(min(count, width)).indices
     deep = columns_RK.unsqueeze(1).expand(-1, _DEEP, -1)
@@ -167,7 +167,7 @@ def _highest(logits_RV: Tensor, columns_RC: Tensor, count: int) -> tuple[Tensor,
 
 
 def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return (R,) each row's logsumexp, and (R, C) the maxima of its columns."""
+    """Return each row's logsumexp, (R,), and the maxima of its columns, (R, C)."""
     rows = max(1, _AT_ONCE // logits_RV.shape[1])
     columns_RC = logits_RV.new_empty(len(logits_RV), width)
     sum_R = logits_RV.new_empty(len(logits_RV))
@@ -309,7 +309,7 @@ class _Beams:
         return (index_N.unsqueeze(1) * self._beam + parents_NB).flatten()
 
     def _candidates(self, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
-        """(N, K) Return the best candidates: total scores, words, and parent hypotheses."""
+        """Return the best candidates, (N, K): total scores, words, and parent hypotheses."""
         shape = *self._total_NB.shape, -1
         total_NBK = scores.values_RK.view(shape) + self._total_NB.unsqueeze(2)
         words_NBK = scores.words_RK.view(shape)

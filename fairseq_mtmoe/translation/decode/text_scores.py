@@ -141,7 +141,7 @@ def log_probs(
 
 
 def _of_model(model: Any, inputs: dict[str, Any], places_BT: Tensor, wanted_N: Tensor) -> Tensor:
-    """(N,) Return log-probabilities in float32; all words' never exist at once."""
+    """Return log-probabilities, (N,), in float32; all words' never exist at once."""
     features_NH = model(**inputs, features_only=True)[0][places_BT]
     rows = max(1, _LOGITS // len(model.decoder.dictionary))
     parts = []

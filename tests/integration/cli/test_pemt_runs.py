@@ -103,7 +103,7 @@ def test_the_logs_have_both_losses_and_the_weights_and_files_of_sources(kind, ta
     assert -0.5 <= logged(log, "sparsity_loss")["sparsity_loss"] <= 0.5
     last = [event for event in read(target) if event["event"] == "sources"][-1]
     assert (last["target"], last["sources"]) == (kind.target[1], [first, second]) and len(last["layers"]) >= 2
-    assert f"{kind.target[1]} borrows from {first}, {second}" in log
+    assert f"{kind.target[1]} uses the source adapters of {first}, {second}" in log
 
 
 @of_both
