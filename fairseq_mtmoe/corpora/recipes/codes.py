@@ -4,8 +4,9 @@ A plain one is `de`, and mBART's is `de_DE`.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from itertools import combinations
 
 from fairseq_mtmoe.translation.data.languages import MBART50
 
@@ -60,6 +61,19 @@ def is_pair(pair: str) -> bool:
     codes = pair.split("-")
     is_two = len(codes) == 2 and all(map(CODE.fullmatch, codes))
     return is_two and plain_code(codes[0]) != plain_code(codes[1])
+
+
+def filled_pairs(pair: str, langs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield source and target of each pair that a pattern stands for.
+
+    `en-xx` has a pair for each language, and `xx-yy` one for every two of them.
+    """
+    sides = pair.split("-")
+    holes = [lang for lang in sides if lang in OPEN]
+    for chosen in combinations(langs, len(holes)):
+        codes = dict(zip(holes, chosen, strict=True))
+        source, target = (codes.get(lang, lang) for lang in sides)
+        yield source, target
 
 
 def matches(pair: str, pattern: str) -> bool:

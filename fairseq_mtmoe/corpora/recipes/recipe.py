@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -20,6 +19,7 @@ from fairseq_mtmoe.corpora.recipes.codes import (
     OPEN,
     Spelling,
     each_code,
+    filled_pairs,
     matches,
     mbart_code,
     plain_code,
@@ -42,6 +42,7 @@ from fairseq_mtmoe.corpora.recipes.schema import (
     Tier,
     Vocabulary,
     languages_of,
+    name_of,
     with_lists,
 )
 from fairseq_mtmoe.corpora.recipes.several_pairs import corpora_in, example_files, with_codes
@@ -315,7 +316,7 @@ def _entries(path: Path, content: dict[str, Any]) -> list[Any]:
     """Remove and return the entries of a recipe's corpora.
 
     `valid` and `test` have one or a list, which get this role. Entries of `mono` are text in one
-    language, to be back-translated.
+    language, to be back-translated for the only direction.
     """
     entries = content.pop("corpora", None)
     if not isinstance(entries, list) or not entries:
@@ -325,13 +326,16 @@ def _entries(path: Path, content: dict[str, Any]) -> list[Any]:
         "test": {"role": Role.test.name},
         "mono": {"role": Role.train.name, "kind": BACK_TRANSLATED},
     }
+    directions = content.get("directions")
+    if isinstance(directions, list) and len(directions) == 1:
+        defaults["mono"]["pair"] = directions[0]
     for key, values in defaults.items():
         others = content.pop(key, [])
         for entry in others if isinstance(others, list) else [others]:
             entries.append({**values, **entry} if isinstance(entry, dict) else entry)
     for entry in entries:
         _check_place(path, entry)
-    return [_with_defaults(entry, content.get("directions")) for entry in entries]
+    return [_with_defaults(entry, directions) for entry in entries]
 
 
 def _check_place(path: Path, entry: Any) -> None:
@@ -360,7 +364,7 @@ def _with_defaults(entry: Any, directions: Any) -> Any:
     files = entry["files"] if isinstance(entry["files"], list) else [entry["files"]]
     defaults: dict[str, Any] = {"role": Role.train.name}
     if files:
-        defaults["name"] = re.sub(r"[^A-Za-z0-9._-]", "_", str(files[0])).lstrip(".")
+        defaults["name"] = name_of(str(files[0]))
     if isinstance(directions, list) and len(directions) == 1:
         defaults["pair"] = directions[0]
     return {**defaults, **entry}
@@ -416,9 +420,7 @@ def _corpora(path: Path, entries: Sequence[Any]) -> Iterator[Corpus]:
         if not corpus.langs:
             yield corpus
             continue
-        for langs in combinations(corpus.langs, len(corpus.holes)):
-            chosen = dict(zip(corpus.holes, langs, strict=True))
-            source, target = map(chosen.get, corpus.languages, corpus.languages)
+        for source, target in filled_pairs(corpus.pair, corpus.langs):
             spelling = corpus.langs.get(source, source), corpus.langs.get(target, target)
             yield with_codes(corpus, (source, target), spelling)
 

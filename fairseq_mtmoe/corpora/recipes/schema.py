@@ -265,6 +265,11 @@ class Shards:
     most: _Positive = 16
 
 
+def name_of(text: str) -> str:
+    """Return a corpus' name for a file or a data set."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text).lstrip(".")
+
+
 def with_lists(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an entry of `corpora` with lists for single values.
 

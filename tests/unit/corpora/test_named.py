@@ -31,7 +31,7 @@ def test_codes_are_those_of_a_recipe():
 def test_an_index_lists_the_data_sets_of_some_languages(monkeypatch):
     monkeypatch.setattr(mtdata_index, "_SLOW", {"Flores": ("flores",)})  # without OPUS, which takes seconds
     lines = mtmoe("download", "--from", "mtdata", "--langs", "eng,sw", "--list").splitlines()
-    assert any("Flores-flores200_dev-1-eng-swh_Latn" in line and "en-swh" in line for line in lines)
+    assert any("Flores-flores200_dev-1-eng-swh_Latn" in line and "en-sw " in line for line in lines)
     assert any("Statmt-" in line for line in lines) and lines[-1].split()[0] == str(len(lines) - 5)
     assert "ha-en" in mtmoe("download", "--from", "sacrebleu", "--langs", "eng,hau")
 
@@ -45,6 +45,39 @@ def test_an_index_lists_the_data_sets_of_some_languages(monkeypatch):
 def test_a_list_that_cannot_be_made_is_one_sentence(arguments, name):
     with refused(name):
         mtmoe("download", *arguments.split())
+
+
+def test_codes_of_one_language_are_one_code():
+    codes = {"hau_Latn": "ha", "swh": "sw", "arb_Arab": "ar", "cmn": "zh", "nob": "nb", "nno_Latn": "nn", "tgl": "tl",
+             "srp_Latn": "sr_Latn", "arz": "arz", "no code!": "no code!"}  # fmt: skip
+    assert {code: recipe_code(code) for code in codes} == codes
+
+
+def test_a_multi_parallel_name_stands_for_every_pair_of_its_languages():
+    entry = {"mtdata": "Microsoft-ntrex-128-{source}-{target}", "pair": "xx-yy", "langs": ["sw", "en", "zh"]}
+    entries = of_mtdata("here", entry)
+    assert [entry["pair"] for entry in entries] == ["sw-en", "sw-zh", "en-zh"]
+    assert [entry["files"][0][-11:] for entry in entries] == ["ref.swa.txt", "ref.swa.txt", "src.eng.txt"]
+    assert entries[1]["name"] == "Microsoft-ntrex-128-swa-zho_CN"
+    (into_english,) = of_mtdata("here", {**entry, "pair": "xx-en", "langs": ["sw"]})
+    assert into_english["pair"] == "sw-en"
+    with refused("here: pair"):
+        of_mtdata("here", {**entry, "langs": ["sw"]})
+
+
+def test_a_name_may_have_other_codes_of_its_languages():
+    (data_set,) = of_mtdata("here", {"mtdata": "Flores-flores200_dev-1-swa-hau"})
+    assert (data_set["name"], data_set["pair"]) == ("Flores-flores200_dev-1-hau_Latn-swh_Latn", "ha-sw")
+
+
+def test_text_in_one_language_is_for_the_only_direction(tmp_path):
+    path = tmp_path / "mine.yaml"
+    for direction in ("en-sw", "en-xx"):
+        path.write_text(
+            f"directions: [{direction}]\ncorpora: [{{files: [a.en, a.sw], pair: en-sw}}]\n"
+            "mono: {mtdata: Leipzig-news-2020_10k-swa, kind: back-translated}\n"
+        )
+        assert [corpus.pair for corpus in load_recipe(path).corpora] == ["en-sw", "en-sw"]
 
 
 def test_a_pair_turns_the_order_of_files_and_columns():
@@ -82,7 +115,7 @@ def test_languages_of_a_name_may_be_spelled_as_the_index_does():
 
 
 @pytest.mark.parametrize(("field", "entry"), [
-    ("pair", {"pair": "en"}), ("pair", {"pair": "en-ha-sw"}), ("pair", {"pair": "xx-yy"}),
+    ("pair", {"pair": "en"}), ("pair", {"pair": "en-ha-sw"}),
     ("pair", {"pair": ["en-ha"]}), ("langs", {"langs": 3}), ("langs", {"langs": None}),
     ("langs", {"langs": ["English"]}),
     ("langs", {"langs": []}), ("langs", {"langs": ["qq"]}), ("limit", {"limit": "3"}),

@@ -10,15 +10,24 @@ from fairseq_mtmoe.corpora.recipes.codes import plain_code
 
 @cache
 def recipe_code(code: str) -> str:
-    """Return a recipe's code for mtdata's: `ha` for `hau_Latn`, `pt_BR` for `por_BR`."""
-    import langcodes
+    """Return a recipe's code for any code of a language.
 
-    language = langcodes.Language.get(code)
-    usual_script = langcodes.Language.make(language.language).maximize().script
-    subtags = str(language).split("-")
-    if language.script == usual_script:
-        subtags = [subtag for subtag in subtags if subtag != usual_script]
-    return plain_code("_".join(subtags))
+    It is `ha` for `hau` and `hau_Latn`, `sw` for `swa` and `swh`, and `pt_BR` for `por_BR`. Texts
+    that are no code are returned unchanged.
+    """
+    from langcodes import Language
+
+    try:
+        tag = Language.get(code)
+    except ValueError:
+        return code
+    language = tag.prefer_macrolanguage().language or ""
+    if language == "no":  # Norwegian has two written languages, nb and nn
+        language = tag.language or ""
+    usual_script = Language.get(language).maximize().script
+    script = tag.script if tag.script != usual_script else None
+    known = "tl" if language == "fil" else language
+    return plain_code("_".join(filter(None, (known, script, tag.territory))))
 
 
 @cache
@@ -31,20 +40,3 @@ def long_code(code: str) -> str:
 
     language, *rest = code.split("_")
     return "_".join([langcodes.Language.get(language).to_alpha3(), *rest])
-
-
-@cache
-def is_same(code: str, other: str) -> bool:
-    """Return whether two codes name one language and script: `sw` and `swh_Latn`."""
-    import langcodes
-
-    if code == other:
-        return True
-    try:
-        first, second = map(langcodes.Language.get, (code, other))
-    except ValueError:  # raised for malformed codes
-        return False
-    if first.maximize().script != second.maximize().script:
-        return False
-    distance: int = langcodes.tag_distance(str(first.language), str(second.language))
-    return distance <= 1

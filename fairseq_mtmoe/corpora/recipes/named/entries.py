@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.core.typed import structured
-from fairseq_mtmoe.corpora.recipes.codes import OPEN
+from fairseq_mtmoe.corpora.recipes.codes import filled_pairs, plain_pair
 from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, CHECKED, Langs, Pair, with_lists
 
 Fields = dict[str, Any]  # an entry of a recipe's `corpora`
@@ -22,9 +22,12 @@ class Choice:
     langs: Langs = field(default_factory=dict)
     limit: int | None = None
 
-    def pair_of(self, lang: str) -> str:
-        """Return the pair with a language for `xx`; empty without a pair."""
-        return (self.pair or "").replace(OPEN[0], lang)
+    def pairs(self, where: str) -> list[tuple[str, str]]:
+        """Return source and target of each pair (UserError: there is none)."""
+        if not self.pair or not (pairs := list(filled_pairs(plain_pair(self.pair), self.langs))):
+            rule = "a pair such as en-xx, and enough languages in `langs`"
+            raise_invalid(f"{where}: pair", rule, self.pair)
+        return pairs
 
 
 def choice_of(where: str, entry: Fields) -> Choice:
@@ -34,9 +37,6 @@ def choice_of(where: str, entry: Fields) -> Choice:
     """
     chosen: Fields = {key: entry[key] for key in ("pair", "langs", "limit") if key in entry}
     choice = structured(Choice, with_lists(chosen), where)
-    if OPEN[1] in choice.pair_of("").split("-"):
-        rule = "a pair with `xx` on one side, or without it"
-        raise_invalid(f"{where}: pair", rule, choice.pair)
     if "langs" in entry and not choice.langs:
         raise_invalid(f"{where}: langs", "at least one language", entry["langs"])
     return choice

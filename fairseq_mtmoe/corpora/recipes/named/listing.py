@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairseq_mtmoe.core.errors import raise_invalid
+from fairseq_mtmoe.corpora.recipes.codes import CODE
 from fairseq_mtmoe.corpora.recipes.named.codes import recipe_code
 from fairseq_mtmoe.corpora.recipes.named.of_mtdata import format_of
 
@@ -13,11 +14,8 @@ Row = tuple[str, str, str, str]  # name, pair, format or description, address
 
 def codes_of(langs: Sequence[str]) -> tuple[str, ...]:
     """Return a recipe's codes of languages, each once (UserError: fewer than two)."""
-    try:
-        codes = tuple(dict.fromkeys(map(recipe_code, langs)))
-    except ValueError:  # raised for malformed codes
-        codes = ()
-    if len(codes) < 2:
+    codes = tuple(dict.fromkeys(map(recipe_code, langs)))
+    if len(codes) < 2 or not all(map(CODE.fullmatch, codes)):
         raise_invalid("--langs", "codes of at least two languages, such as en,ha", ",".join(langs))
     return codes
 

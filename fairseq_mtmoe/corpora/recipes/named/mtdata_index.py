@@ -7,14 +7,14 @@ it is a pickle, and mtdata's own loader also runs modules of the current folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fairseq_mtmoe.core.errors import UserError, nearest
-from fairseq_mtmoe.corpora.recipes.named.codes import is_same, recipe_code
+from fairseq_mtmoe.corpora.recipes.named.codes import recipe_code
 
 if TYPE_CHECKING:
     from mtdata.entry import Entry
@@ -45,17 +45,27 @@ _FAST = (
 def entry_of(name: str, where: str) -> Entry:
     """Return a data set by its identifier, such as `OPUS-ccmatrix-v1-eng-hau`.
 
+    Its languages may be in the other order, and in other codes (`Flores-flores200_dev-1-swa-hau`).
     Raises `UserError` if the index has no such data set; the sentence has the most similar one.
     """
     entries = _entries_of_group(name.partition("-")[0])
     if name in entries:
         return entries[name]
-    same_languages = [other for other in entries if other.split("-")[3:] == name.split("-")[3:]]
+    langs = _languages_of(name)
+    same_languages = [other for other in entries if _languages_of(other) == langs]
+    found = [other for other in same_languages if other.split("-")[:3] == name.split("-")[:3]]
+    if len(found) == 1:
+        return entries[found[0]]
     hint = f"; the most similar one is {nearest(name, same_languages)}" if same_languages else ""
     raise UserError(
         f"`{where}: mtdata` has {name}, which is not in the index of mtdata{hint}: "
         "`mtmoe download --from mtdata --langs en,ha --list` shows what there is for two languages."
     )
+
+
+def _languages_of(name: str) -> set[str]:
+    """Return the languages at the end of an identifier, in a recipe's codes."""
+    return set(map(recipe_code, name.split("-")[3:]))
 
 
 def matching(pattern: str) -> list[str]:
@@ -71,25 +81,17 @@ def matching(pattern: str) -> list[str]:
     return [name for name in names if fnmatchcase(name, wanted)]
 
 
-def entries_between(langs: tuple[str, ...]) -> Iterator[Entry]:
+def entries_between(langs: Sequence[str]) -> Iterator[Entry]:
     """Yield the parallel data sets of all pairs of some languages.
 
     langs: codes as recipes have them.
     """
+    wanted = set(langs)
     for group in (None, *_SLOW):
         for entry in _load(group).entries.values():
             codes = [recipe_code(str(lang)) for lang in entry.did.langs]
-            if len(codes) == 2 and _are_two_of(langs, *codes):
+            if len(codes) == 2 and codes[0] != codes[1] and wanted.issuperset(codes):
                 yield entry
-
-
-@cache
-def _are_two_of(langs: tuple[str, ...], code: str, other: str) -> bool:
-    """Return whether two codes name different ones of some languages."""
-    if is_same(code, other):
-        return False
-    is_first = any(is_same(lang, code) for lang in langs)
-    return is_first and any(is_same(lang, other) for lang in langs)
 
 
 def citation(key: str) -> str:

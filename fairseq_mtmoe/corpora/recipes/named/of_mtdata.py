@@ -10,14 +10,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
-from fairseq_mtmoe.corpora.recipes.codes import (
-    OPEN,
-    plain_pair,
-    reversed_pair,
-)
-from fairseq_mtmoe.corpora.recipes.named.codes import is_same, long_code, recipe_code
+from fairseq_mtmoe.corpora.recipes.codes import OPEN, plain_pair, reversed_pair
+from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
 from fairseq_mtmoe.corpora.recipes.named.entries import Fields, choice_of, names_in, place_of
-from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, BACK_TRANSLATED, TARGET
+from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, BACK_TRANSLATED, SOURCE, TARGET, name_of
 
 if TYPE_CHECKING:
     from mtdata.entry import Entry
@@ -70,19 +66,28 @@ def _named(where: str, entry: Fields) -> Iterator[tuple[str, str]]:
     """Yield the identifiers that an entry names, each with its pair, if given."""
     choice = choice_of(where, entry)
     names = names_in(where, MTDATA, entry)
-    if bool(choice.langs) != any(TARGET in name for name in names):
-        rule = f"names with `{TARGET}` if there are `langs`, and only then"
+    if bool(choice.langs) != any(map(_is_open, names)):
+        rule = f"names with `{TARGET}` or `{SOURCE}` if there are `langs`, and only then"
         raise_invalid(f"{where}: {MTDATA}", rule, entry[MTDATA])
     are_spelled = isinstance(entry.get("langs"), dict)
     for name in names:
-        if TARGET not in name:
+        if not _is_open(name):
             for like in _names_like(name, choice.limit, where):
                 yield like, choice.pair or ""
             continue
-        for lang, spelling in choice.langs.items():
-            code = spelling if are_spelled else _long_code(lang, where)
-            for like in _names_like(name.replace(TARGET, code), choice.limit, where):
-                yield like, choice.pair_of(lang)
+        for pair in choice.pairs(where):
+            codes = []
+            for lang in pair:
+                is_given = are_spelled and lang in choice.langs
+                codes.append(choice.langs[lang] if is_given else _long_code(lang, where))
+            filled = name.replace(SOURCE, codes[0]).replace(TARGET, codes[1])
+            for like in _names_like(filled, choice.limit, where):
+                yield like, "-".join(pair)
+
+
+def _is_open(name: str) -> bool:
+    """Return whether a name stands for the data sets of several languages."""
+    return SOURCE in name or TARGET in name
 
 
 def _names_like(name: str, limit: int | None, where: str) -> list[str]:
@@ -133,7 +138,7 @@ def _parts(data_set: Entry, where: str) -> list[Fields]:
     if form == "tsv":
         columns = data_set.cols or (0, 1)
         about["fields"] = {"source": columns[0] + 1, "target": columns[1] + 1}
-    named = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    named = name_of(name)
     if is_by_side or len(files) == 1:
         return [{"name": named, **about, "files": files}]
     parts = []
@@ -147,7 +152,8 @@ def _one_language(data_set: Entry, pair: str, where: str) -> Fields:
     name = str(data_set.did)
     lang = recipe_code(str(data_set.did.langs[0]))
     source, _, target = plain_pair(pair).partition("-")
-    if source in OPEN or not is_same(target, lang):
+    target = lang if target in OPEN else target
+    if source in OPEN or recipe_code(target) != lang:
         rule = f"a pair that ends in {lang}, the language of {name}, such as en-{lang}"
         raise_invalid(f"{where}: pair", rule, pair)
     form = _expected_format(data_set, where)
@@ -200,7 +206,7 @@ def _named_as(pair: str, pattern: str) -> str:
     """Return a pair with the pattern's codes; nothing if its languages are others."""
     codes = []
     for lang, wanted in zip(pair.split("-"), pattern.split("-"), strict=True):
-        if wanted not in OPEN and not is_same(lang, wanted):
+        if wanted not in OPEN and recipe_code(wanted) != lang:
             return ""
         codes.append(lang if wanted in OPEN else wanted)
     return "-".join(codes)

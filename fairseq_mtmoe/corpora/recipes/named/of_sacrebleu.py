@@ -5,13 +5,11 @@ They become entries with files and addresses.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
-from fairseq_mtmoe.corpora.recipes.codes import OPEN, plain_pair
 from fairseq_mtmoe.corpora.recipes.named.entries import Fields, choice_of, place_of
-from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE
+from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, name_of
 
 if TYPE_CHECKING:
     from sacrebleu.dataset.base import Dataset
@@ -42,11 +40,8 @@ def of_sacrebleu(where: str, entry: Fields) -> list[Fields]:
         raise_invalid(f"{where}: sacrebleu", f"one of {shortened(list(DATASETS), name)}", name)
     rest = {key: value for key, value in entry.items() if key not in (SACREBLEU, "langs", "pair")}
     choice = choice_of(where, entry)
-    entries = []
-    for lang in choice.langs or [OPEN[0]]:
-        pair = plain_pair(choice.pair_of(lang))
-        entries.append({**_test_set(DATASETS[name], pair, where), **rest})
-    return entries
+    pairs = map("-".join, choice.pairs(where))
+    return [{**_test_set(DATASETS[name], pair, where), **rest} for pair in pairs]
 
 
 def _test_set(data_set: Dataset, pair: str, where: str) -> Fields:
@@ -66,7 +61,7 @@ def _test_set(data_set: Dataset, pair: str, where: str) -> Fields:
         )
     place = place_of(addresses[0])
     return {
-        "name": re.sub(r"[^A-Za-z0-9._-]", "_", f"{SACREBLEU}-{name}-{pair}"),
+        "name": name_of(f"{SACREBLEU}-{name}-{pair}"),
         "pair": pair,
         "role": "test",
         "format": form,
