@@ -339,7 +339,7 @@ def _entries(path: Path, content: dict[str, Any]) -> list[Any]:
 
 
 def _check_place(path: Path, entry: Any) -> None:
-    """Raise `UserError` if an entry has its text from two places."""
+    """Raise `UserError` if an entry has two places of text, or fields of names."""
     places = ("recipe", MTDATA, SACREBLEU, DATASETS, "files")
     given = [place for place in places if isinstance(entry, dict) and place in entry]
     if len(given) > 1:
@@ -347,6 +347,10 @@ def _check_place(path: Path, entry: Any) -> None:
             f"`{path}: corpora` has an entry with both `{given[0]}` and `{given[1]}`: make two "
             "entries of it, or take one away."
         )
+    for key in ("data_set", "text_of"):
+        if isinstance(entry, dict) and key in entry:
+            rule = "absent: names of data sets set it"
+            raise_invalid(f"{path}: corpora: {key}", rule, entry[key])
 
 
 def _with_defaults(entry: Any, directions: Any) -> Any:

@@ -152,6 +152,14 @@ def test_an_entry_has_its_text_from_one_place(tmp_path, entry):
         load_recipe(path)
 
 
+@pytest.mark.parametrize("field", ["data_set", "text_of"])
+def test_a_field_that_names_set_is_refused_in_a_recipe(tmp_path, field):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"corpora: [{{files: [a.en, a.ha], pair: en-ha, {field}: ../x}}]\n")
+    with refused(f"mine.yaml: corpora: {field}"):
+        load_recipe(path)
+
+
 def test_a_pattern_stands_for_at_most_its_limit():
     entries = of_mtdata("here", {"mtdata": "Statmt-*-eng-hau", "limit": 20})
     assert {entry["pair"] for entry in entries} == {"en-ha"} and len(entries) > 2
