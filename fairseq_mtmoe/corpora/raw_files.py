@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from fairseq_mtmoe.core.digest import digest_of_file
@@ -44,6 +45,8 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
     """Return the corpora's files, each once, in order.
 
     Corpora complete each other's entries for shared files.
+
+    Raises `UserError` if they have different checksums or sizes.
     """
     items: dict[str, Item] = {}
     for corpus in corpora:
@@ -54,6 +57,7 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
         )
         for file, address, sha256, md5, size in rows:
             item = items.setdefault(file, Item(file))
+            _check_published(item, corpus.name, sha256=sha256, md5=md5, size=size)
             item.address = item.address or address or ""
             item.sha256 = item.sha256 or sha256 or ""
             item.md5 = item.md5 or md5 or ""
@@ -62,6 +66,24 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
             item.by_hand = item.by_hand or corpus.by_hand
             item.corpora.append(corpus.name)
     return list(items.values())
+
+
+def read_items_of(corpora: Sequence[Corpus]) -> list[Item]:
+    """Return the files that corpora are read from, each once."""
+    items = {item.file: item for item in items_of(corpora)}
+    files = dict.fromkeys(chain.from_iterable(corpus.needed for corpus in corpora))
+    return [items.get(file, Item(file)) for file in files]
+
+
+def _check_published(item: Item, corpus: str, **published: Any) -> None:
+    """Raise `UserError` if another corpus has another checksum or size of a file."""
+    for name, value in published.items():
+        known = getattr(item, name)
+        if known and value and known != value:
+            raise UserError(
+                f"`{item.file}` has two values of {name} in the recipe, {known} for "
+                f"{item.corpora[0]} and {value} for {corpus}: give the right one to both."
+            )
 
 
 @dataclass(frozen=True)

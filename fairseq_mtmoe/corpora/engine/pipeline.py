@@ -23,7 +23,7 @@ from fairseq_mtmoe.corpora.engine.state import CorpusState
 from fairseq_mtmoe.corpora.engine.work import WorkFolder, hash_of
 from fairseq_mtmoe.corpora.engine.workers import Progress, Tools, Workers
 from fairseq_mtmoe.corpora.engine.writing import DataDirectory
-from fairseq_mtmoe.corpora.raw_files import digests_of, items_of
+from fairseq_mtmoe.corpora.raw_files import digests_of, read_items_of
 from fairseq_mtmoe.corpora.recipes.codes import reversed_pair
 from fairseq_mtmoe.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, Filters, Role
@@ -119,7 +119,7 @@ def find_inputs(recipe: Recipe, raw: Path) -> Inputs:
             digest_of_file(regular_file(model, "a model for language identification"))
         )
         filters = replace(filters, identify=model)
-    digests = digests_of(items_of(recipe.corpora), raw)
+    digests = digests_of(read_items_of(recipe.corpora), raw)
     corpora = []
     for files in all_files:
         hashes = []

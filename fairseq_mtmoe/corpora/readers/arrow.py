@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.corpora.blocks import CorpusFiles, Segment, excerpt_of, unreadable
-from fairseq_mtmoe.corpora.readers.tables import find_keys, value_of
+from fairseq_mtmoe.corpora.readers.tables import Keys, find_keys, value_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -26,10 +26,11 @@ def arrow_segments(files: CorpusFiles) -> Iterator[Segment]:
     Raises:
         UserError: the file is damaged, or the columns of both texts are unclear.
     """
-    keys = None
+    keys: tuple[Keys, Keys] | None = None
     for batch in _batches(files):
-        for row in batch.to_pylist():
-            keys = keys or find_keys([row], files)
+        rows = batch.to_pylist()
+        keys = keys or find_keys(rows, files)
+        for row in rows:
             try:
                 yield Segment(value_of(row, keys[0]), value_of(row, keys[1]))
             except LookupError:

@@ -271,8 +271,10 @@ class Recipe(Settings):
             text = raw / corpus.files[1]
             to, source = map(self.data_code, corpus.languages)
             command = ["--from", source, "--to", to, "--input", str(text), "--out", str(raw / file)]
+            is_missing = corpus.text_of and not text.exists()
+            before = f"`mtmoe download` writes `{text}`, of which " if is_missing else ""
             return (
-                f"`mtmoe translate MODEL {shlex.join(command)}` makes it,"
+                f"{before}`mtmoe translate MODEL {shlex.join(command)}` makes it,"
                 f" with a model of {source}-{to}"
             )
         if corpus.text_of:

@@ -51,7 +51,8 @@ def _tables_in(raw: Path, corpus: Corpus) -> list[Corpus]:
     """Return a corpus for each table of a folder, in the order of their names."""
     (folder,) = corpus.files
     names = sorted(path.name for path in (raw / folder).iterdir())
-    tables = [name for name in names if name.endswith(TABLES)]
+    # `datasets` keeps the results of `map` beside a folder's tables, as `cache-….arrow`.
+    tables = [name for name in names if name.endswith(TABLES) and not name.startswith("cache-")]
     if not tables:
         raise UserError(
             f"`{raw / folder}` contains no table ({', '.join(TABLES)}), only "

@@ -14,6 +14,7 @@ from fairseq_mtmoe.corpora.recipes.named import mtdata_index
 from fairseq_mtmoe.corpora.recipes.named.entries import place_of
 from tests.helpers.invoked import invoked, mtmoe
 from tests.helpers.raw_corpora import sentences
+from tests.helpers.refused import refused
 from tests.helpers.web import web_server
 
 download = partial(invoked, "download")
@@ -104,6 +105,31 @@ def test_a_recipe_of_names_becomes_a_data_directory(web, tmp_path):
     citations = (data / "CITATIONS.bib").read_text()
     assert citations.count("tiedemann2012parallel") == 1
     assert "% OPUS-gnome-v1-eng-hau: " in citations and "% OPUS-gnome-v1-eng-swa: " in citations
+
+
+def test_text_in_one_language_is_trained_on_when_it_is_translated(web, tmp_path):
+    recipe, raw, data = tmp_path / "mine.yaml", tmp_path / "raw", tmp_path / "data"
+    recipe.write_text(f"{RECIPE}mono: {{mtdata: Leipzig-news-2020_10k-swa, pair: en-sw}}\n")
+    lines = lines_of("news", "sw")
+    text = "".join(f"{number}\t{line}\n" for number, line in enumerate(lines, 1))
+    packed = tarball({"swa_news_2020_10K/swa_news_2020_10K-sentences.txt": text})
+    web.put("/downloads.wortschatz-leipzig.de/corpora/swa_news_2020_10K.tar.gz", packed)
+    prepare = ("prepare", "corpora", raw, data, "--recipe", recipe, "--workers", 1)
+    download(raw, "--recipe", recipe)
+    target = raw / "mono" / "Leipzig-news-2020_10k-swa.sw"
+    target.unlink()
+    with refused("Leipzig-news-2020_10k-swa.bt.en", "mtmoe download", "mtmoe translate"):
+        mtmoe(*prepare)
+    download(raw, "--recipe", recipe)
+    assert target.read_text().splitlines() == lines
+    translations = lines_of("news", "en")
+    target.with_name("Leipzig-news-2020_10k-swa.bt.en").write_text("".join(f"{line}\n" for line in translations))
+    mtmoe(*prepare)
+    assert "back-translated" in (data / "report.md").read_text()
+    assert "is up to date" in mtmoe(*prepare)
+    target.with_name("Leipzig-news-2020_10k-swa.bt.en").write_text("".join(f"{line}\n" for line in translations[::-1]))
+    with refused("data"):
+        mtmoe(*prepare)
 
 
 def test_a_changed_archive_is_refused(web, tmp_path):

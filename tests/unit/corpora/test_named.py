@@ -10,6 +10,7 @@ import pytest
 from fairseq_mtmoe.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.corpora.engine.samples import check_sample
 from fairseq_mtmoe.corpora.monolingual import write_text
+from fairseq_mtmoe.corpora.raw_files import items_of
 from fairseq_mtmoe.corpora.recipes.named import mtdata_index
 from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
 from fairseq_mtmoe.corpora.recipes.named.entries import place_of
@@ -141,6 +142,21 @@ def test_a_wrong_choice_of_data_sets_is_one_sentence(field, entry):
 def test_a_wrong_name_is_one_sentence(entry):
     with refused("here: mtdata"):
         of_mtdata("here", entry)
+
+
+def test_a_file_of_two_entries_has_one_checksum(tmp_path):
+    path = tmp_path / "mine.yaml"
+    files = "files: [a.tgz!x.en, a.tgz!x.ha], pair: en-ha"
+    for first, second in (("", "md5"), ("md5", "md5"), ("md5", "other")):
+        sums = {"": "", "md5": f", md5: {'a' * 32}", "other": f", md5: {'b' * 32}"}
+        entries = f"{{{files}, name: x{sums[first]}}}, {{{files}, name: y{sums[second]}}}"
+        path.write_text(f"corpora: [{entries}]\n")
+        if second == "md5":
+            (item,) = items_of(load_recipe(path).corpora)
+            assert item.md5 == "a" * 32
+            continue
+        with refused("a.tgz"):
+            items_of(load_recipe(path).corpora)
 
 
 @pytest.mark.parametrize("entry", ["mtdata: x, sacrebleu: y", "mtdata: x, files: y", "datasets: x, files: y"])
