@@ -160,6 +160,13 @@ def own_text(folder):
                 archive.writestr(f"{target}/manual.{lang}", "\n".join(sentences((lang, target), 450, lang)))
 
 
+def write_nllb(folder, *codes):
+    """Write a tiny NLLB with these languages, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(translators, "NLLB_CODES", (*translators.NLLB_CODES, *codes))
+        write_folder(folder / "nllb-200-distilled-600M", CASES["nllb"])
+
+
 def fine_tune(folder):
     write_texts(folder / "MANUALS", "de")
     write_texts(folder / "RAW", "de")
@@ -167,7 +174,10 @@ def fine_tune(folder):
         for lang in ("en", "de"):
             write_lines(folder / "RAW" / f"{name}.{lang}", sentences((lang, name), size, lang))
     (folder / "RAW" / "mono.en").unlink()
-    return PREPARED.format(raw="RAW", data="DATA"), "mtmoe suggest DATA > train.sh", "bash train.sh"
+    write_texts(folder / "SW_RAW", "sw")
+    write_nllb(folder, "swh_Latn")
+    imported = "mtmoe import-hf nllb-200-distilled-600M/ nllb.pt"
+    return imported, PREPARED.format(raw="RAW", data="DATA"), "mtmoe suggest DATA > train.sh", "bash train.sh"
 
 
 def sparse_translation(folder):
@@ -178,9 +188,7 @@ def sparse_translation(folder):
 def new_language(folder):
     for raw, lang in ("RAW", "nyn"), ("SW_RAW", "sw"), ("DA_RAW", "da"), ("SV_RAW", "sv"):
         write_texts(folder / raw, lang)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(translators, "NLLB_CODES", (*translators.NLLB_CODES, "lug_Latn", "swh_Latn"))
-        write_folder(folder / "nllb-200-distilled-600M", CASES["nllb"])
+    write_nllb(folder, "lug_Latn", "swh_Latn")
     trained = TRAINED.format(data="OLD", token="src", run="OWN")
     return PREPARED.format(
         raw="DA_RAW", data="OLD"
