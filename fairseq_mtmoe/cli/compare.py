@@ -57,9 +57,9 @@ def command(
 
     RUN is a folder with scores.json, or a run's folder with one below scores/, as written by
     fairseq-validate --results-path (for --task glue) and mtmoe evaluate. Runs of one system with
-    the same seed and different tasks are joined. Prints each system's mean over seeds ± its
-    standard error, for each task and on average. Then it prints each difference to the first
-    system, paired by seed where both have it.
+    the same seed and different tasks are joined. For each metric it prints each system's mean over
+    seeds ± its standard error, for each task and on average. Then it prints each difference to the
+    first system, paired by seed where both have it.
     """
     if out is not None:
         check_writable(out)
@@ -72,10 +72,8 @@ def command(
         if value is not None:
             raise UserError(f"`{option}` cannot be combined with NAME=RUN,…: it is for RESULTS.")
     compared = read_systems(systems)
-    show(comparison.mean_table(compared).on_screen())
-    difference_table = comparison.difference_table(compared)
-    if difference_table is not None:
-        show(difference_table.on_screen())
+    for title, table in comparison.tables_of(compared).items():
+        show(table.on_screen(title))
     say(comparison.notes(compared))
     if out is not None:
         made_by = provenance()

@@ -10,15 +10,22 @@ from typing import Any
 
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.tables import Table, bullets, document, with_error
+from fairseq_mtmoe.report.rows import ALL
 from fairseq_mtmoe.report.run_log import as_json
 from fairseq_mtmoe.report.score_files import MAJORITY, TITLES, Scores
-from fairseq_mtmoe.report.score_tables import MAJORITY_NOTE
+from fairseq_mtmoe.report.score_tables import (
+    MAJORITY_NOTE,
+    digits_of,
+    untranslated_note,
+)
 
 NOTE = "±: standard error of the mean over seeds."
 PAIRED = (
     "Differences pair runs with the same seed, where seeds are named; ± is the standard error of "
     "their mean."
 )
+SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
+"""Settings of an evaluation that its scores depend on."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Spread:
     standard_error: float
 
     def __format__(self, form: str) -> str:
-        return with_error(self.mean, self.standard_error, f"{form}.2f")
+        return with_error(self.mean, self.standard_error, form)
 
 
 @dataclass(frozen=True)
@@ -45,36 +52,39 @@ class System:
     tasks: tuple[str, ...]
     averages: tuple[str, ...]
 
-    def figures(self, run: Scores) -> dict[str, float]:
+    def figures(self, run: Scores, metric: str) -> dict[str, float]:
         """Return a run's scores by task or pair, and its averages by group."""
-        means = {row.task: row for row in run.averages if row.metric in ("score", "BLEU")}
-        rows = run.main | means
+        rows = run.main
+        if run.pairs:
+            rows = {row.task: row for row in run.rows if row.metric == metric}
+        means = {row.task: row for row in run.averages if row.metric == metric}
+        rows = rows | means
         return {name: rows[name].figure for name in (*self.tasks, *self.averages)}
 
-    def spreads(self) -> dict[str, Spread]:
+    def spreads(self, metric: str) -> dict[str, Spread]:
         """Return the spread of each task and each average over the runs."""
-        return spreads_of([*map(self.figures, self.runs)])
+        return spreads_of([self.figures(run, metric) for run in self.runs])
 
-    def difference(self, first: System) -> tuple[list[int], dict[str, Spread]]:
+    def difference(self, first: System, metric: str) -> tuple[list[int], dict[str, Spread]]:
         """Return the seeds that pair runs, and this system's differences from the first.
 
         Without common seeds, the spread is that of a difference of independent figures.
         """
-        before = {run.seed: first.figures(run) for run in first.runs}
+        before = {run.seed: first.figures(run, metric) for run in first.runs}
         seeds = []
         changes = []
         for run in self.runs:
             if run.seed is not None and run.seed in before:
                 seeds.append(run.seed)
-                figures = self.figures(run)
+                figures = self.figures(run, metric)
                 for name, figure in before[run.seed].items():
                     figures[name] -= figure
                 changes.append(figures)
         if seeds:
             return seeds, spreads_of(changes)
         differences = {}
-        theirs = first.spreads()
-        for name, mine in self.spreads().items():
+        theirs = first.spreads(metric)
+        for name, mine in self.spreads(metric).items():
             deviation = math.hypot(mine.deviation, theirs[name].deviation)
             error = math.hypot(mine.standard_error, theirs[name].standard_error)
             differences[name] = Spread(mine.mean - theirs[name].mean, deviation, error)
@@ -149,12 +159,43 @@ def _what_differs(run: Scores, first: Scores) -> str:
     return ""
 
 
-def mean_table(systems: Sequence[System]) -> Table:
+def metrics_of(systems: Sequence[System]) -> list[str]:
+    """Return the metrics that all runs share with their signatures; of tasks, `score`."""
+    first, *others = _runs(systems)
+    metrics = []
+    for metric, signatures in _signatures(first).items():
+        if all(_signatures(run).get(metric) == signatures for run in others):
+            metrics.append(metric)
+    return metrics
+
+
+def _signatures(run: Scores) -> dict[str, list[str | None]]:
+    """Return the pairs' signatures, none for tasks, by metric that all pairs have."""
+    signatures = {}
+    for row in run.averages:
+        if row.task == ALL:
+            scores = run.pairs.values()
+            signatures[row.metric] = [score.signatures.get(row.metric) for score in scores]
+    return signatures
+
+
+def tables_of(systems: Sequence[System]) -> dict[str, Table]:
+    """Return the tables of means and of differences by title, for each metric."""
+    tables = {}
+    for metric in metrics_of(systems):
+        tables[f"{metric}: mean over seeds"] = mean_table(systems, metric)
+        if len(systems) > 1:
+            tables[f"{metric}: differences"] = difference_table(systems, metric)
+    return tables
+
+
+def mean_table(systems: Sequence[System], metric: str) -> Table:
     """Return a row per system, and one for the majority class."""
     rows = []
     for system in systems:
         seeds = _listed(run.seed for run in system.runs)
-        rows.append([system.name, seeds, *map(format, system.spreads().values())])
+        cells = [f"{spread:.{digits_of(metric)}f}" for spread in system.spreads(metric).values()]
+        rows.append([system.name, seeds, *cells])
     majority = dict.fromkeys((*systems[0].tasks, *systems[0].averages), "")
     for task, figure in systems[0].runs[0].majority.items():
         majority[task] = f"{figure:.2f}"
@@ -163,16 +204,23 @@ def mean_table(systems: Sequence[System]) -> Table:
     return Table(["system", "seeds", *_titles(systems[0])], rows, texts=2)
 
 
-def difference_table(systems: Sequence[System]) -> Table | None:
-    """Return a row per system but the first; None if there is one system."""
+def difference_table(systems: Sequence[System], metric: str) -> Table:
+    """Return a row per system but the first."""
     first, *others = systems
     rows = []
     for system in others:
-        seeds, differences = system.difference(first)
+        seeds, differences = system.difference(first, metric)
         paired = _listed(seeds) or "not paired"
-        cells = map("{:+}".format, differences.values())
+        cells = [f"{spread:+.{digits_of(metric)}f}" for spread in differences.values()]
         rows.append([f"{system.name} − {first.name}", paired, *cells])
-    return Table(["difference", "seeds", *_titles(first)], rows, texts=2) if rows else None
+    return Table(["difference", "seeds", *_titles(first)], rows, texts=2)
+
+
+def interval_factor(seeds: int) -> float:
+    """Return half of the width of a 95% interval, in standard errors of the mean."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, seeds - 1))
 
 
 def _titles(system: System) -> list[str]:
@@ -186,10 +234,22 @@ def _listed(seeds: Iterable[int | None]) -> str:
 
 def notes(systems: Sequence[System]) -> list[str]:
     """Return the notes below the tables."""
-    lines = [NOTE]
-    if len(systems) > 1:
+    first, *others = systems
+    metrics = metrics_of(systems)
+    lines = [*untranslated_note(_runs(systems)), NOTE]
+    if others:
         lines.append(PAIRED)
-    if systems[0].runs[0].majority:
+    for system in others:
+        seeds, _ = system.difference(first, metrics[0])
+        if len(seeds) > 1:
+            interval = f"a 95% interval over {len(seeds)} seeds is the mean"
+            factor = f"{interval_factor(len(seeds)):.1f} standard errors"
+            lines.append(f"{system.name} − {first.name}: {interval} ± {factor}.")
+    lines += signatures_of(systems)
+    for metric in _signatures(first.runs[0]):
+        if metric not in metrics:
+            lines.append(f"{metric} is left out: not all runs have it with the same signature.")
+    if first.runs[0].majority:
         lines.append(MAJORITY_NOTE)
     for name, run in _named_runs(systems):
         if run.tasks:
@@ -206,6 +266,23 @@ def notes(systems: Sequence[System]) -> list[str]:
     return lines
 
 
+def signatures_of(systems: Sequence[System]) -> list[str]:
+    """Return the signature of each metric, or the metric of each task."""
+    first = systems[0].runs[0]
+    if first.tasks:
+        return [f"{first.title(task)}: {row.metric}" for task, row in first.main.items()]
+    metrics = metrics_of(systems)
+    lines = []
+    for signature, pairs in first.signatures.items():
+        if signature.partition(" ")[0] in metrics:
+            lines.append(f"{signature}{pairs}")
+    return lines
+
+
+def _runs(systems: Sequence[System]) -> list[Scores]:
+    return [run for system in systems for run in system.runs]
+
+
 def _named_runs(systems: Sequence[System]) -> Iterator[tuple[str, Scores]]:
     """Yield all runs, named by their systems and seeds."""
     for system in systems:
@@ -213,36 +290,53 @@ def _named_runs(systems: Sequence[System]) -> Iterator[tuple[str, Scores]]:
             yield f"{system.name}, seed {'unknown' if run.seed is None else run.seed}", run
 
 
+def _settings(systems: Sequence[System], made_by: Mapping[str, object]) -> dict[str, object]:
+    """Return the subset, common settings of the search, and what made the file."""
+    runs = _runs(systems)
+    settings: dict[str, object] = {"subset": runs[0].subset, "compared_with": systems[0].name}
+    for name in SEARCH:
+        values = {run.settings.get(name) for run in runs}
+        if values != {None}:
+            settings[name] = values.pop() if len(values) == 1 else "differs"
+    return {**settings, **made_by}
+
+
 def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
     """Return the tables and the settings in Markdown."""
-    parts = [mean_table(systems).in_markdown()]
-    differences = difference_table(systems)
-    if differences is not None:
-        parts.append(differences.in_markdown())
+    parts = []
+    for title, table in tables_of(systems).items():
+        parts += [f"## {title}", table.in_markdown()]
     checkpoints = {name: ", ".join(run.checkpoints) for name, run in _named_runs(systems)}
-    settings = {"subset": systems[0].runs[0].subset, **made_by}
-    lines = [*bullets(checkpoints), *bullets(settings)]
-    return document([*parts, " ".join(notes(systems))], lines)
+    lines = [*bullets(checkpoints), *bullets(_settings(systems, made_by))]
+    return document([*parts, *notes(systems)], lines)
 
 
 def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
     """Return settings, systems, majority class and differences in JSON."""
     first = systems[0]
+    metrics = metrics_of(systems)
     written = {}
     differences = {}
     for system in systems:
         runs = []
         for run in system.runs:
             about = {"seed": run.seed, "folders": run.folders, "checkpoints": run.checkpoints}
-            runs.append({**about, **_split(system, system.figures(run))})
-        written[system.name] = {"runs": runs, **_split(system, system.spreads())}
+            scores = {metric: _split(system, system.figures(run, metric)) for metric in metrics}
+            runs.append({**about, **scores})
+        means = {metric: _split(system, system.spreads(metric)) for metric in metrics}
+        written[system.name] = {"runs": runs, **means}
         if system is not first:
-            seeds, spreads = system.difference(first)
-            differences[system.name] = {"paired_seeds": seeds, **_split(system, spreads)}
-    settings = {"subset": first.runs[0].subset, "compared_with": first.name}
+            changes: dict[str, object] = {}
+            for metric in metrics:
+                seeds, spreads = system.difference(first, metric)
+                factor = interval_factor(len(seeds)) if len(seeds) > 1 else None
+                changes |= {"paired_seeds": seeds, "interval_factor": factor}
+                changes[metric] = _split(system, spreads)
+            differences[system.name] = changes
     return as_json(
         {
-            "settings": {**settings, **made_by},
+            "settings": _settings(systems, made_by),
+            "metrics": signatures_of(systems),
             "systems": written,
             "majority": first.runs[0].majority,
             "differences": differences,

@@ -12,14 +12,12 @@ from fairseq_mtmoe.core.tables import Table, bullets, document, with_error
 from fairseq_mtmoe.core.tiers import TIER_RULE
 from fairseq_mtmoe.report.eval_folders import Evaluation, metrics_of, outputs_of
 from fairseq_mtmoe.report.run_log import as_json
-from fairseq_mtmoe.report.score_tables import counted, digits_of
+from fairseq_mtmoe.report.score_tables import FLOOR, counted, digits_of, untranslated_note
 from fairseq_mtmoe.report.scores import FIELDS, SPBLEU, PieceBleu
 from fairseq_mtmoe.report.significance import LEVEL, Comparison, Draws, comparison_of, draw
 
 SEED = 12345
 """The default seed: sacreBLEU's."""
-FLOOR = 1.0
-"""A system translates nothing below this score of sacreBLEU's metrics, from 0 to 100."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +128,7 @@ def notes(differences: Sequence[Differences], sampling: Sampling) -> list[str]:
         "translates, p is 1."
     )
     lines = [
+        *untranslated_note([system.scores for system in _systems(differences)]),
         f"±: half of the 95% confidence interval over {sampling.samples:,} bootstrap resamples of "
         "the test sets' sentences. It does not cover variation between training seeds: for these "
         "compare NAME=RUN,….",

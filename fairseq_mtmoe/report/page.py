@@ -175,7 +175,7 @@ def _scores(shown: Shown) -> list[Section]:
             parts += [compared.title, differences.difference_table(compared)]
         return [Section("Scores", [*parts, differences.notes(shown.differences, SAMPLING)])]
     if shown.systems:
-        table = comparison.mean_table(shown.systems)
+        table = comparison.mean_table(shown.systems, "score")
         return [Section("Scores", [table, comparison.notes(shown.systems)])]
     parts = []
     for name, scores in shown.scores.items():

@@ -327,9 +327,11 @@ def score_file(path: Path) -> Path:
     """Return the file of scores of a folder or run (UserError: none or several)."""
     files = score_files(path)
     if len(files) > 1:
+        folders = ", ".join(str(file.parent) for file in files)
+        pattern = path.parent / "*" / SCORES / files[0].parent.name
         raise UserError(
-            f"`{path}` must have one folder of scores, but has {len(files)}: choose one of the "
-            f"folders of {', '.join(map(str, files))}."
+            f"`{path}` must have one folder of scores, but has {len(files)}: choose one of "
+            f"{folders}; for several runs give a pattern, such as 'NAME={pattern}'."
         )
     if files:
         return files[0]

@@ -1,5 +1,6 @@
 """Scores as a table, Markdown, LaTeX and JSON."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,24 @@ MAJORITY_NOTE = (
 )
 
 
+FLOOR = 1.0
+"""A system translates nothing below this score of sacreBLEU's metrics, from 0 to 100."""
+
+
+def untranslated_note(compared: Sequence[Scores]) -> list[str]:
+    """Return a warning of pairs that no compared system translates, if there are some."""
+    pairs = []
+    for pair in compared[0].pairs:
+        if all(scores.main[pair].figure < FLOOR for scores in compared):
+            pairs.append(pair)
+    if not pairs:
+        return []
+    return [
+        f"No system translates {', '.join(pairs)}: all have less than {FLOOR:g} BLEU. Their "
+        "differences mean nothing, in chrF++ and other metrics, too."
+    ]
+
+
 def score_table(scores: Scores) -> Table:
     """Return a row per pair, or per task and set, then averages."""
     return _pair_table(scores) if scores.pairs else _task_table(scores)
@@ -49,8 +68,8 @@ def _pair_table(scores: Scores) -> Table:
 
 
 def digits_of(metric: str) -> int:
-    """Return decimals: 2 for sacreBLEU's metrics (0 to 100), 4 for others (0 to 1)."""
-    return 2 if metric in FIELDS else 4
+    """Return decimals: 2 for scores from 0 to 100, 4 for others (0 to 1)."""
+    return 2 if metric in (*FIELDS, "score") else 4
 
 
 def counted(what: str, number: int) -> str:

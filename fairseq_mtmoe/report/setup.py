@@ -90,7 +90,7 @@ def progress_of(run: Run) -> dict[str, str]:
         "at update": best_update,
         "updates": _counted(updates),
         "epoch": _counted(last_of(of_kind(run.events, "sampling"), "epoch")),
-        "minutes": _counted(last_of(measured, "minutes")),
+        "minutes": _minutes(last_of(measured, "minutes")),
         "tokens": _counted(last_of(measured, "tokens")),
         "skipped updates": _counted(last_of(of_kind(run.events, "train"), "skipped")),
         "state": state,
@@ -104,6 +104,10 @@ def _judging(run: Run) -> list[Row]:
     means = run.of("group", metric="mean")[-1:]
     judging = [*overall, *means, *run.of("all", "tier", "pair", "task")]
     return [*run.of("all", metric=str(chosen)), *judging]
+
+
+def _minutes(value: float | None) -> str:
+    return f"{value:.1f}" if value is not None and value < 9.95 else _counted(value)
 
 
 def _counted(value: float | None) -> str:

@@ -63,14 +63,15 @@ def test_means_and_errors_over_seeds(runs):
     every = [fmean(three) for three in ((40, 80, 90), (42, 81, 90), (47, 82, 90))]
     cells = ["43.00 ±2.08", "81.00 ±0.58", "90.00 ±0.00", f"{fmean(small):.2f} ±{error_of(small):.2f}",
              f"{fmean(every):.2f} ±{error_of(every):.2f}"]  # fmt: skip
-    assert page[0] == "| system | seeds | CoLA | RTE | sst2 | Small | All |"
+    assert page[0] == "## score: mean over seeds"
+    assert page[2] == "| system | seeds | CoLA | RTE | sst2 | Small | All |"
     assert f"| mt_tag | 1, 2, 3 | {' | '.join(cells)} |" in page
     assert all(cell in line_of(shown, "mt_tag ", "1, 2, 3") for cell in cells)
     line = line_of(shown, "mt_tag − mt_dense", "1, 3")
     assert f"+3.00 ±{error_of([40 - 38, 47 - 43]):.2f}" in line and "-1.00 ±0.00" in line
     found = written["differences"]["mt_tag"]
     spread = {"mean": 0.25, "deviation": stdev([1, -0.5]), "standard_error": error_of([1, -0.5])}
-    assert found["paired_seeds"] == [1, 3] and found["scores"]["rte"] == pytest.approx(spread)
+    assert found["paired_seeds"] == [1, 3] and found["score"]["scores"]["rte"] == pytest.approx(spread)
 
 
 def test_differences_without_common_seeds_are_of_means_and_lengths_that_differ_are_named(runs):
@@ -92,13 +93,14 @@ def test_runs_of_single_tasks_with_one_seed_complete_each_other(runs):
     line = line_of(shown, "single ", "1, 3", "30.00 ±0.00")
     assert 0 < line.index("30.00 ±0.00") < line.index(f"72.00 ±{error_of([71, 73]):.2f}")  # in mt_tag's order
     (first, _) = comparison_in(runs / "out")[0]["systems"]["single"]["runs"]
-    assert len(first["folders"]) == 3 and first["averages"]["small"] == pytest.approx((30 + 71) / 2)
+    assert len(first["folders"]) == 3 and first["score"]["averages"]["small"] == pytest.approx((30 + 71) / 2)
 
 
-def pair_run(folder, seed, low, high):
+def pair_run(folder, seed, low, high, chrf=50.0, chrf_signature="nw:2", beam=5):
     bleus = (("en-de", "high", high), ("en-gu", "low", low))
-    rows = [PairScore(pair, tier, 10, bleu, 50.0, "tok:13a", "nw:2") for pair, tier, bleu in bleus]
-    settings = {"checkpoint": "checkpoint_best.pt", "subset": "test", "data_sha256": "x", "references": "text"}
+    rows = [PairScore(pair, tier, 10, bleu, chrf, "tok:13a", chrf_signature) for pair, tier, bleu in bleus]
+    settings = {"checkpoint": "checkpoint_best.pt", "subset": "test", "data_sha256": "x", "references": "text",
+                "beam": beam}  # fmt: skip
     write_scores(folder / "scores" / "checkpoint_best-test", scores_of_pairs(rows, settings))
     RunLog(folder / FILE_NAME).write("run", sizes={"en-de": 1}, seed=seed)
 
@@ -108,9 +110,38 @@ def test_translation_is_compared_by_the_same_command(tmp_path):
         pair_run(tmp_path / f"dense-{seed}", seed, low, high)
         pair_run(tmp_path / f"base-{seed}", seed, low - seed, high + 1)
     shown = compare(f"dense={tmp_path}/dense-*", f"base={tmp_path}/base-*", "--out", tmp_path / "out")
+    shown = shown[: shown.index("chrF++: mean")]
     assert "11.00 ±1.00" in line_of(shown, "│ dense ", "1, 2")
     assert "-1.50 ±0.50" in line_of(shown, "base − dense") and "+1.00 ±0.00" in line_of(shown, "base − dense")
-    assert comparison_in(tmp_path / "out")[1][0].endswith("| en-gu | en-de | Low | High | All |")
+    assert comparison_in(tmp_path / "out")[1][2].endswith("| en-gu | en-de | Low | High | All |")
+
+
+def test_every_metric_is_compared_and_named_with_its_signature_search_and_interval(tmp_path):
+    for seed in (1, 2):
+        pair_run(tmp_path / f"dense-{seed}", seed, 10.0, 24.0)
+        pair_run(tmp_path / f"base-{seed}", seed, 11.0, 24.0 + seed, chrf=50.0 + seed)
+    shown = compare(f"dense={tmp_path}/dense-*", f"base={tmp_path}/base-*", "--out", tmp_path / "out")
+    written, page = comparison_in(tmp_path / "out")
+    titles = [f"{metric}: {what}" for metric in ("BLEU", "chrF++") for what in ("mean over seeds", "differences")]
+    assert [line for line in page if line.startswith("#")] == [f"## {title}" for title in titles]
+    assert all(title in shown for title in titles) and "No system translates" not in shown
+    assert {"BLEU tok:13a", "chrF++ nw:2", "- beam: 5"} <= {*page}
+    assert written["metrics"] == ["BLEU tok:13a", "chrF++ nw:2"]
+    assert written["settings"]["beam"] == 5
+    found = written["differences"]["base"]
+    assert found["chrF++"]["averages"]["all"]["mean"] == 1.5
+    assert found["interval_factor"] == pytest.approx(12.706, abs=1e-3)
+    assert "base − dense: a 95% interval over 2 seeds is the mean ± 12.7 standard errors." in page
+    assert written["systems"]["base"]["runs"][1]["chrF++"]["scores"] == {"en-gu": 52.0, "en-de": 52.0}
+
+
+def test_a_metric_of_some_runs_is_left_out_and_pairs_that_no_system_translates_are_named(tmp_path):
+    pair_run(tmp_path / "dense-1", 1, 0.3, 24.0, chrf_signature="nw:0", beam=4)
+    pair_run(tmp_path / "base-1", 1, 0.9, 25.0)
+    shown = compare(f"dense={tmp_path}/dense-1", f"base={tmp_path}/base-1", "--out", tmp_path / "out")
+    assert "No system translates en-gu: all have less than 1 BLEU." in shown
+    assert "chrF++ is left out" in shown and "chrF++:" not in shown and "95%" not in shown
+    assert "- beam: differs" in comparison_in(tmp_path / "out")[1]
 
 
 def test_what_cannot_be_compared_is_refused_and_no_file_is_written(runs):
@@ -144,6 +175,6 @@ def test_a_run_without_scores_names_the_command_that_makes_them_and_one_with_sev
         compare(f"mt_tag={runs}/tag-*", f"other={runs}/unscored")
     for subset in ("valid", "test"):
         shutil.copytree(runs / "tag-1" / "scores", runs / "both" / "scores" / f"best-{subset}")
-    with pytest.raises(UserError, match=r"but has 2: choose one of .*best-test.*best-valid"):
+    with pytest.raises(UserError, match=r"but has 2: choose one of .*best-test.*best-valid; .*'NAME=.*/\*/scores/"):
         compare(f"a={runs}/both")
     assert "CoLA" in compare(f"a={runs}/both/scores/best-test")

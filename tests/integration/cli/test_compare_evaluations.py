@@ -13,6 +13,7 @@ from fairseq_mtmoe.report.charts import models
 from fairseq_mtmoe.report.differences import Sampling, find_differences
 from fairseq_mtmoe.report.eval_folders import read_evaluations
 from fairseq_mtmoe.report.scores import PieceBleu, score_pair
+from tests.helpers import evaluations
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import trained_pieces
@@ -70,6 +71,17 @@ def test_differences_with_significance_of_pairs_tiers_and_all(results, tmp_path)
     assert all(cell in line for cell in cells)
     latex = (tmp_path / "out" / "comparison.tex").read_text()
     assert cells[5].replace("−", "$-$").replace("±", r"$\pm$") in latex
+
+
+def test_pairs_that_no_system_translates_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluations, "hypotheses", lambda pair, sentences, wrong, seed: [f"x y {seed}"] * sentences)
+    for seed, name in enumerate("ab"):
+        write_evaluation(tmp_path / name, 0, seed, sentences=30)
+    warning = "No system translates en-gu, en-de, en-fr: all have less than 1 BLEU."
+    assert warning in compare(tmp_path / "a", tmp_path / "b", *FEW)
+    monkeypatch.undo()
+    write_evaluation(tmp_path / "c", 0.3, sentences=30)
+    assert "No system translates" not in compare(tmp_path / "a", tmp_path / "b", tmp_path / "c", *FEW)
 
 
 def test_a_picture_has_a_dot_with_an_interval_for_everything(results):

@@ -33,10 +33,12 @@ def test_progress_says_how_far_a_run_is_and_which_validation_was_best():
     (ppl,) = run.of("all", metric="ppl")
     assert progress_of(run) == {
         "best validation": f"{ppl.value[-1]:.2f} ppl", "at update": "800", "updates": "800", "epoch": "4",
-        "minutes": "8", "tokens": "400,000", "skipped updates": "", "state": "finished",
+        "minutes": "8.0", "tokens": "400,000", "skipped updates": "", "state": "finished",
     }  # fmt: skip
     short = events_of_a_run(change=lambda event: event if event.get("update", 0) <= 500 else None)
     assert progress_of(run_of(short, "run"))["state"] == "not finished"
+    longer = run_of(events_of_a_run(updates=1000), "run")
+    assert progress_of(longer)["minutes"] == "10"
     options = {"options": {"best_checkpoint_metric": "chrf"}}
     chosen = {"run": options, "valid": {"all": {"ppl": 3.0, "chrf": 20.0}}}
     scored = progress_of(run_of(events_of_a_run(change=lambda event: event | chosen.get(event["event"], {})), "run"))
