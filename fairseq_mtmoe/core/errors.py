@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 MAX_SHOWN = 300  # characters of a wrong value in a message; values in files may have any length
+SIMILAR = 0.6  # least likeness of a name that a sentence suggests
 MANY = 5  # names that a sentence lists if it cannot list all
 MAX_SENTENCE = 1300  # characters of a sentence
 MAX_END = 300  # characters of a sentence's end if it is cut
@@ -78,6 +79,12 @@ def nearest(name: str, names: Collection[str]) -> str:
     return max(names, key=lambda other: _likeness(name, other))
 
 
+def suggestion(name: str, names: Collection[str]) -> str:
+    """Return the nearest name as the end of a sentence, or an empty text if none is similar."""
+    other = nearest(name, names) if names else ""
+    return f"; the most similar one is {other}" if max(_likeness(name, other)) >= SIMILAR else ""
+
+
 def shortened(names: Collection[str], like: str = "") -> str:
     """Return names for a sentence.
 
@@ -102,11 +109,11 @@ def _likeness(name: str, other: str) -> tuple[float, float]:
 def unknown_language(where: str, lang: str, langs: Collection[str]) -> UserError:
     """Return the error of a language that a model lacks.
 
-    It has the language of the model that is most similar.
+    It has the model's language that is most similar, if one is.
     """
     return UserError(
-        f"`{where}` must name languages of the model, but {lang!r} is none of its {len(langs)};"
-        f" the most similar one is {nearest(lang, langs)}, and `mtmoe extend` adds a language."
+        f"`{where}` must name languages of the model, but {lang!r} is none of its {len(langs)}"
+        f"{suggestion(lang, langs)}; `mtmoe extend` adds a language."
     )
 
 

@@ -66,7 +66,10 @@ def output_file(name: str, path: Path, overwrite: bool, /, **inputs: Path) -> Pa
             raise UserError(f"`{name}` and {source_name} must be different files: {path}.")
     if os.path.lexists(path):
         if not overwrite:
-            raise UserError(f"`{name}` {path} exists already; `--overwrite` replaces it.")
+            raise UserError(
+                f"`{name}` must be a new file, but {path} exists already; `--overwrite` "
+                "replaces it."
+            )
         regular_file(path, "a file to overwrite")
     return path
 

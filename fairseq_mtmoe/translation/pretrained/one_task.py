@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.key_maps import DENSE_TO_EXPERTS, EXPERTS, MOE
-from fairseq_mtmoe.core.errors import UserError, nearest, shortened
+from fairseq_mtmoe.core.errors import UserError, shortened, suggestion
 
 FIXED = "fixed"
 OF_EXPERTS = {name: key for key, name in DENSE_TO_EXPERTS.items()}
@@ -25,10 +25,12 @@ class OneTask:
         index: the task's id, which is its expert's number.
         first_word: id of the language token that each translation begins with, if all of the
             task's translations begin with the same one.
+        pairs: the chosen ones of the task.
     """
 
     index: int
     first_word: int | None
+    pairs: tuple[str, ...]
 
 
 def has_fixed_gates(options: Mapping[str, Any]) -> bool:
@@ -81,14 +83,17 @@ def chosen_tasks(
     kind = codec.task.args.task_ids
     _expect_choice(codec.path, kind, sources, targets)
     tasks: dict[str, OneTask] = {}
-    first_words: dict[str, set[int | None]] = {}
     for pair in _chosen_pairs(codec.path, pairs, sources, targets):
         source, _, target = pair.partition("-")
         name = {"source": source, "pair": pair}.get(kind, target)
         direction = codec.direction(source, target)
-        first_words.setdefault(name, set()).add(direction.first_word)
-        words = first_words[name]
-        tasks[name] = OneTask(direction.task_id, next(iter(words)) if len(words) == 1 else None)
+        first_word = direction.first_word
+        others: tuple[str, ...] = ()
+        if name in tasks:
+            others = tasks[name].pairs
+            if tasks[name].first_word != first_word:
+                first_word = None
+        tasks[name] = OneTask(direction.task_id, first_word, (*others, pair))
     return tasks
 
 
@@ -121,8 +126,8 @@ def _chosen_pairs(
             if lang not in (*there, "all"):
                 raise UserError(
                     f"`{option}` must be among {shortened(there, lang)}, the languages that "
-                    f"`{path}` was trained on, or all, but names {lang!r}; the most similar one is "
-                    f"{nearest(lang, there)}."
+                    f"`{path}` was trained on, or all, but names {lang!r}"
+                    f"{suggestion(lang, there)}."
                 )
         if wanted and "all" not in wanted:
             chosen = [pair for pair in chosen if pair.split("-")[side] in wanted]

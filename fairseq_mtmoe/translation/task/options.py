@@ -24,9 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_mtmoe.core.errors import (
     UserError,
     flag,
-    nearest,
     raise_invalid,
     shortened,
+    suggestion,
     unknown_language,
     visible,
 )
@@ -281,9 +281,9 @@ def _check_dictionaries(args: Namespace) -> None:
             joined = None if is_training(args) else joined_dictionary(folders[0])
             if joined is None:
                 names = [path.name for path in Path(folders[0]).glob(dictionary_name("*"))]
-                advice = f"; the most similar one is {nearest(file, names)}" if names else ""
                 raise UserError(
-                    f"`{folders[0]}` contains no {file}, the dictionary of {lang}{advice}."
+                    f"`{folders[0]}` contains no {file}, the dictionary of {lang}"
+                    f"{suggestion(file, names)}."
                 )
             setattr(args, side, joined)
 

@@ -6,7 +6,14 @@ import sys
 
 import pytest
 
-from fairseq_mtmoe.core.errors import UserError, find_user_error, first_line, raise_invalid, shortened
+from fairseq_mtmoe.core.errors import (
+    UserError,
+    find_user_error,
+    first_line,
+    raise_invalid,
+    shortened,
+    suggestion,
+)
 
 SCRIPT = """
 from fairseq_mtmoe.core.errors import UserError
@@ -75,3 +82,8 @@ def test_many_names_are_cut_to_the_nearest():
     names = [f"l{number}_Latn" for number in range(100)]
     assert shortened(names, "l57_Latin").startswith("l57_Latn, ")
     assert shortened(names) == "l0_Latn, l1_Latn, l2_Latn, l3_Latn, l4_Latn and 95 more"
+
+
+def test_only_a_similar_name_is_suggested():
+    assert suggestion("swa_Latn", ["ces_Latn", "swh_Latn"]) == "; the most similar one is swh_Latn"
+    assert suggestion("sw", ["cs", "de"]) == suggestion("sw", []) == ""

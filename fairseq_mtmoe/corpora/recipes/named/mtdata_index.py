@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from fairseq_mtmoe.core.errors import UserError, nearest
+from fairseq_mtmoe.core.errors import UserError, suggestion
 from fairseq_mtmoe.corpora.recipes.named.codes import recipe_code
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def entry_of(name: str, where: str) -> Entry:
     """Return a data set by its identifier, such as `OPUS-ccmatrix-v1-eng-hau`.
 
     Its languages may be in the other order, and in other codes (`Flores-flores200_dev-1-swa-hau`).
-    Raises `UserError` if the index has no such data set; the sentence has the most similar one.
+    Raises `UserError` if the index has no such data set; the sentence names a similar one.
     """
     entries = _entries_of_group(name.partition("-")[0])
     if name in entries:
@@ -56,9 +56,9 @@ def entry_of(name: str, where: str) -> Entry:
     found = [other for other in same_languages if other.split("-")[:3] == name.split("-")[:3]]
     if len(found) == 1:
         return entries[found[0]]
-    hint = f"; the most similar one is {nearest(name, same_languages)}" if same_languages else ""
     raise UserError(
-        f"`{where}: mtdata` has {name}, which is not in the index of mtdata{hint}: "
+        f"`{where}: mtdata` has {name}, which is not in the index of mtdata"
+        f"{suggestion(name, same_languages)}: "
         "`mtmoe download --from mtdata --langs en,ha --list` shows what there is for two languages."
     )
 
