@@ -241,6 +241,10 @@ def length_options(size: Size, schedule: Plan, save_dir: str) -> list[Part]:
         f"--virtual-epoch-size {schedule.epoch} --validate-interval {schedule.every} "
         f"--save-interval {schedule.every} --keep-last-epochs 5"
     )
+    validations = (
+        f"About {VALIDATIONS} validations, at ends of epochs. With twice the updates, double both "
+        "intervals."
+    )
     best = (
         f"--eval-chrf --eval-bleu-args '{SEARCH}' --best-checkpoint-metric chrf "
         "--maximize-best-checkpoint-metric --eval-bleu-print-samples"
@@ -254,7 +258,7 @@ def length_options(size: Size, schedule: Plan, save_dir: str) -> list[Part]:
     parts: list[Part] = [
         (f"The rate is {size.reason}.", rate),
         (f"{length_of(size, schedule)}.", f"--max-update {schedule.updates}"),
-        (f"About {VALIDATIONS} validations, at ends of epochs.", saved),
+        (validations, saved),
     ]
     if schedule.is_scored:
         parts.append((scored, best))
