@@ -131,13 +131,13 @@ def exported_by_task(
     options = model_options(content) or {}
     by_task = has_experts(dict(content)) and has_fixed_gates(options)
     if not by_task:
+        if has_experts(dict(content)):
+            _expect_expressible(path, content, options)
         if sources or targets:
-            fact = "has other experts, or none"
-            if has_fixed_gates(options):
-                fact = "is still dense: export it without the option"
             raise UserError(
                 f"`--{'to' if targets else 'from'}` needs a model with a feed-forward layer per "
-                f"language (`--expert-gates fixed`), but `{path}` {fact}."
+                f"language (`--expert-gates fixed`), but `{path}` has no experts: export it "
+                "without the option."
             )
         return None
     _expect_expressible(path, {"model": {DECODER: None}}, options)
@@ -149,7 +149,9 @@ def exported_by_task(
     translators = {}
     for name, task in chosen.items():
         language_name(path, name.replace("-", ""))
-        dense = {**content, "model": dense_parameters(parameters, task.index)}
+        settings = {**(content.get("task_state") or {}), "pairs": task.pairs}
+        own = dense_parameters(parameters, task.index)
+        dense = {**content, "model": own, "task_state": settings}
         translators[name] = exported_translator(path, dense, options, task.first_word)
     return ExportedByTask(translators, own_parameters(parameters))
 
@@ -185,7 +187,10 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
     if options.get("t5"):
         advice = "use `mtmoe predict`"
     if not (options.get("t5") or options.get("encoder")):
-        advice = "use `mtmoe translate`, or train `--arch base_dense` or `--expert-gates fixed`"
+        advice = (
+            "use `mtmoe translate`, or train `--arch base_dense`, also on its translations, or "
+            "`--expert-gates fixed`: docs/guides/deploy.md"
+        )
         if DECODER not in content["model"]:
             raise UserError(
                 f"`{path}` must be a translator, an encoder or a T5; `transformers` has no class "

@@ -47,7 +47,7 @@ def command(model: Path, folder: Path, targets: Sequence[str], sources: Sequence
     route tokens (other gates), adapters and conditional parts have no class in `transformers`.
     """
     if os.path.lexists(folder):
-        raise UserError(f"`EXPORTED` {folder} exists already; give a folder that does not exist.")
+        raise UserError(f"`EXPORTED` must be a new folder, but {folder} exists already.")
     expect_checkpoints(model)
     from fairseq_mtmoe.checkpoints import file_io
     from fairseq_mtmoe.cli._exported import exported, exported_by_task

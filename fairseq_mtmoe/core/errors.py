@@ -80,7 +80,7 @@ def nearest(name: str, names: Collection[str]) -> str:
 
 
 def suggestion(name: str, names: Collection[str]) -> str:
-    """Return the nearest name as the end of a sentence, or an empty text if none is similar."""
+    """Return the end of a sentence: the nearest name, if it is similar."""
     other = nearest(name, names) if names else ""
     return f"; the most similar one is {other}" if max(_likeness(name, other)) >= SIMILAR else ""
 

@@ -1,13 +1,18 @@
 """Serve folders of CTranslate2 over HTTP on this machine.
 
-    python server.py de=SERVED/de fr=SERVED/fr --port 8000
+    python server.py SERVED/* --port 8000
     curl -d '{"from": "en", "to": "de", "lines": ["A dog runs."]}' http://127.0.0.1:8000
 
-The answer is `{"lines": […]}`, or `{"error": …}` with status 400.
+The answer is `{"lines": […]}`, or `{"error": …}` with status 400, 411 or 413. GET answers with the
+pairs of languages, for monitoring. SIGTERM ends the server after the requests that are running.
 """
 
 import argparse
 import json
+import signal
+import sys
+import textwrap
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,34 +22,80 @@ MOST_BYTES = 1 << 20  # of a request
 
 
 class Handler(BaseHTTPRequestHandler):
+    timeout = 60  # seconds to wait for a client
+
+    def do_GET(self):
+        self.answer(200, {"pairs": list(self.server.translators)})
+
+    do_HEAD = do_GET
+
     def do_POST(self):
-        status, answer = 200, {}
+        length = self.headers.get("Content-Length", "")
+        if not (length.isdecimal() and len(length) < 20):
+            self.answer(411, {"error": "The request must have a Content-Length, the number of its bytes."})
+            return
+        body = self.rfile.read(min(int(length), 16 * MOST_BYTES))  # a client answers for what it sends first
+        if len(body) > MOST_BYTES:
+            self.answer(413, {"error": f"The request must have at most {MOST_BYTES} bytes, but has {length}."})
+            return
+        start = time.monotonic()
         try:
-            request = json.loads(self.rfile.read(min(int(self.headers["Content-Length"]), MOST_BYTES)))
-            translator = self.server.translators[request["to"]]
-            answer["lines"] = translator.translate(request["lines"], request["from"], request["to"], self.server.beam)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            status, answer = 400, {"error": f"{type(error).__name__}: {error}"}
-        body = json.dumps(answer, ensure_ascii=False).encode()
+            source, target, lines = checked(body, self.server.translators)
+            translator = self.server.translators[f"{source}-{target}"]
+            answer = {"lines": translator.translate(lines, source, target, self.server.beam)}
+        except ValueError as error:
+            self.answer(400, {"error": str(error)})
+            return
+        self.log_message("%s-%s: %d lines, %.2f s", source, target, len(lines), time.monotonic() - start)
+        self.answer(200, answer)
+
+    def answer(self, status, content):
+        body = json.dumps(content, ensure_ascii=False).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def checked(body, pairs):
+    """Return the languages and the lines of a request (ValueError)."""
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        request = None
+    if not isinstance(request, dict) or request.keys() != {"from", "to", "lines"}:
+        raise ValueError("The request must be JSON with `from`, `to` and `lines`.")
+    lines = request["lines"]
+    if not (isinstance(lines, list) and all(isinstance(line, str) for line in lines)):
+        raise ValueError("`lines` must be a list of texts.")
+    pair = f"{request['from']}-{request['to']}"
+    if pair not in pairs:
+        served = textwrap.shorten(", ".join(pairs), 300, placeholder=" …")
+        raise ValueError(f"`from` and `to` must be a pair that is served ({served}), but are {pair!r}.")
+    return request["from"], request["to"], lines
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("folders", nargs="+", metavar="LANG=SERVED")
+    parser.add_argument("folders", nargs="+", metavar="SERVED", type=Path)
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1, help="of one batch")
+    parser.add_argument("--intra-threads", type=int, default=1, help="of one batch")
+    parser.add_argument("--inter-threads", type=int, default=1, help="batches at the same time, of a folder")
     args = parser.parse_args()
     server = ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
-    server.translators = {}
-    for named in args.folders:
-        lang, _, folder = named.partition("=")
-        server.translators[lang] = Translator(Path(folder), threads=args.threads)
+    server.daemon_threads = False  # server_close waits for requests
     server.beam = args.beam
+    server.translators = {}
+    try:
+        for folder in args.folders:
+            translator = Translator(folder, intra_threads=args.intra_threads, inter_threads=args.inter_threads)
+            server.translators.update(dict.fromkeys(translator.pairs, translator))
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
-    server.serve_forever()
+    with server:
+        server.serve_forever()

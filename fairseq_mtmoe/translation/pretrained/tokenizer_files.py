@@ -195,7 +195,8 @@ def _marian(
 
     If the decoder begins with <pad>, </s> comes first and <pad> last, as in pretrained ones.
     """
-    if settings["encoder_langtok_last"] and settings["langtoks"]["main"][0] is not None:
+    langtoks = settings["langtoks"]["main"]
+    if settings["encoder_langtok_last"] and langtoks[0] is not None:
         raise UserError(
             "A model with `--encoder-langtok-last` cannot have Marian's tokenizer, which puts "
             "language tokens before the source, and no other tokenizer of `transformers` "
@@ -228,7 +229,7 @@ def _marian(
         **ends,
         **{name: token for name, token in NAMED.items() if token in names[0]},
         LISTS[0]: listed,
-        OURS: {"langs": list(langs), "langtoks": list(settings["langtoks"]["main"])},
+        OURS: {"langs": langs, "langtoks": langtoks, "pairs": settings.get("pairs", ())},
     }
     files: Files = {
         SOURCE_PIECES: vocabulary.source.model,

@@ -1,16 +1,19 @@
 """A translator with fixed gates is a dense one for each language, pair or source: `mtmoe export-hf --to`."""
 
+import http.client
 import json
 import os
+import shutil
 import subprocess
 import sys
-import urllib.error
 import urllib.request
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 from fairseq_mtmoe import load_translator
+from fairseq_mtmoe.core.errors import UserError
 from tests.helpers import untrained
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.invoked import mtmoe
@@ -61,6 +64,9 @@ def test_transformers_and_ctranslate2_write_what_mtmoe_translate_writes(kind, te
         folder = tmp_path / "served" / name
         wanted = translator.translate(lines, source=source, target=target, beam=1, max_len_b=30)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        pairs = json.loads((folder / "tokenizer_config.json").read_text())["fairseq_mtmoe"]["pairs"]
+        assert f"{source}-{target}" in pairs
+        assert {name} == {{"target": pair[3:], "source": pair[:2], "pair": pair}[kind] for pair in pairs}
         rows = [tokenizer(f">>{target}<< {line}").input_ids for line in lines]
         theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         inputs = tokenizer.pad({"input_ids": rows}, return_tensors="pt")
@@ -109,40 +115,142 @@ def test_wrong_choices_are_one_sentence(text_data, tmp_path):
     with refused("source.pt", "--from all"):
         mtmoe("export-hf", by_source, tmp_path / "out")
     untrained.save_model(text_data, tmp_path / "task.pt", *SPARSE, *NORMS)
-    with refused("task.pt", "--expert-gates fixed"):
-        mtmoe("export-hf", tmp_path / "task.pt", tmp_path / "out")
-    with refused("--to", "--expert-gates fixed", "task.pt"):
-        mtmoe("export-hf", tmp_path / "task.pt", tmp_path / "out", "--to", "aa")
+    for choice in ([], ["--to", "aa"]):
+        with refused("task.pt", "mtmoe translate", "--arch base_dense", "--expert-gates fixed"):
+            mtmoe("export-hf", tmp_path / "task.pt", tmp_path / "out", *choice)
+    untrained.save_model(text_data, tmp_path / "dense.pt", *untrained.STOCK)
+    with refused("--to", "--expert-gates fixed", "dense.pt"):
+        mtmoe("export-hf", tmp_path / "dense.pt", tmp_path / "out", "--to", "aa")
+    (tmp_path / "there").mkdir()
+    with refused("EXPORTED"):
+        mtmoe("export-hf", model, tmp_path / "there", "--to", "aa")
     assert not (tmp_path / "out").exists()
 
 
-def test_the_printed_command_converts_for_the_example_s_script_and_server(text_data, tmp_path):
-    """They write what `mtmoe translate` writes."""
+@pytest.fixture(scope="module")
+def served(text_data, tmp_path_factory):
+    """A model, and its folder of CTranslate2 from en to aa by the printed command."""
     pytest.importorskip("ctranslate2")
-    model = fixed(text_data, tmp_path / "model.pt", "--max-source-positions", "32", "--max-target-positions", "32")
-    said = mtmoe("export-hf", model, tmp_path / "folder", "--to", "aa")
+    folder = tmp_path_factory.mktemp("served")
+    limits = ("--max-source-positions", "32", "--max-target-positions", "32")
+    model = fixed(text_data, folder / "model.pt", *limits)
+    said = mtmoe("export-hf", model, folder / "folder", "--to", "aa")
     conversion = said.splitlines()[-1].replace("int8", "float32")
-    subprocess.run(conversion, shell=True, executable="bash", cwd=tmp_path, check=True)
-    served = tmp_path / "SERVED" / "aa"
-    first, second, *others = texts(6, 5)
-    lines = [f"  {first[:20]}\u00ad  {second[:20]}", "", ". ".join([first] * 5), *others]
-    wanted = load_translator(model, cpu=True).translate(lines, source="en", target="aa", beam=1, max_len_b=30)
+    subprocess.run(conversion, shell=True, executable="bash", cwd=folder, check=True)
+    return model, folder / "SERVED" / "aa"
 
-    arguments = [sys.executable, SERVE / "translate.py", served, "--from", "en", "--to", "aa", "--beam=1"]
-    text = "".join(f"{line}\n" for line in lines)
-    assert subprocess.run(arguments, input=text, stdout=-1, text=True, check=True).stdout.splitlines() == wanted
 
-    arguments = [sys.executable, SERVE / "server.py", f"aa={served}", "--port=0", "--beam=1"]
-    with subprocess.Popen(arguments, stdout=-1, text=True) as server:
+def run_script(folder, text, source="en", target="aa"):
+    """Return the example's script after it translated the text."""
+    arguments = [sys.executable, SERVE / "translate.py", folder, "--from", source, "--to", target, "--beam=1"]
+    return subprocess.run(arguments, input=text, capture_output=True, text=True, check=False)
+
+
+@contextmanager
+def running_server(folder):
+    arguments = [sys.executable, SERVE / "server.py", folder, "--port=0", "--beam=1", "--inter-threads=2"]
+    with subprocess.Popen(arguments, stdout=-1, stderr=-1, text=True) as server:
         try:
-            address = server.stdout.readline().strip()
-            assert answer_to({"from": "en", "to": "aa", "lines": lines}, address) == {"lines": wanted}
-            with pytest.raises(urllib.error.HTTPError, match="400"):
-                answer_to({"from": "en", "to": "zz", "lines": lines}, address)
+            yield server, server.stdout.readline().strip()
         finally:
             server.terminate()
 
 
-def answer_to(request, address):
-    with urllib.request.urlopen(address, json.dumps(request).encode(), timeout=60) as answer:
-        return json.load(answer)
+def answer_to(address, request, **headers):
+    """Return the status and the answer; a request that is not bytes is sent as JSON."""
+    body = request if isinstance(request, bytes | None) else json.dumps(request).encode()
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+    connection.request("POST", "/", body, headers)
+    answer = connection.getresponse()
+    return answer.status, json.load(answer)
+
+
+def test_the_printed_command_converts_for_the_example_s_script_and_server(served):
+    """They write what `mtmoe translate` writes."""
+    model, folder = served
+    first, second, *others = texts(6, 5)
+    lines = [f"  {first[:20]}\u00ad  {second[:20]}", "", ". ".join([first] * 5), *others]
+    wanted = load_translator(model, cpu=True).translate(lines, source="en", target="aa", beam=1, max_len_b=30)
+    assert run_script(folder, "".join(f"{line}\n" for line in lines)).stdout.splitlines() == wanted
+    with running_server(folder) as (_, address):
+        assert answer_to(address, {"from": "en", "to": "aa", "lines": lines}) == (200, {"lines": wanted})
+        assert answer_to(address, {"from": "en", "to": "aa", "lines": []}) == (200, {"lines": []})
+
+
+def test_the_example_refuses_what_the_model_does_not_translate(served, tmp_path):
+    model, folder = served
+    text = "bo\n" + "bo " * 40
+    with pytest.raises(UserError) as error:
+        load_translator(model, cpu=True).translate(text.splitlines(), source="en", target="aa")
+    too_long = str(error.value).replace("Line 2 of the text", "Line 2")
+    assert "at most 30 tokens" in too_long
+    refusals = [
+        (run_script(folder, text), too_long),
+        (run_script(folder, "bo", target="cc"), "a pair of the model (en-aa), but are 'en-cc'"),
+        (run_script(folder, "bo", source="zz"), "a pair of the model (en-aa), but are 'zz-aa'"),
+        (run_script(tmp_path, "bo"), f"`{tmp_path}` must be a folder of `mtmoe export-hf`"),
+    ]
+    for result, sentence in refusals:
+        assert result.returncode == 1
+        assert result.stderr.startswith("error: ")
+        assert sentence in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert not result.stdout
+
+
+@pytest.mark.parametrize("folder", ["source.spm", "target.spm", "model.bin", "tokenizer_config.json"])
+def test_the_example_refuses_a_folder_without_a_file(folder, served, tmp_path):
+    shutil.copytree(served[1], tmp_path / "served")
+    (tmp_path / "served" / folder).unlink()
+    arguments = [sys.executable, SERVE / "server.py", tmp_path / "served", "--port=0"]
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"error: `{tmp_path / 'served'}` must be a folder")
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_server_answers_wrong_requests_with_a_sentence(served):
+    right = {"from": "en", "to": "aa", "lines": ["bo"]}
+    large = b" " * (2 << 20)
+    wrong = [
+        ({**right, "lines": "bo"}, 400, "`lines`"),
+        ({**right, "lines": ["bo", None]}, 400, "`lines`"),
+        ({**right, "lines": ["bo", "\ud800 bo"]}, 400, "Line 2 must be text in Unicode"),
+        ({**right, "lines": ["bo", "bo " * 40]}, 400, "Line 2 must have sentences of at most 30 tokens"),
+        ({**right, "from": "\ud800"}, 400, "a pair that is served (en-aa)"),
+        ({**right, "to": ["aa"]}, 400, "a pair that is served (en-aa)"),
+        ({"to": "aa", "lines": []}, 400, "`from`, `to` and `lines`"),
+        ([], 400, "`from`, `to` and `lines`"),
+        (b"{", 400, "JSON"),
+        (b"[" * 100_000, 400, "JSON"),
+        (large, 413, "at most 1048576 bytes, but has 2097152"),
+    ]
+    with running_server(served[1]) as (_, address):
+        for request, status, sentence in wrong:
+            found, answer = answer_to(address, request)
+            assert (found, sentence in answer["error"]) == (status, True), answer
+        for length in ("-1", "", "many"):
+            assert answer_to(address, b"{}", **{"Content-Length": length})[0] == 411
+        assert answer_to(address, b"2\r\n{}\r\n0\r\n\r\n", **{"Transfer-Encoding": "chunked"})[0] == 411
+        assert answer_to(address, right)[0] == 200
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert json.load(answer) == {"pairs": ["en-aa"]}
+        head = urllib.request.Request(address, method="HEAD")
+        with urllib.request.urlopen(head, timeout=60) as answer:
+            assert (answer.status, answer.read()) == (200, b"")
+
+
+def test_a_terminated_server_finishes_its_requests_and_logs_them(served):
+    body = json.dumps({"from": "en", "to": "aa", "lines": ["bo", "da"]}).encode()
+    with running_server(served[1]) as (server, address):
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+        connection.putrequest("POST", "/")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body[:20])
+        urllib.request.urlopen(address, timeout=60).close()  # connections are accepted in order
+        server.terminate()
+        connection.send(body[20:])
+        answer = connection.getresponse()
+        assert (answer.status, len(json.load(answer)["lines"])) == (200, 2)
+        assert server.wait(60) == 0
+        assert "en-aa: 2 lines, " in server.stderr.read()
