@@ -1,5 +1,6 @@
 """Work of `mtmoe prepare corpora`: making a data directory and showing its report."""
 
+import itertools
 import shlex
 from collections import Counter
 from contextlib import AbstractContextManager
@@ -9,7 +10,7 @@ import click
 from rich.console import Console
 
 from fairseq_mtmoe.cli._shared import cores
-from fairseq_mtmoe.core.errors import visible
+from fairseq_mtmoe.core.errors import nearest, visible
 from fairseq_mtmoe.core.tiers import TIER_RULE
 from fairseq_mtmoe.corpora.blocks import HARMLESS
 from fairseq_mtmoe.corpora.engine.pipeline import prepare
@@ -21,6 +22,7 @@ from fairseq_mtmoe.corpora.findings import (
     pair_table,
     shards_of,
 )
+from fairseq_mtmoe.corpora.recipes.codes import PLAIN_CODES, is_known
 from fairseq_mtmoe.corpora.recipes.recipe import Recipe
 from fairseq_mtmoe.corpora.report import Report
 from fairseq_mtmoe.corpora.vocabulary.pieces import GivenVocabulary
@@ -47,6 +49,7 @@ def prepare_corpora(
         if vocabulary is not None:
             recipe = vocabulary.of_recipe(recipe if vocabulary_of is None else recipe.found_in(raw))
         _say_unread(recipe, raw)
+        _say_unknown(recipe.found_in(raw))
         with cluster(scheduler) if scheduler else local_workers(workers or cores()) as pool:
             made = prepare(raw, data, recipe, pool, overwrite)
     if made is None:
@@ -90,6 +93,19 @@ def _say_unread(recipe: Recipe, raw: Path) -> None:
         more = f" and {len(unread) - FEW} more" if len(unread) > FEW else ""
         shown = visible(", ".join(unread[:FEW]))
         click.echo(f"Not read, because the recipe has no such files: {shown}{more}.", err=True)
+
+
+def _say_unknown(recipe: Recipe) -> None:
+    """Print which language codes may be misspelt: ISO 639 has no such language."""
+    langs = sorted({lang for pair in recipe.pairs for lang in pair.split("-")})
+    unknown = list(itertools.filterfalse(is_known, langs))
+    if unknown:
+        similar = [f"{lang} (most similar: {nearest(lang, PLAIN_CODES)})" for lang in unknown]
+        click.echo(
+            f"ISO 639 has no language {', '.join(similar)}: if this is misspelt, correct the names "
+            "of the files or the recipe; codes of your own may stay.",
+            err=True,
+        )
 
 
 def without_missing(recipe: Recipe, raw: Path) -> Recipe:

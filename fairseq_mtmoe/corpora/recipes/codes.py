@@ -22,6 +22,7 @@ class Spelling(Enum):
 
 
 _MBART_OF = {code.split("_")[0]: code for code in MBART50}
+PLAIN_CODES = tuple(_MBART_OF)
 _PLAIN_OF = {code: plain for plain, code in _MBART_OF.items()}
 
 
@@ -39,6 +40,13 @@ def mbart_code(code: str) -> str:
     Codes that mBART lacks are returned unchanged.
     """
     return _MBART_OF.get(code, code)
+
+
+def is_known(code: str) -> bool:
+    """Return whether ISO 639 has the language of a code, such as `de` of `de_DE`."""
+    from langcodes import Language  # large tables
+
+    return Language.get(code.split("_")[0]).is_valid()
 
 
 def each_code(pair: str, change: Callable[[str], str]) -> str:

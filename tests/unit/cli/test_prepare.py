@@ -49,6 +49,14 @@ def test_files_that_a_recipe_of_all_pairs_does_not_read_are_named(tmp_path, raw)
     assert "Not read, because the recipe has no such files: dev.en-de.de, dev.en-de.en.\n" in said
 
 
+def test_a_language_that_iso_639_lacks_is_named_with_a_similar_one(tmp_path, raw):
+    assert "ISO 639" not in prepare(raw, tmp_path / "known", *SMALL, "--held-out", 3)
+    for path in list(raw.iterdir()):
+        path.rename(raw / path.name.replace("de", "dq"))
+    said = prepare(raw, tmp_path / "out", *SMALL, "--held-out", 3)
+    assert "ISO 639 has no language dq (most similar: de): if this is misspelt" in said
+
+
 def test_the_vocabulary_of_another_directory_is_kept_with_its_languages_first(tmp_path, raw):
     old, new = tmp_path / "old", tmp_path / "new"
     for pair in ("en-fr", "en-et"):
