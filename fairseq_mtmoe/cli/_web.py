@@ -57,7 +57,10 @@ class Server(ThreadingHTTPServer):
     ) -> None:
         self.translators = translators
         self.names = list(map(visible, names))  # a file's name need not be UTF-8
-        self.langs = sorted({lang for translator in translators for lang in translator.langs})
+        directions = [pair for translator in translators for pair in translator.directions]
+        self.first_direction = directions[0]
+        self.sources = sorted({source for source, _ in directions})
+        self.targets = sorted({target for _, target in directions})
         self._translating = Lock()
         try:
             super().__init__((HOST, port), Page)
@@ -95,7 +98,7 @@ class Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Show the empty page."""
         if self._is_own():
-            self._show()
+            self._show("", *self.server.first_direction)
 
     def do_POST(self) -> None:
         """Show the translations of a text."""
@@ -127,12 +130,15 @@ class Page(BaseHTTPRequestHandler):
         self.send_error(HTTPStatus.FORBIDDEN)
         return False
 
-    def _show(
-        self, text: str = "", source: str = "", target: str = "", results: Sequence[Shown] = ()
-    ) -> None:
+    def _show(self, text: str, source: str, target: str, results: Sequence[Shown] = ()) -> None:
         page = templates(Path(__file__).parent).get_template("translate.html.j2")
         values = {"text": text, "source": source, "target": target, "results": results}
-        html = page.render(names=self.server.names, langs=self.server.langs, **values).encode()
+        html = page.render(
+            names=self.server.names,
+            sources=self.server.sources,
+            targets=self.server.targets,
+            **values,
+        ).encode()
         self.send_response(HTTPStatus.OK)
         for name, value in {**HEADERS, "Content-Length": str(len(html))}.items():
             self.send_header(name, value)

@@ -5,6 +5,7 @@ ends of sentences, in any script, and its translations are joined.
 """
 
 import functools
+import itertools
 import logging
 import math
 import unicodedata
@@ -170,6 +171,18 @@ class TextCodec:
         self._replaces_ends: bool = self.task.args.lang_tok_replacing_bos_eos
         # Number of a source's pieces, without its end and language token
         self.room = self.longest - 1 - (self._spec is not None and not self._replaces_ends)
+
+    @property
+    def directions(self) -> list[tuple[str, str]]:
+        """Sources and targets that the first file was trained on; all if it names none."""
+        pairs, only_new_rows = self._trained[self.path]
+        if not pairs or only_new_rows:
+            return list(itertools.permutations(self.langs, 2))
+        directions = []
+        for pair in pairs:
+            source, target = pair.split("-")
+            directions.append((source, target))
+        return directions
 
     def ends(self, lang: str) -> tuple[End | None, End | None]:
         """Return the ends of source and target vocabularies for a language: `ends_of`."""

@@ -72,6 +72,11 @@ class TextTranslator:
         """The model's languages."""
         return self.codec.langs
 
+    @property
+    def directions(self) -> list[tuple[str, str]]:
+        """Sources and targets that the model was trained on; all if it names none."""
+        return self.codec.directions
+
     def translate(
         self,
         lines: Iterable[str],

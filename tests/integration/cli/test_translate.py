@@ -238,10 +238,15 @@ def ask(address, headers=(), **form):
 class Italics:
     """Stands for a model of another language."""
 
-    langs = ("en", "zz")
+    directions = (("en", "zz"),)
 
     def translate(self, lines, *, source, target):
         return [f"<i>{line}</i>" for line in lines]
+
+
+def selected(page):
+    """The chosen languages of a page."""
+    return html.fromstring(page).xpath("//select/option[@selected]/text()")
 
 
 def test_a_text_is_shown_as_each_model_translates_it(translator):
@@ -251,7 +256,8 @@ def test_a_text_is_shown_as_each_model_translates_it(translator):
             _web.serve([translator], ["model"], urllib.parse.urlsplit(address).port)
         status, page = ask(address, text=text, from_="en", to="bb")
         _, other = ask(address, text="bo", from_="en", to="zz")
-        assert ask(address)[0] == 200
+        status, empty = ask(address)
+        assert status == 200 and selected(empty) == [*translator.directions[0]]
     found = html.fromstring(page)
     one, two = (
         [line.text_content() for line in section.xpath("p[not(@class)]")] for section in found.xpath("//section")
@@ -259,10 +265,18 @@ def test_a_text_is_shown_as_each_model_translates_it(translator):
     assert status == 200 and found.xpath("//textarea")[0].text.strip("\n") == text.replace("\r\n", "\n")
     assert one == translator.translate(text.split("\r\n"), source="en", target="bb") and one[0] and one[1] == ""
     assert two == ["<i>bo <b>da</b></i>", "<i></i>", "<i>ki & fu</i>"]
-    assert found.xpath("//select[@name='to']/option[@selected]/text()") == ["bb"]
+    assert selected(page) == ["en", "bb"]
     assert not found.xpath("//script | //link | //img | //*[@src]") and found.xpath("//form/@method") == ["post"]
     shown = html.fromstring(other).xpath("//section")
     assert "target must" in shown[0].text_content() and "<i>bo</i>" in shown[1].text_content()
+
+
+def test_the_page_offers_the_directions_that_a_model_was_trained_on():
+    with served(Italics()) as address:
+        _, page = ask(address)
+    offered = html.fromstring(page)
+    assert offered.xpath("//select[@name='from']/option/text()") == ["en"]
+    assert offered.xpath("//select[@name='to']/option/text()") == ["zz"]
 
 
 def test_the_page_is_for_this_machine_and_for_little_text():
