@@ -14,6 +14,7 @@ import math
 import multiprocessing
 import os
 import queue
+import shlex
 import signal
 import socket
 import sys
@@ -32,7 +33,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 
 from fairseq_mtmoe.core.errors import flag
 from fairseq_mtmoe.core.protocols import training_task
-from fairseq_mtmoe.training import failures
+from fairseq_mtmoe.training import failures, screen
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 # Seconds in which signals count as one: `timeout` and torchrun may send the same signal twice
@@ -330,6 +331,8 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
             trainer.ended_validation = {"at_end_of_epoch": end_of_epoch}
         if trainer.is_at_end or result[1]:
             training_task(task).ended()
+            if trainer.is_data_parallel_master:
+                _say_best(cfg, trainer, task)
         elif number is not None:
             _save_and_end(cfg.checkpoint, trainer, epoch_itr, number)
         return result
@@ -370,6 +373,20 @@ def _is_at_end(options: Any, trainer: Any, epoch_itr: Any, end_of_epoch: bool) -
     is_late = 0 < options.stop_time_hours < hours
     is_done = trainer.get_num_updates() >= (options.max_update or math.inf)
     return bool(is_late or is_done)
+
+
+def _say_best(cfg: Any, trainer: Any, task: Any) -> None:
+    """Print the best checkpoint, its score, and how to evaluate it."""
+    best = getattr(checkpoint_utils.save_checkpoint, "best", None)
+    path = f"{cfg.checkpoint.save_dir}/checkpoint_best{trainer.checkpoint_suffix}.pt"
+    if best is None or not PathManager.exists(path):
+        return
+    metric = cfg.checkpoint.best_checkpoint_metric
+    said = f"The run has ended after update {trainer.get_num_updates()}; its best checkpoint is "
+    said += f"`{path}`, with {screen.SHOWN.get(metric, metric)} {best:.3f}."
+    if hasattr(task, "task_names"):
+        said += f" Next: `mtmoe evaluate {shlex.quote(cfg.task.data)} --path {shlex.quote(path)}`."
+    print(said, file=sys.stderr, flush=True)
 
 
 def _save_and_end(cfg: Any, trainer: Any, epoch_itr: Any, number: signal.Signals) -> NoReturn:

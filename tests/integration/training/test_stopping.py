@@ -60,6 +60,10 @@ def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_n
         assert sentence in capfd.readouterr().err
     with signalled(signal.SIGINT, "begin_valid_epoch", last, at_calls=False):
         train_here(corpus, run, *SAVES)
+    best = file_io.load(str(run / "checkpoint_best.pt"))["extra_state"]["best"]
+    said = f"The run has ended after update {last}; its best checkpoint is `{run}/checkpoint_best.pt`, with loss "
+    evaluate = f"Next: `mtmoe evaluate {corpus} --path {run}/checkpoint_best.pt`."
+    assert f"{said}{best:.3f}. {evaluate}\n" in capfd.readouterr().err
     for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
         whole, resumed = (file_io.load(str(folder / name)) for folder in (tmp_path / "all", run))
         for part in ("model", "last_optimizer_state"):
