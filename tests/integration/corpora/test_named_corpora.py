@@ -1,16 +1,16 @@
 """Corpora by name, from the index to a data directory: mtdata's real index, and a server on this machine."""
 
-import copy
 import hashlib
 import io
 import tarfile
 import zipfile
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from sacrebleu.dataset import DATASETS
 
-from fairseq_mtmoe.corpora.recipes.named import mtdata_index
+from fairseq_mtmoe.corpora.recipes.named import of_mtdata
 from fairseq_mtmoe.corpora.recipes.named.entries import place_of
 from tests.helpers.invoked import invoked, mtmoe
 from tests.helpers.raw_corpora import sentences
@@ -64,15 +64,14 @@ def segments(lines):
 @pytest.fixture
 def web(monkeypatch):
     """A server that has each address of mtdata and sacreBLEU at /HOST/PATH."""
-    real = mtdata_index.entry_of
+    real = of_mtdata.data_set_of
     with web_server() as server:
 
         def local(name, where):
-            entry = copy.copy(real(name, where))
-            entry.url = f"{server.address}/{place_of(entry.url)}"
-            return entry
+            data_set = real(name, where)
+            return replace(data_set, url=f"{server.address}/{place_of(data_set.addresses[0])}")
 
-        monkeypatch.setattr(mtdata_index, "entry_of", local)
+        monkeypatch.setattr(of_mtdata, "data_set_of", local)
         for lang in ("ha", "sw"):
             text = {f"GNOME.en-{lang}.{side}": lines_of(lang, side) for side in ("en", lang)}
             server.put(f"/object.pouta.csc.fi/OPUS-GNOME/v1/moses/en-{lang}.txt.zip", archive({"README": [], **text}))

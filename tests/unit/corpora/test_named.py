@@ -1,6 +1,9 @@
 """Data sets by name: mtdata's real index and sacreBLEU's test sets as corpora, and a look at their text."""
 
 import gettext
+import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -11,7 +14,6 @@ from fairseq_mtmoe.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.corpora.engine.samples import check_sample
 from fairseq_mtmoe.corpora.monolingual import write_text
 from fairseq_mtmoe.corpora.raw_files import items_of
-from fairseq_mtmoe.corpora.recipes.named import mtdata_index
 from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
 from fairseq_mtmoe.corpora.recipes.named.entries import place_of
 from fairseq_mtmoe.corpora.recipes.named.of_mtdata import of_mtdata
@@ -29,8 +31,7 @@ def test_codes_are_those_of_a_recipe():
     assert [long_code(code) for code in ("en", "ha", "cs", "pt_BR")] == ["eng", "hau", "ces", "por_BR"]
 
 
-def test_an_index_lists_the_data_sets_of_some_languages(monkeypatch):
-    monkeypatch.setattr(mtdata_index, "_SLOW", {"Flores": ("flores",)})  # without OPUS, which takes seconds
+def test_an_index_lists_the_data_sets_of_some_languages():
     lines = mtmoe("download", "--from", "mtdata", "--langs", "eng,sw", "--list").splitlines()
     assert any("Flores-flores200_dev-1-eng-swh_Latn" in line and "en-sw " in line for line in lines)
     assert any("Statmt-" in line for line in lines) and lines[-1].split()[0] == str(len(lines) - 5)
@@ -277,3 +278,14 @@ def test_a_data_set_must_be_what_its_name_says(data_set):
     swapped = write(german, english, ("en", "de"))
     with refused("OPUS-x-v1-eng-deu"):
         check_sample(swapped)
+
+
+@pytest.mark.scheduled  # writing it takes 20 s
+def test_the_index_is_written_once_by_mtdata_itself(tmp_path):
+    code = "from fairseq_mtmoe.corpora.recipes.named.mtdata_index import data_set_of as find; print(find('{}', 'x'))"
+    (tmp_path / "mtdata_mine.py").write_text("raise SystemExit('code of the current folder runs')\n")
+    environment = {**os.environ, "MTDATA": str(tmp_path / "cache")}
+    for is_first in (True, False):
+        command = [sys.executable, "-c", code.format("Statmt-wikititles-3-hau-eng")]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        assert ("once" in done.stderr) == is_first and "wikititles-v3.ha-en.tsv" in done.stdout

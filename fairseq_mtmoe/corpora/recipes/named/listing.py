@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fairseq_mtmoe.core.errors import raise_invalid
 from fairseq_mtmoe.corpora.recipes.codes import CODE
 from fairseq_mtmoe.corpora.recipes.named.codes import recipe_code
+from fairseq_mtmoe.corpora.recipes.named.mtdata_index import between
 from fairseq_mtmoe.corpora.recipes.named.of_mtdata import format_of
 
 Row = tuple[str, str, str, str]  # name, pair, format or description, address
@@ -22,13 +23,10 @@ def codes_of(langs: Sequence[str]) -> tuple[str, ...]:
 
 def of_mtdata(langs: tuple[str, ...]) -> list[Row]:
     """Return the data sets of mtdata between these languages, in the index's order."""
-    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import entries_between
-
     rows = []
-    for entry in entries_between(langs):
-        address = entry.url if isinstance(entry.url, str) else entry.url[0]
-        pair = "-".join(recipe_code(str(lang)) for lang in entry.did.langs)
-        rows.append((str(entry.did), pair, format_of(entry) or "cannot be read", address))
+    for data_set in between(langs):
+        form = format_of(data_set) or "cannot be read"
+        rows.append((data_set.did, "-".join(data_set.langs), form, data_set.addresses[0]))
     return rows
 
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fairseq_mtmoe.core.errors import UserError, raise_invalid
 from fairseq_mtmoe.corpora.recipes.codes import OPEN, plain_pair, reversed_pair
 from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
 from fairseq_mtmoe.corpora.recipes.named.entries import Fields, choice_of, names_in, place_of
+from fairseq_mtmoe.corpora.recipes.named.mtdata_index import (
+    DataSet,
+    citation,
+    data_set_of,
+    matching,
+)
 from fairseq_mtmoe.corpora.recipes.schema import ARCHIVE, BACK_TRANSLATED, SOURCE, TARGET, name_of
-
-if TYPE_CHECKING:
-    from mtdata.entry import Entry
 
 MTDATA = "mtdata"  # key of entries that name data sets
 # Formats of readers by mtdata's names. Other formats have no reader.
@@ -33,14 +35,12 @@ def of_mtdata(where: str, entry: Fields) -> list[Fields]:
         UserError: the index lacks a name, its data set is in an unknown format, or the index says
             that both languages are the same text.
     """
-    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import entry_of
-
     rest = {key: value for key, value in entry.items() if key not in (MTDATA, "limit", "langs")}
     entries: list[Fields] = []
     for name, pair in _named(where, entry):
-        data_set = entry_of(name, where)
+        data_set = data_set_of(name, where)
         _check_kind(data_set, entry, where)
-        if len(data_set.did.langs) == 1:
+        if len(data_set.langs) == 1:
             about = _one_language(data_set, pair, where)
             entries.append({"role": "train", **about, **rest, "pair": about["pair"]})
             continue
@@ -50,12 +50,12 @@ def of_mtdata(where: str, entry: Fields) -> list[Fields]:
     return entries
 
 
-def _check_kind(data_set: Entry, entry: Fields, where: str) -> None:
+def _check_kind(data_set: DataSet, entry: Fields, where: str) -> None:
     """Raise `UserError` if `mono` has parallel text, or `test` has none."""
     is_mono = entry.get("kind") == BACK_TRANSLATED
-    if len(data_set.did.langs) == 2 and is_mono:
+    if len(data_set.langs) == 2 and is_mono:
         kind, place = "parallel text", "under `corpora`, `valid` or `test`"
-    elif len(data_set.did.langs) == 1 and entry.get("role", "train") != "train":
+    elif len(data_set.langs) == 1 and entry.get("role", "train") != "train":
         kind, place = "text in one language", "under `mono`"
     else:
         return
@@ -92,8 +92,6 @@ def _is_open(name: str) -> bool:
 
 def _names_like(name: str, limit: int | None, where: str) -> list[str]:
     """Return a name, or those like one with `*` (UserError: none, or over `limit`)."""
-    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import matching
-
     if "*" not in name:
         return [name]
     found = matching(name)
@@ -115,13 +113,13 @@ def _long_code(lang: str, where: str) -> str:
         raise_invalid(f"{where}: langs", "language codes, such as ha and pt_BR", lang)
 
 
-def _parts(data_set: Entry, where: str) -> list[Fields]:
+def _parts(data_set: DataSet, where: str) -> list[Fields]:
     """Return a data set's entry, or one for each of several tables in an archive."""
-    name = str(data_set.did)
-    addresses = [data_set.url] if isinstance(data_set.url, str) else list(data_set.url)
+    name = data_set.did
+    addresses = data_set.addresses
     form = _expected_format(data_set, where)
     places = [place_of(address, data_set.filename) for address in addresses]
-    members = list(data_set.in_paths or [])
+    members = data_set.in_paths
     is_by_side = form in ("moses", "sgm")
     if is_by_side and len({*addresses}) == 1 and len({*members}) == 1:
         raise UserError(
@@ -130,7 +128,7 @@ def _parts(data_set: Entry, where: str) -> list[Fields]:
         )
     files = [f"{places[0]}{ARCHIVE}{member}" for member in members] or places
     about: Fields = {
-        "pair": "-".join(recipe_code(str(lang)) for lang in data_set.did.langs),
+        "pair": "-".join(data_set.langs),
         "format": form,
         "address": addresses,
         **_about(data_set),
@@ -147,18 +145,18 @@ def _parts(data_set: Entry, where: str) -> list[Fields]:
     return parts
 
 
-def _one_language(data_set: Entry, pair: str, where: str) -> Fields:
+def _one_language(data_set: DataSet, pair: str, where: str) -> Fields:
     """Return the entry of text in the target language, to be back-translated."""
-    name = str(data_set.did)
-    lang = recipe_code(str(data_set.did.langs[0]))
+    name = data_set.did
+    lang = data_set.langs[0]
     source, _, target = plain_pair(pair).partition("-")
     target = lang if target in OPEN else target
     if source in OPEN or recipe_code(target) != lang:
         rule = f"a pair that ends in {lang}, the language of {name}, such as en-{lang}"
         raise_invalid(f"{where}: pair", rule, pair)
     form = _expected_format(data_set, where)
-    place = place_of(data_set.url, data_set.filename)
-    members = list(data_set.in_paths or [])
+    place = place_of(data_set.addresses[0], data_set.filename)
+    members = data_set.in_paths
     column = (data_set.cols or (0,))[0]
     return {
         "name": name,
@@ -168,22 +166,20 @@ def _one_language(data_set: Entry, pair: str, where: str) -> Fields:
         "format": "moses",
         "fields": {"target": column + 1} if form == "tsv" else {},
         "text_of": f"{place}{ARCHIVE}{members[0]}" if members else place,
-        "address": [data_set.url],
+        "address": data_set.addresses,
         **_about(data_set),
     }
 
 
-def _about(data_set: Entry) -> Fields:
+def _about(data_set: DataSet) -> Fields:
     """Return the fields about a data set's origin."""
-    from fairseq_mtmoe.corpora.recipes.named.mtdata_index import citation
-
     return {
-        "cite": list(map(citation, data_set.cite or ())),
+        "cite": list(map(citation, data_set.cite)),
         "data_set": f"{MTDATA} {data_set.did}",
     }
 
 
-def _expected_format(data_set: Entry, where: str) -> str:
+def _expected_format(data_set: DataSet, where: str) -> str:
     """Return the format of a data set's reader (UserError: there is none)."""
     form = format_of(data_set)
     if form is None:
@@ -195,9 +191,9 @@ def _expected_format(data_set: Entry, where: str) -> str:
     return form
 
 
-def format_of(data_set: Entry) -> str | None:
+def format_of(data_set: DataSet) -> str | None:
     """Return the format of readers of a data set; None if there is no reader for it."""
-    if len(data_set.did.langs) == 2 and len(data_set.cols or (0, 1)) == 1:
+    if len(data_set.langs) == 2 and len(data_set.cols or (0, 1)) == 1:
         return None  # a table for each language
     return _FORMATS.get(data_set.in_ext or _COMPRESSED.sub("", data_set.ext).split(".")[-1])
 
