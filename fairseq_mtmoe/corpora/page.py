@@ -28,13 +28,14 @@ def sections_of(report: Report) -> list[Section]:
     if shards := shards_of(report):
         pairs.append(f"For fairseq's own tasks, DATA is `{shards}`.")
     warnings = findings(report)
+    symbols = f"The dictionary has {report['symbols']:,} symbols, fairseq's own four included."
     settings = [f"{name}: {value}" for name, value in flat(report["recipe"]).items()]
     return [
         *([Section("Check first", [warnings])] if warnings else []),
         Section(
             "Language pairs", [*pairs, "`mtmoe suggest DATA` prints a command to train on them."]
         ),
-        Section("Vocabulary", [_vocabulary_table(report)]),
+        Section("Vocabulary", [_vocabulary_table(report), symbols]),
         Section("Corpora", [_corpus_table(report)]),
         Section("Recipe", [settings], folded=True),
         *_samples(report),

@@ -112,6 +112,7 @@ def of_corpora(data: DataDirectory) -> Report:
         "recipe": settings,
         "corpora": corpora,
         "pairs": {recipe.data_pair(pair): pair_figures(data, pair) for pair in data.splits},
+        "symbols": data.vocabulary.symbols,
         "vocabulary": vocabulary,
         "meanings": {"bad": BAD_REASONS, "dropped": RULES},
     }

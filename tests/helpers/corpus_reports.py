@@ -45,7 +45,8 @@ def report() -> dict[str, Any]:
     vocabulary["aa"]["warning"] = "a word is cut into too many pieces"
     recipe = {"name": "tiny", "seed": 1, "directions": ["en-xx"], "filters": {"max_ratio": 3.0, "identify": None}}
     meanings = {"bad": BAD_REASONS, "dropped": RULES}
-    return {"recipe": recipe, "meanings": meanings, "corpora": corpora, "pairs": pairs, "vocabulary": vocabulary}
+    figures = {"corpora": corpora, "pairs": pairs, "symbols": 8000, "vocabulary": vocabulary}
+    return {"recipe": recipe, "meanings": meanings, **figures}
 
 
 def hostile(texts: list[str] = HOSTILE) -> dict[str, Any]:

@@ -78,6 +78,7 @@ def test_a_folder_with_settings(made, tmp_path):
     report = json.loads((tmp_path / "data" / "report.json").read_text())
     assert [(pair["valid"], pair["test"]) for pair in report["pairs"].values()] == [(12, 12), (12, 12)]
     assert len((tmp_path / "data" / "dict.de.txt").read_text().splitlines()) == 66  # and fairseq's four
+    assert report["symbols"] == 70
     assert TIER_RULE in result.stdout and "`--vocab-size`" in result.stderr
     shown = invoked(*command, "folder", *settings[3:], "--overwrite").stderr
     assert "pieces by default: two pieces for each different character and one for every 4,000" in shown

@@ -37,6 +37,7 @@ def test_the_figures_are_the_reports():
     assert pairs[1] == ["en-ac", "low", "1", "10,002", "100", "100", "3", "0.06%"]
     assert pairs[-1] == ["total", "", "3", "11,103", "300", "300", "3", "0.03%"] and "| **total** |" in text
     assert table_of(tree, "Vocabulary")[3] == ["ac", "1.24", "3.50", "0.020%", ""]
+    assert "The dictionary has 8,000 symbols, fairseq's own four included." in text
     corpora = table_of(tree, "Corpora")
     assert corpora[1][:7] == ["corpus-0", "en-aa", "train", "× 21", "1,000", "600", "955"]
     assert f"| {' | '.join(corpora[1][:7])} |" in text and "Samples" not in text
