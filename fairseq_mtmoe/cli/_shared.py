@@ -29,6 +29,7 @@ from fairseq_mtmoe.core.files import checkpoint_file
 
 PATH = click.Path(path_type=Path)
 WIDE = 200  # columns, if the output is no terminal
+WHOLE = 10_000  # columns, for addresses of any length
 SECONDS_BETWEEN_LINES = 60.0  # of progress, if the output is no terminal
 
 
@@ -114,10 +115,10 @@ workers_option = click.option(
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing output.")
 
 
-def show(table: Table) -> None:
-    """Print a table, wide enough for whole rows if the output is no terminal."""
+def show(table: Table, columns: int = WIDE) -> None:
+    """Print a table, of at most these columns if the output is no terminal."""
     console = Console()
-    (console if console.is_terminal else Console(width=WIDE)).print(table)
+    (console if console.is_terminal else Console(width=columns)).print(table)
 
 
 def say(lines: Iterable[object], console: Console | None = None) -> None:

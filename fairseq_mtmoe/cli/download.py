@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from fairseq_mtmoe.cli._shared import PATH, ProgressLines, list_option, say, show
+from fairseq_mtmoe.cli._shared import PATH, WHOLE, ProgressLines, list_option, say, show
 from fairseq_mtmoe.core.errors import UserError, visible
 from fairseq_mtmoe.core.files import check_writable
 from fairseq_mtmoe.corpora.recipes import SHIPPED
@@ -138,7 +138,7 @@ def _show(items: Sequence[Item], raw: Path) -> None:
         shown = decimal(size) if size is not None else "?"
         state = "yes" if is_there else "no"
         table.add_row(*map(visible, (item.file, shown, item.licence, origin, state)))
-    show(table)
+    show(table, WHOLE)
 
 
 def _show_plan(items: Sequence[Item], raw: Path) -> None:
@@ -151,7 +151,7 @@ def _show_plan(items: Sequence[Item], raw: Path) -> None:
     for item, size in zip(missing, told, strict=True):
         shown = "?" if size is None else decimal(size)
         table.add_row(*map(visible, (item.file, shown, item.address)))
-    show(table)
+    show(table, WHOLE)
     known = [size for size in told if size is not None]
     unknown = f", and {len(told) - len(known)} of unknown size" if len(known) < len(told) else ""
     click.echo(f"{len(known)} files of {decimal(sum(known))}{unknown} would be downloaded.")
@@ -168,7 +168,7 @@ def _show_index(index: str, langs: Sequence[str]) -> None:
     table = Table("name", "pair", "format", "from")
     for row in rows:
         table.add_row(*map(visible, row))
-    show(table)
+    show(table, WHOLE)
     click.echo(
         f"{len(rows)} data sets. A recipe names them as `{index}: NAME`; the index has no sizes or "
         "licences, so look at each address."

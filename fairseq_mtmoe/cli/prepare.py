@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from fairseq_mtmoe.corpora.recipes.recipe import Recipe
     from fairseq_mtmoe.corpora.vocabulary.pieces import GivenVocabulary
 
-command = click.Group(
+
+class _Group(click.Group):
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            ctx.fail(f"`corpora` must stand before {args[0]}.")
+        return super().resolve_command(ctx, args)
+
+
+command = _Group(
     "prepare",
     options_metavar="",
     subcommand_metavar="corpora RAW DATA --recipe folder",

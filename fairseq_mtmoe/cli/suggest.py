@@ -148,7 +148,9 @@ def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
     shards = with_shards(data).split(os.pathsep)
     for folder in shards if split == "train" else shards[:1]:  # validation reads the first alone
         if not Path(folder).is_dir():
-            raise_invalid("DATA", "a data directory of `mtmoe prepare corpora`", folder)
+            raise UserError(
+                f"There is no data directory `{folder}`: make one with `mtmoe prepare corpora`."
+            )
         for side in indexed_sides(folder):
             if side.split == split and side.lang == side.source:
                 path = Path(folder, side_name(split, side.pair, side.lang))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Required, TypeVar, get_type_hi
 
 from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
 
-from fairseq_mtmoe.core.errors import UserError
+from fairseq_mtmoe.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Structure = TypeVar("Structure")
 
 _MOST_SHOWN = 80
+UNKNOWN = "absent, as no such name is known"
 _LARGEST_SHOWN = 10**40
 
 
@@ -129,6 +130,11 @@ def structured(kind: type[Structure], value: Any, where: str) -> Structure:
     except ValidationError as error:
         wrong = _first_fault(error, [value], "")
         place = f"{where}: {wrong.path}" if wrong.path else where
+        if wrong.rule == UNKNOWN and "." not in wrong.path:
+            names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+            raise UserError(
+                f"`{place}` is no known name; the most similar one is {nearest(wrong.path, names)}."
+            ) from error
         raise UserError(f"`{place}` must be {wrong.rule}, but is {wrong.value} instead.") from error
     return made[0]
 
@@ -197,7 +203,7 @@ def _rule_of(mistake: dict[str, Any]) -> str:
     """Return pydantic's message as a noun phrase."""
     rules = {
         "missing": "a value",
-        "unexpected_keyword_argument": "absent, as no such name is known",
+        "unexpected_keyword_argument": UNKNOWN,
         "json_invalid": "values of whole characters, in few levels",
     }
     message: str = mistake["msg"].removeprefix("Input should be ")

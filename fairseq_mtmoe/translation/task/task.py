@@ -22,7 +22,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from fairseq.utils import split_paths
 from torch import Tensor, nn
 
-from fairseq_mtmoe.core.errors import UserError, raise_invalid
+from fairseq_mtmoe.core.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.core.protocols import TaskDescription
 from fairseq_mtmoe.core.tiers import TIERS, load_tiers
 from fairseq_mtmoe.multitask.mixtures.dataset import EvaluationMixture
@@ -264,7 +264,11 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             "target": options.task_of_language(self.args.task_ids, target),
             "pair": pair,
         }[kind]
-        return self.id_of(name, f"the {kind} of {pair}")
+        if name not in self.task_names:
+            known = shortened(self.task_names, name)
+            kinds = "pairs" if kind == "pair" else f"{kind} languages"
+            raise UserError(f"`{pair}` must have one of the model's {kinds} ({known}).")
+        return self.task_names.index(name)
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
         """Return the batch with the task and language ids that the models accept."""

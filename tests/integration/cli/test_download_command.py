@@ -40,6 +40,12 @@ def test_a_recipe_is_downloaded_and_listed(tmp_path, monkeypatch):
     assert all(word in row for word in ("?", "CC0", web.address, "no"))
 
 
+def test_a_long_address_is_listed_whole(tmp_path):
+    recipe, address = tmp_path / "mine.yaml", f"https://example.org/{'long/' * 60}"
+    recipe.write_text(RECIPE.replace("ADDRESS", address))
+    assert f"{address}/a.tsv.gz" in download(tmp_path / "raw", "--recipe", recipe, "--list").stdout
+
+
 def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
     recipe, raw = tmp_path / "mine.yaml", tmp_path / "raw"
     with web_server() as web:

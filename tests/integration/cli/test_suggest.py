@@ -122,7 +122,7 @@ def test_shards_count_together_and_pairs_are_asked_for_in_either_direction(many_
 
 
 def test_what_is_no_data_is_refused_and_a_trial_that_fails_says_why(many_digits, tmp_path):
-    for data, name in ((tmp_path / "none", "DATA"), (tmp_path, tmp_path.name), (many_digits, "--lang-pairs")):
+    for data, name in ((tmp_path / "none", "none"), (tmp_path, tmp_path.name), (many_digits, "--lang-pairs")):
         with refused(name):
             invoked("suggest", data, *(("--lang-pairs", "en-xx") if data == many_digits else ()))
     (tmp_path / "data").mkdir()

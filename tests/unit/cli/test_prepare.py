@@ -100,6 +100,7 @@ def test_wrong_input_leaves_no_data_directory(tmp_path, raw):
 def test_a_folder_alone_is_answered_with_the_whole_command(raw):
     result = CliRunner().invoke(commands, ["prepare", str(raw)])
     assert result.exit_code == 2 and "prepare corpora RAW DATA --recipe folder\n" in result.output
+    assert f"`corpora` must stand before {raw}." in result.output
 
 
 def test_too_few_pairs_are_answered_with_a_number_that_works(tmp_path, raw):

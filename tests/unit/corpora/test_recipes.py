@@ -63,6 +63,12 @@ def changed(path, value):
     return content
 
 
+def test_a_misspelt_field_is_answered_with_a_similar_one(load):
+    with refused("mine.yaml: corpora: a: rolle") as caught:
+        load(changed("corpora.0.rolle", "train"))
+    assert str(caught.value).endswith("is no known name; the most similar one is role.")
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_recipe_loads(name):
     recipe = load_recipe(name)
