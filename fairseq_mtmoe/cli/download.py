@@ -85,6 +85,7 @@ def command(
     if only_list:
         _show(items, raw)
         return
+    _expect_packages()
     if dry_run:
         _show_plan(items, raw)
         return
@@ -94,6 +95,17 @@ def command(
         if corpus.text_of and os.path.exists(raw / corpus.downloads[0]):
             write_text(corpus, raw)
     _say_state(items, raw, failed, recipe_name)
+
+
+def _expect_packages() -> None:
+    """Raise `UserError` if a package for requests to servers is missing."""
+    try:
+        import fairseq_mtmoe.corpora.web  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"`mtmoe download` needs the Python package {error.name}: run `pip install "
+            "'fairseq_mtmoe[corpora]'`."
+        ) from error
 
 
 def _say_state(
@@ -153,8 +165,8 @@ def _show_plan(items: Sequence[Item], raw: Path) -> None:
         table.add_row(*map(visible, (item.file, shown, item.address)))
     show(table, WHOLE)
     known = [size for size in told if size is not None]
-    unknown = f", and {len(told) - len(known)} of unknown size" if len(known) < len(told) else ""
-    click.echo(f"{len(known)} files of {decimal(sum(known))}{unknown} would be downloaded.")
+    unknown = f", {len(told) - len(known)} of unknown size" if len(known) < len(told) else ""
+    click.echo(f"Files to download: {len(told)}; {decimal(sum(known))} in all{unknown}.")
 
 
 def _show_index(index: str, langs: Sequence[str]) -> None:
@@ -176,13 +188,8 @@ def _show_index(index: str, langs: Sequence[str]) -> None:
 
 
 def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
-    try:
-        from fairseq_mtmoe.corpora.download import download
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"`mtmoe download` needs the Python package {error.name}: run `pip install "
-            "'fairseq_mtmoe[corpora]'`."
-        ) from error
+    from fairseq_mtmoe.corpora.download import download
+
     console = Console(stderr=True)
     columns = (
         bars.BarColumn(),

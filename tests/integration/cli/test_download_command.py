@@ -1,8 +1,12 @@
 """`mtmoe download` as a user calls it."""
 
+import sys
 from functools import partial
 
+import pytest
+
 from fairseq_mtmoe.cli import _shared
+from fairseq_mtmoe.core.errors import UserError
 from tests.helpers.commands import run
 from tests.helpers.invoked import invoked
 from tests.helpers.web import Fault, web_server
@@ -44,6 +48,26 @@ def test_a_long_address_is_listed_whole(tmp_path):
     recipe, address = tmp_path / "mine.yaml", f"https://example.org/{'long/' * 60}"
     recipe.write_text(RECIPE.replace("ADDRESS", address))
     assert f"{address}/a.tsv.gz" in download(tmp_path / "raw", "--recipe", recipe, "--list").stdout
+
+
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
+def test_a_missing_package_is_named(tmp_path, monkeypatch, arguments):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(RECIPE.replace("ADDRESS", "http://127.0.0.1:1"))
+    monkeypatch.delitem(sys.modules, "fairseq_mtmoe.corpora.web", raising=False)
+    monkeypatch.setitem(sys.modules, "requests", None)
+    with pytest.raises(UserError, match=r"needs the Python package requests: run `pip install"):
+        download(tmp_path / "raw", "--recipe", recipe, *arguments)
+
+
+def test_the_plan_has_the_sizes_that_servers_tell(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    with web_server() as web:
+        web.put("/a.tsv.gz", b"x" * 10_000)
+        recipe.write_text(RECIPE.replace("ADDRESS", web.address))
+        plan = download(tmp_path / "raw", "--recipe", recipe, "--dry-run").stdout
+    assert "10.0 kB" in plan and "Files to download: 1; 10.0 kB in all." in plan
+    assert not (tmp_path / "raw").exists()
 
 
 def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
