@@ -15,7 +15,7 @@ import torch
 from fairseq_mtmoe import load_translator
 from fairseq_mtmoe.core.errors import UserError
 from tests.helpers import untrained
-from tests.helpers.commands import REPOSITORY
+from tests.helpers.commands import BIN, REPOSITORY
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import SPARSE, texts
@@ -136,7 +136,8 @@ def served(text_data, tmp_path_factory):
     model = fixed(text_data, folder / "model.pt", *limits)
     said = mtmoe("export-hf", model, folder / "folder", "--to", "aa")
     conversion = said.splitlines()[-1].replace("int8", "float32")
-    subprocess.run(conversion, shell=True, executable="bash", cwd=folder, check=True)
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    subprocess.run(conversion, shell=True, executable="bash", cwd=folder, env=environment, check=True)
     return model, folder / "SERVED" / "aa"
 
 
