@@ -23,9 +23,9 @@ TIMEOUT = (20.0, 60.0)  # seconds for connecting, and without received bytes
 _LONGEST_PAUSE = 300  # seconds that a server may ask for
 _TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
 # Sites that serve files of other sites
+_SITES = {"githubusercontent.com": "github.com", "hf.co": "huggingface.co"}
 # Sites that name files of any site; 14% of the addresses of mtdata are of this one
 _SHORTENERS = ("tinyurl.com",)
-_SITES = {"githubusercontent.com": "github.com", "hf.co": "huggingface.co"}
 
 
 class Session(requests.Session):

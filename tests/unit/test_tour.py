@@ -37,3 +37,19 @@ def test_a_route_has_few_stops_and_each_is_there(route):
 
 def test_there_are_eight_routes():
     assert len(ROUTES) == 8 and len(re.findall(r"^\d+\. ", PAGE, re.MULTILINE)) == sum(map(len, ROUTES.values()))
+
+
+MADE = {"docs/site/index.html", "benchmarks/results/gpu.md"}  # by make docs and make gpu-check
+FOLDERS = "docs|examples|benchmarks|configs|tools|tests|fairseq_mtmoe"
+
+
+@pytest.mark.parametrize("folder", ["docs", "examples", "configs", "benchmarks", "."])
+def test_pages_name_files_that_are_there(folder):
+    pages = (REPOSITORY / folder).glob("*.md" if folder == "." else "**/*.md")
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        if page.name == "CHANGELOG.md":  # which names what was removed, too
+            text = text.partition("### Removed")[0]
+        named = set(re.findall(rf"`((?:{FOLDERS})/[\w./-]+)`", text)) - MADE
+        missing = {file for file in named if not (REPOSITORY / file).exists()}
+        assert not missing, page
