@@ -65,6 +65,7 @@ demo-glue: $(INSTALLED)  ## train MT-TaG on four tasks of real text, and a new t
 
 lint: $(INSTALLED)  ## check style, types, English and the size of the code
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/python tools/prose.py
 	$(BIN)/python tools/size.py

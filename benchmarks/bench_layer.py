@@ -97,9 +97,7 @@ def compare(
     if num_experts <= MANY_EXPERTS:
         others.insert(0, ("dense", seconds[DENSE], dense_floor))
     if peers:
-        per_expert = {
-            name: [value / peer.experts_per_token for value in seconds[name]] for name, peer in peers.items()
-        }
+        per_expert = {name: [value / peer.experts_per_token for value in seconds[name]] for name, peer in peers.items()}
         best = min(per_expert, key=lambda name: median(per_expert[name]))
         others.append((f"{best}, per active FLOP", per_expert[best], Floor(0.5)))
     for name in GATES:

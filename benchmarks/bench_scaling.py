@@ -164,9 +164,7 @@ def show(report: Report, measured: dict[int, list[Steps]], floors: dict[int, flo
         ratio = Ratio.of(sparse, stock)
         speeds.append([str(count), spread(sparse), spread(stock), median(sparse) / alone, ratio])
         floor = Floor(floors[count], at_most=False)
-        report.figure(
-            f"tokens/s over stock fairseq's, {count} processes", ratio.median, floor, (ratio.low, ratio.high)
-        )
+        report.figure(f"tokens/s over stock fairseq's, {count} processes", ratio.median, floor, (ratio.low, ratio.high))
         if count > 1:
             sent = median(step.num_bytes for step in processes[0][SPARSE])
             exchanges.append([str(count), spread(list(map(exchange_share, updates))), sent / 1e6])

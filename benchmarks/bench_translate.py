@@ -147,9 +147,7 @@ def letters(line: str) -> str:
     return "".join(line.replace("<unk>", "⁇").split())
 
 
-def compare(
-    report: Report, title: str, works: Works, own: str, floors: dict[str, Floor], repetitions: int
-) -> None:
+def compare(report: Report, title: str, works: Works, own: str, floors: dict[str, Floor], repetitions: int) -> None:
     """Time works in turn, and compare their speeds with ours; those that have a floor must find the same lines."""
     found: dict[str, Lines] = {}
     timed = {name: partial(keep_lines, found, name, work) for name, work in works.items()}

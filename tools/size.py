@@ -1,9 +1,9 @@
 """Measure the size and the density of the code, and check that neither grows: part of `make lint`.
 
-    python tools/size.py            # compare with the ceilings of tools/size.json; fails if one is exceeded
-    python tools/size.py --lower    # write the present sizes as ceilings; a ceiling never rises
-    python tools/size.py --folders  # print the density of each folder of the package
-    python tools/size.py --options  # list the options of architectures, tasks and commands with their number
+python tools/size.py            # compare with the ceilings of tools/size.json; fails if one is exceeded
+python tools/size.py --lower    # write the present sizes as ceilings; a ceiling never rises
+python tools/size.py --folders  # print the density of each folder of the package
+python tools/size.py --options  # list the options of architectures, tasks and commands with their number
 """
 
 from __future__ import annotations
@@ -214,11 +214,7 @@ def check(lower: bool) -> int:
         lowered = {name: min(size, ceilings.get(name, size)) for name, size in measured.items()}
         CEILINGS.write_text(json.dumps(lowered, indent=1) + "\n", encoding="utf-8")
         return 0
-    exceeded = [
-        (name, size, ceilings.get(name, 0))
-        for name, size in measured.items()
-        if size > ceilings.get(name, 0)
-    ]
+    exceeded = [(name, size, ceilings.get(name, 0)) for name, size in measured.items() if size > ceilings.get(name, 0)]
     if exceeded:
         print("Larger than tools/size.json allows; remove something, or say why it must grow:")
         print(tabulate(exceeded, headers=("", "now", "ceiling")))

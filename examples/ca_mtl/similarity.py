@@ -1,10 +1,12 @@
-"""Similarity of tasks in models of `--task glue`, by their inputs of the first block (CA-MTL, equation 7 and figure 6).
+"""Similarity of tasks in models of `--task glue` (CA-MTL, equation 7 and figure 6).
 
-    python examples/ca_mtl/similarity.py runs/mtl runs/ca_mtl --single runs/single-cola --single runs/single-rte
+    python examples/ca_mtl/similarity.py runs/mtl runs/ca_mtl \\
+        --single runs/single-cola --single runs/single-rte
 
-X_i has a row for each token of task i, without padding: its input of the first block. U_i D_i U_iᵀ is the best
-approximation of X_iᵀX_i (not centred) of the least rank that holds 99% of its spectrum. The similarity of two tasks is
-‖(U_i D_i^½)ᵀ U_j D_j^½‖ / (‖U_i D_i^½‖ ‖U_j D_j^½‖): 0 in orthogonal subspaces, 1 along one line.
+X_i has a row for each token of task i, without padding: its input of the first block. U_i D_i U_iᵀ
+is the best approximation of X_iᵀX_i (not centred) of the least rank that holds 99% of its spectrum.
+The similarity of two tasks is ‖(U_i D_i^½)ᵀ U_j D_j^½‖ / (‖U_i D_i^½‖ ‖U_j D_j^½‖): 0 in orthogonal
+subspaces, 1 along one line.
 """
 
 import json

@@ -66,9 +66,7 @@ class Table:
     def _laid_out(self, rows: Sequence[Any], form: str) -> str:
         """Return rows in a form of tabulate; the first one is the head."""
         return str(
-            tabulate(
-                rows[1:], rows[0], tablefmt=form, colalign=self.sides, disable_numparse=True
-            )
+            tabulate(rows[1:], rows[0], tablefmt=form, colalign=self.sides, disable_numparse=True)
         )
 
     def _marked(self, start: str, end: str) -> list[list[str]]:

@@ -42,9 +42,7 @@ class AdapterPlan:
         return BottleneckBank(self.num_adapters, block.fc1.in_features, H, self.rank)
 
 
-def adapted(
-    block: Block, hidden: Tensor, branch_input: Tensor, context: BatchContext
-) -> Tensor:
+def adapted(block: Block, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
     """Compute a feed-forward layer with adapters; see `Slot`."""
     mixture = block.mixture
     adapter_pass = context.adapter_pass

@@ -40,9 +40,7 @@ def _logits(layer: MoELayer, hidden_H: Tensor, task: int | None) -> Tensor:
     return torch.stack([(hidden_H.float() * row_H.float()).sum() for row_H in weight_NH])
 
 
-def _choose(
-    layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, padding_T: Tensor | None
-) -> dict[int, int]:
+def _choose(layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, padding_T: Tensor | None) -> dict[int, int]:
     gate = layer.gate
     if not isinstance(gate, BaseGate) or not logits:
         return {token: int(row_N.argmax()) for token, row_N in logits.items()}

@@ -1,6 +1,7 @@
 """Extract English sentences from the docstrings of installed libraries.
 
-Reads source files without importing the libraries. Skips everything but prose, such as lists and examples.
+Reads source files without importing the libraries. Skips everything but prose, such as lists and
+examples.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def _of_library(library: str) -> Iterator[Description]:
     spec = find_spec(library)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
-            f"`{library}` must be an installed package, but is not; `make install` installs the demo's."
+            f"`{library}` must be an installed package, but is not; `make install` installs the "
+            "demo's."
         )
     root = Path(next(iter(spec.submodule_search_locations)))
     for path in sorted(root.rglob("*.py")):

@@ -2,8 +2,9 @@
 
     python make_tasks.py OUT [--libraries scipy,sklearn,…] [--size 2000]
 
-Training, validation and test examples come from different subpackages of each library, the same for all tasks. No text
-in any task's training data occurs in any task's validation data. A finished OUT does not change.
+Training, validation and test examples come from different subpackages of each library, the same
+for all tasks. No text in any task's training data occurs in any task's validation data. A finished
+OUT does not change.
 """
 
 from __future__ import annotations
@@ -63,9 +64,8 @@ def command(out: Path, libraries: str, size: int) -> None:
         for (task, split), examples in made.items():
             write(partial / task, split, examples)
     for split, descriptions in splits.items():
-        click.echo(
-            f"{split}: {len(descriptions)} docstrings of {len({d.part for d in descriptions})} subpackages"
-        )
+        subpackages = {description.part for description in descriptions}
+        click.echo(f"{split}: {len(descriptions)} docstrings of {len(subpackages)} subpackages")
 
 
 def examples_of(

@@ -32,11 +32,18 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         length = self.headers.get("Content-Length", "")
         if not (length.isdecimal() and len(length) < 20):
-            self.answer(411, {"error": "The request must have a Content-Length, the number of its bytes."})
+            self.answer(
+                411, {"error": "The request must have a Content-Length, the number of its bytes."}
+            )
             return
-        body = self.rfile.read(min(int(length), 16 * MOST_BYTES))  # a client answers for what it sends first
+        body = self.rfile.read(
+            min(int(length), 16 * MOST_BYTES)
+        )  # a client answers for what it sends first
         if len(body) > MOST_BYTES:
-            self.answer(413, {"error": f"The request must have at most {MOST_BYTES} bytes, but has {length}."})
+            self.answer(
+                413,
+                {"error": f"The request must have at most {MOST_BYTES} bytes, but has {length}."},
+            )
             return
         start = time.monotonic()
         try:
@@ -46,7 +53,9 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError as error:
             self.answer(400, {"error": str(error)})
             return
-        self.log_message("%s-%s: %d lines, %.2f s", source, target, len(lines), time.monotonic() - start)
+        self.log_message(
+            "%s-%s: %d lines, %.2f s", source, target, len(lines), time.monotonic() - start
+        )
         self.answer(200, answer)
 
     def answer(self, status, content):
@@ -73,7 +82,9 @@ def checked(body, pairs):
     pair = f"{request['from']}-{request['to']}"
     if pair not in pairs:
         served = textwrap.shorten(", ".join(pairs), 300, placeholder=" …")
-        raise ValueError(f"`from` and `to` must be a pair that is served ({served}), but are {pair!r}.")
+        raise ValueError(
+            f"`from` and `to` must be a pair that is served ({served}), but are {pair!r}."
+        )
     return request["from"], request["to"], lines
 
 
@@ -83,7 +94,9 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--intra-threads", type=int, default=1, help="of one batch")
-    parser.add_argument("--inter-threads", type=int, default=1, help="batches at the same time, of a folder")
+    parser.add_argument(
+        "--inter-threads", type=int, default=1, help="batches at the same time, of a folder"
+    )
     args = parser.parse_args()
     server = ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
     server.daemon_threads = False  # server_close waits for requests
@@ -91,7 +104,9 @@ if __name__ == "__main__":
     server.translators = {}
     try:
         for folder in args.folders:
-            translator = Translator(folder, intra_threads=args.intra_threads, inter_threads=args.inter_threads)
+            translator = Translator(
+                folder, intra_threads=args.intra_threads, inter_threads=args.inter_threads
+            )
             server.translators.update(dict.fromkeys(translator.pairs, translator))
     except ValueError as error:
         sys.exit(f"error: {error}")

@@ -25,7 +25,8 @@ SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？।؟])\s*")
 class Translator:
     """A translator from or into several languages that `mtmoe export-hf` gave Marian's tokenizer.
 
-    A folder, pair of languages or line that it does not support raises a ValueError of one sentence.
+    A folder, pair of languages or line that it does not support raises a ValueError with one
+    sentence.
     """
 
     def __init__(self, folder, compute_type="default", **threads):
@@ -37,8 +38,8 @@ class Translator:
             self.model = ctranslate2.Translator(str(folder), compute_type=compute_type, **threads)
         except (OSError, KeyError, RuntimeError) as error:
             raise ValueError(
-                f"`{folder}` must be a folder of `mtmoe export-hf` that ct2-transformers-converter converted "
-                "with --copy_files source.spm target.spm tokenizer_config.json."
+                f"`{folder}` must be a folder of `mtmoe export-hf` that ct2-transformers-converter "
+                "converted with --copy_files source.spm target.spm tokenizer_config.json."
             ) from error
         self.room = settings["model_max_length"] - 2  # tokens beside the language and the end
         self.codes = set(settings["additional_special_tokens"])
@@ -47,9 +48,14 @@ class Translator:
         self.pairs = ours.get("pairs") or [f"{source}-{target}" for source, target in all_pairs]
 
     def parts(self, line, number):
-        """Return the pieces of a line; of its sentences, if it is too long; an empty list if it is empty."""
+        """Return the pieces of a line, or of its sentences if it is too long.
+
+        The list of an empty line is empty.
+        """
         if LONE_SURROGATE.search(line):
-            raise ValueError(f"Line {number} must be text in Unicode, but contains a lone surrogate.")
+            raise ValueError(
+                f"Line {number} must be text in Unicode, but contains a lone surrogate."
+            )
         text = " ".join(unicodedata.normalize("NFC", INVISIBLE.sub("", line)).split())
         pieces = self.pieces_of_source.encode(text, out_type=str)
         if len(pieces) <= self.room:
@@ -59,8 +65,8 @@ class Translator:
         longest = max(map(len, parts))
         if longest > self.room:
             raise ValueError(
-                f"Line {number} must have sentences of at most {self.room} tokens, but has one of {longest}; "
-                "break it up."
+                f"Line {number} must have sentences of at most {self.room} tokens, but has one of "
+                f"{longest}; break it up."
             )
         return parts
 
@@ -69,7 +75,9 @@ class Translator:
         pair = f"{source}-{target}"
         if pair not in self.pairs:
             pairs = textwrap.shorten(", ".join(self.pairs), 300, placeholder=" …")
-            raise ValueError(f"The languages must be a pair of the model ({pairs}), but are {pair!r}.")
+            raise ValueError(
+                f"The languages must be a pair of the model ({pairs}), but are {pair!r}."
+            )
         code = f">>{target}<<"
         first = {"src": [f">>{source}<<"], "tgt": [code]}.get(self.language_at_source, [])
         parts = [self.parts(line, number) for number, line in enumerate(lines, 1)]
@@ -98,7 +106,9 @@ if __name__ == "__main__":
     parser.add_argument("--beam", type=int, default=5)
     args = parser.parse_args()
     try:
-        translations = Translator(args.folder).translate(list(sys.stdin), args.source, args.target, args.beam)
+        translations = Translator(args.folder).translate(
+            list(sys.stdin), args.source, args.target, args.beam
+        )
     except ValueError as error:
         sys.exit(f"error: {error}")
     sys.stdout.writelines(f"{translation}\n" for translation in translations)

@@ -135,9 +135,7 @@ def _newton_step(both, num_experts, EXPERTS: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _start_price(
-    start, size, spread, num_experts, HAS_START: tl.constexpr, EXPERTS: tl.constexpr
-):
+def _start_price(start, size, spread, num_experts, HAS_START: tl.constexpr, EXPERTS: tl.constexpr):
     """Return the prices of an earlier batch in units of the scaled scores, or 0."""
     expert = tl.arange(0, EXPERTS)
     is_expert = expert < num_experts

@@ -140,9 +140,7 @@ class TrainingMixture(MixtureDataset):
         """Return the epoch's batches, part after part, and examples that are too long."""
         if self.draws_candidates:
             indices, longest, too_long = ranked(self.draw, self._sizes, limits_of(max_sizes))
-            logger.info(
-                f"epoch {self.epoch} draws {len(self)} candidates, as many from each task"
-            )
+            logger.info(f"epoch {self.epoch} draws {len(self)} candidates, as many from each task")
             parts = [batches_of_ranks(indices, longest, limits)]
         else:
             cut_parts = self._cut_parts(max_sizes, limits, per_update)

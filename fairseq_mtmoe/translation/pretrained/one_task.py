@@ -97,9 +97,7 @@ def chosen_tasks(
     return tasks
 
 
-def _expect_choice(
-    path: str, kind: str, sources: Sequence[str], targets: Sequence[str]
-) -> None:
+def _expect_choice(path: str, kind: str, sources: Sequence[str], targets: Sequence[str]) -> None:
     """Raise `UserError` if the options choose no tasks of this kind (`--task-ids`)."""
     choosing = {"source": ("--from",), "pair": ("--from", "--to")}.get(kind, ("--to",))
     advice = f"choose languages with `{'` or `'.join(choosing)}`, such as `{choosing[-1]} all`"

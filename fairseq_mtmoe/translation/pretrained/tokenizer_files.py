@@ -245,9 +245,7 @@ def _marian(
     return Tokenizer(files, tuple(orders[0]), tuple(orders[1]), pad_id, eos_id, start_id)
 
 
-def _marian_order(
-    symbols: Sequence[str], never: Set[str], begins_with_pad: bool
-) -> list[int]:
+def _marian_order(symbols: Sequence[str], never: Set[str], begins_with_pad: bool) -> list[int]:
     if not begins_with_pad:
         return list(range(len(symbols)))
     first = [EOS_ID, SPECIAL.index(UNK), BOS_ID]

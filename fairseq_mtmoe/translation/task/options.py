@@ -209,9 +209,7 @@ def _complete_languages(args: Namespace) -> None:
     if args.langs and args.lang_dict:
         raise UserError("`--langs` cannot be combined with `--lang-dict`.")
     if is_training(args) and not args.lang_pairs:
-        raise UserError(
-            "`--lang-pairs` is required: list the pairs to train, such as en-de,en-ro."
-        )
+        raise UserError("`--lang-pairs` is required: list the pairs to train, such as en-de,en-ro.")
     if not is_training(args) and not (args.source_lang and args.target_lang):
         raise UserError("`--source-lang` and `--target-lang` must be given together.")
     if args.lang_dict:

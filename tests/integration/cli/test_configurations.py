@@ -85,7 +85,13 @@ MODEL_OPTIONS = {
     "mt_tag_mixture": ("num_experts", "expert_gates", "expert_interval", "reuse_gate", "dropout"),
     "ca_mtl_glue": ("conditional", "conditional_form", "conditional_positions", "freeze_layers", "dropout"),
     "pemt_target": (
-        "pemt_stage", "pemt_sources", "adapter", "adapter_rank", "adapter_alpha", "prompt_init", "no_prompt",
+        "pemt_stage",
+        "pemt_sources",
+        "adapter",
+        "adapter_rank",
+        "adapter_alpha",
+        "prompt_init",
+        "no_prompt",
     ),
 }
 

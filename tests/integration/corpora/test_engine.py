@@ -249,7 +249,7 @@ def test_both_orders_of_a_pair_are_one_pair(folder):
 
 def test_lines_in_are_lines_out_and_lines_listed(raw, tmp_path):
     more = [f"{en}\t{de}" for en, de in zip(sentences("more", 40), sentences("more de", 40, "de"), strict=True)]
-    lines = ["en\tde", *more[:9], "one\"column", *more[9:], *["only\t"] * 10, "-\tabsent"]
+    lines = ["en\tde", *more[:9], 'one"column', *more[9:], *["only\t"] * 10, "-\tabsent"]
     (raw / "in").mkdir()
     (raw / "in" / "more.tsv.gz").write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
     for lang, text in (("en", b"caf\xe9 \xff\n\n"), ("et", b"kohv\nja\n")):

@@ -257,5 +257,3 @@ def test_every_pair_of_text_with_the_same_sentences_in_all_languages(tmp_path):
     assert [one.name for one in recipe.corpora[3:]] == names
     assert recipe.corpora[5].files[1] == "flores200_dataset.tar.gz!flores200_dataset/devtest/swh_Latn.devtest"
     assert recipe.corpora[7].address[1].endswith("/newstest2019-ref.zho-TW.txt")
-
-

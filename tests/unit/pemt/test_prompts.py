@@ -1,6 +1,5 @@
 """Prompts and their correlation, against the paper's equations."""
 
-
 import pytest
 import torch
 

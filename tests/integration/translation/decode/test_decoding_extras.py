@@ -20,9 +20,7 @@ def models(tmp_path_factory):
     return DecodingModels(tmp_path_factory.mktemp("models"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "option"), rarely(CASES, *(case for case in CASES if case[0] != "base_moe"))
-)
+@pytest.mark.parametrize(("kind", "option"), rarely(CASES, *(case for case in CASES if case[0] != "base_moe")))
 def test_an_option_of_fairseq_does_what_it_says(models, kind, option):
     CHECKS[option](partial(models.of, kind))
 

@@ -194,7 +194,9 @@ WRONG = {
     "WiC/train.jsonl": [([{**BOTH, "start1": 0, "end1": 2, "start2": 0, "end2": 1, "label": True}], 1)],
     "mine.jsonl": [([{**LISTED, **wrong}], 1) for wrong in ({"right": [3]}, {"right": 1}, {"options": []})],
     "a.conll": [
-        ("Ann N\n", 1), ("Ann N B-x\n\nran V\n", 3), ("Ann N B-x\n# a comment inside\n", 2),
+        ("Ann N\n", 1),
+        ("Ann N B-x\n\nran V\n", 3),
+        ("Ann N B-x\n# a comment inside\n", 2),
         ("# one\n\nAnn N B-x\nran V B-y\n", 4),
     ],
     "b.jsonl": [([{"word": ["a", "b"], "label": ["O"]}], 1)],

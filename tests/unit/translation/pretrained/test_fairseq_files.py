@@ -35,9 +35,7 @@ def imported(request, tmp_path):
     tokens = {"mbart": {"encoder_langtok": "src", "decoder_langtok": True},  # or both at once, by the kind of data
               "multilingual": {"langtoks": {"main": ("src", "tgt")}, "encoder_langtok": None}}[style]  # fmt: skip
     names = {"arch": "mbart_large", "task": "translation_multi_simple_epoch"}
-    args = Namespace(
-        **content["cfg"]["model"], **names, **tokens, lang_tok_style=style, langs=settings["langs"]
-    )
+    args = Namespace(**content["cfg"]["model"], **names, **tokens, lang_tok_style=style, langs=settings["langs"])
     tables = [name for name in content["model"] if name.endswith(("embed_tokens.weight", "output_projection.weight"))]
     model = {**content["model"], **{name: content["model"][name][:rows].clone() for name in tables}}
     del model["decoder.output_projection.weight"]
