@@ -22,9 +22,9 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_mtmoe.moe.device_kind import device_kind
 
-# Logits at a time: enough rows for matrix products at full speed, few enough to need little memory.
+# Logits at a time: enough rows for matrix products at full speed, few enough for a CPU's cache.
 # A GPU has larger blocks, because each block passes over the weight's gradient.
-BLOCK_LOGITS = 2**25
+BLOCK_LOGITS = 2**22
 GPU_BLOCK_LOGITS = 2**27
 BLOCK_ROWS = 512
 GPU_BLOCK_ROWS = 1024
