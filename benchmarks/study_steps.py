@@ -9,6 +9,7 @@ shapes of other inner sizes, to choose the one that costs as much as experts do.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ class Training:
 
 def shapes(study: Study, inner: list[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for row in study.rows:
-        given = study.options_of(row)
+    options = {"dense": shlex.split(study.options), **{row: study.options_of(row) for row in study.rows}}
+    for row, given in options.items():
         for name in _NO_SHAPE:
             while name in given:
                 at = given.index(name)
