@@ -32,18 +32,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         length = self.headers.get("Content-Length", "")
         if not (length.isdecimal() and len(length) < 20):
-            self.answer(
-                411, {"error": "The request must have a Content-Length, the number of its bytes."}
-            )
+            self.refuse(411, "The request must have a Content-Length, the number of its bytes.")
             return
-        body = self.rfile.read(
-            min(int(length), 16 * MOST_BYTES)
-        )  # a client answers for what it sends first
+        # Most clients read an answer only when they have sent all of their request.
+        body = self.rfile.read(min(int(length), 16 * MOST_BYTES))
         if len(body) > MOST_BYTES:
-            self.answer(
-                413,
-                {"error": f"The request must have at most {MOST_BYTES} bytes, but has {length}."},
-            )
+            self.refuse(413, f"The request must have at most {MOST_BYTES} bytes, but has {length}.")
             return
         start = time.monotonic()
         try:
@@ -51,12 +45,14 @@ class Handler(BaseHTTPRequestHandler):
             translator = self.server.translators[f"{source}-{target}"]
             answer = {"lines": translator.translate(lines, source, target, self.server.beam)}
         except ValueError as error:
-            self.answer(400, {"error": str(error)})
+            self.refuse(400, str(error))
             return
-        self.log_message(
-            "%s-%s: %d lines, %.2f s", source, target, len(lines), time.monotonic() - start
-        )
+        seconds = time.monotonic() - start
+        self.log_message("%s-%s: %d lines, %.2f s", source, target, len(lines), seconds)
         self.answer(200, answer)
+
+    def refuse(self, status, sentence):
+        self.answer(status, {"error": sentence})
 
     def answer(self, status, content):
         body = json.dumps(content, ensure_ascii=False).encode()
