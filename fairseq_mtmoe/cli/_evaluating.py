@@ -22,7 +22,7 @@ from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import check_writable, read_bytes, read_json, write_text
 from fairseq_mtmoe.core.tiers import read_tiers
 from fairseq_mtmoe.corpora.recipes.codes import plain_code
-from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
+from fairseq_mtmoe.corpora.recipes.from_yaml import load_recipe
 from fairseq_mtmoe.report import score_files
 from fairseq_mtmoe.report import scores as scoring
 from fairseq_mtmoe.report.score_files import (

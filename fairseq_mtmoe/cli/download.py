@@ -73,7 +73,7 @@ def command(
         raise UserError("`mtmoe download` requires RAW and `--recipe`, or `--from` and `--langs`.")
     from fairseq_mtmoe.corpora.monolingual import write_text
     from fairseq_mtmoe.corpora.raw_files import items_of
-    from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
+    from fairseq_mtmoe.corpora.recipes.from_yaml import load_recipe
 
     recipe = load_recipe(recipe_name)
     items = items_of(recipe.corpora)

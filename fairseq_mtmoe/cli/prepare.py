@@ -135,7 +135,7 @@ def corpora_command(
         raise UserError(
             "`--workers` cannot be combined with `--scheduler`, which has workers of its own."
         )
-    from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
+    from fairseq_mtmoe.corpora.recipes.from_yaml import load_recipe
 
     recipe = _with_settings(
         load_recipe(recipe_name), recipe_name, vocabulary_from or vocabulary_of, **settings

@@ -17,7 +17,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq_mtmoe.corpora import blocks
 from fairseq_mtmoe.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.corpora.engine.workers import Workers
-from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
+from fairseq_mtmoe.corpora.recipes.from_yaml import load_recipe
 from fairseq_mtmoe.corpora.vocabulary.training import train_model
 
 SYLLABLES = ("ba", "do", "fi", "gu", "ke", "lo", "mi", "nu", "pa", "ro", "si", "te")

@@ -13,7 +13,7 @@ from backports import zstd
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.corpora.cleaning import languages as identification
-from fairseq_mtmoe.corpora.recipes import recipe as recipes
+from fairseq_mtmoe.corpora.recipes import from_yaml as recipes
 from fairseq_mtmoe.nlu.bert import pretrained as bert
 from fairseq_mtmoe.nlu.bert.key_map import KEYS
 from fairseq_mtmoe.nlu.data import table

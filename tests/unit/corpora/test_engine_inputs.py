@@ -8,7 +8,7 @@ import yaml
 
 from fairseq_mtmoe.corpora.engine.pipeline import find_inputs
 from fairseq_mtmoe.corpora.raw_files import write_record
-from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
+from fairseq_mtmoe.corpora.recipes.from_yaml import load_recipe
 from tests.helpers.refused import refused
 
 TEXT = b"one\teins\n"

@@ -14,11 +14,11 @@ from fairseq_mtmoe.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.corpora.engine.samples import check_sample
 from fairseq_mtmoe.corpora.monolingual import write_text
 from fairseq_mtmoe.corpora.raw_files import items_of
+from fairseq_mtmoe.corpora.recipes.from_yaml import load_recipe
 from fairseq_mtmoe.corpora.recipes.named.codes import long_code, recipe_code
 from fairseq_mtmoe.corpora.recipes.named.entries import place_of
 from fairseq_mtmoe.corpora.recipes.named.of_mtdata import of_mtdata
 from fairseq_mtmoe.corpora.recipes.named.of_sacrebleu import of_sacrebleu
-from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.corpora.recipes.schema import Role
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused

@@ -13,8 +13,9 @@ import yaml
 from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.corpora.readers import FORMATS
 from fairseq_mtmoe.corpora.recipes import SHIPPED, schema
+from fairseq_mtmoe.corpora.recipes.from_yaml import load_recipe
 from fairseq_mtmoe.corpora.recipes.named.entries import place_of
-from fairseq_mtmoe.corpora.recipes.recipe import Recipe, load_recipe
+from fairseq_mtmoe.corpora.recipes.recipe import Recipe
 from fairseq_mtmoe.corpora.recipes.schema import Role
 from tests.helpers.refused import refused
 

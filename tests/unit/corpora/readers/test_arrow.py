@@ -4,7 +4,7 @@ import pyarrow
 import pytest
 from pyarrow import ipc, parquet
 
-from fairseq_mtmoe.corpora.recipes.recipe import load_recipe
+from fairseq_mtmoe.corpora.recipes.from_yaml import load_recipe
 from tests.helpers.reading import found_in, told, written
 from tests.helpers.refused import refused
 
