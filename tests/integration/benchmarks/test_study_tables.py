@@ -16,7 +16,7 @@ import study_plan
 import tables
 from scipy import stats
 from study_figures import write_results
-from study_steps import costs_of, record
+from study_steps import costs_of, record, shapes
 from timing import Ratio
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -95,6 +95,14 @@ def test_costs_of_shapes_take_the_place_of_older_ones_and_are_shown(tmp_path):
     study = described.Described(title="One", metric="bleu", rows={"dense": "the dense one", "base": "BASE"})
     assert re.search(r"BASE +\| +5\.07 \| +2\.98 \| 1\.02 \(0\.98 to 1\.07\)", tables.page("one", study, found))
     assert len(found.lines) == 1 + 5
+
+
+def test_steps_are_compared_with_those_of_the_studys_own_options():
+    study = study_plan.load(study_plan.STUDIES / "captions_controls.yaml")
+    found = shapes(study, ["512"])
+    assert next(iter(found)) == "dense" and "512" not in found["dense"]
+    assert "own_layers_all" in found and "dense, 512" in found
+    assert not {"dense_hot", "dense_equal_cost_fast"} & set(found)  # which differ in no option of the model
 
 
 # ---- statistics ----
