@@ -73,22 +73,18 @@ def tokenized_split(
 
 def _losses(row: TaskRow, tokenizer: TextTokenizer, split: TokenizedSplit) -> Iterator[str]:
     if split.num_lost:
-        lost = f"the answers of {split.num_lost} of {len(split)} questions fit into no window"
-        yield f"{lost}: these questions are trained without an answer"
+        lost = f"{split.num_lost} of {len(split)} questions"
+        yield f"trained without an answer, which fits into no window: {lost}"
     if split.num_truncated:
         # The sequences of a span task are windows, and only questions are truncated.
         is_span = row.kind is Kind.span
         what, count = ("questions", len(split)) if is_span else ("texts", len(split.starts_S) - 1)
         most = longest_question(tokenizer) if is_span else tokenizer.max_length
-        yield (
-            f"{split.num_truncated} {what} ({split.num_truncated / count:.1%}) are truncated to "
-            f"{most} tokens"
-        )
+        truncated = f"{split.num_truncated} of {count} {what}"
+        yield f"truncated to {most} tokens: {truncated} ({split.num_truncated / count:.1%})"
     if without_token := int((split.words_W < 0).sum()):
-        yield (
-            f"{without_token} of {len(split.words_W)} words have no token and are labelled "
-            f"{row.labels[0]}"
-        )
+        words = f"{without_token} of {len(split.words_W)} words"
+        yield f"labelled {row.labels[0]}, for want of a token: {words}"
 
 
 def stored_arrays(

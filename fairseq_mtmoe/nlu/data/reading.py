@@ -155,7 +155,7 @@ def read_split(task_set: TaskSet, labelled: bool = True, as_text: bool = False) 
             file_examples.append(example)
         label_examples.setdefault(label, []).extend(file_examples)
         for why, count in lines.left_out.items():
-            logger.warning(f"{path}: {count} examples are left out: {why}")
+            logger.warning(f"{path}: examples left out: {count} ({why})")
     read: list[Example] = []
     for examples in label_examples.values():
         read += _part(examples, source)

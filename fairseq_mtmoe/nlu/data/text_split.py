@@ -243,9 +243,9 @@ def text_split(
         arrays.__getitem__, ARRAYS
     )
     if num_truncated:  # also if the tokens come from the cache
-        cut = f"{num_truncated} texts and answers of {len(labels_E)} examples are truncated"
-        most = f"{tokenizer.max_source} and {tokenizer.max_target}"
-        logger.warning(f"{task_set.name}, {task_set.split}: {cut}, to {most} tokens")
+        most = f"{tokenizer.max_source} and {tokenizer.max_target} tokens"
+        cut = f"{num_truncated} texts and answers of {len(labels_E)} examples"
+        logger.warning(f"{task_set.name}, {task_set.split}: truncated to {most}: {cut}")
     return TextSplit(
         TokenRuns(sources, source_starts), TokenRuns(targets, target_starts), labels_E, keys_E, read
     )

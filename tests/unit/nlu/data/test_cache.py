@@ -78,7 +78,7 @@ def test_what_is_lost_is_told_from_the_cache_too_and_a_stride_longer_than_a_wind
     for _ in range(2):
         caplog.clear()
         load(data, length=8)
-        assert "1 texts (50.0%) are truncated to 8 tokens" in caplog.text
+        assert "truncated to 8 tokens: 1 of 2 texts (50.0%)" in caplog.text
     row = replace(ROWS["squad"], stride=17, splits={"train": [Source("SQuAD/train.json", Format.squad)]})
     question = {"id": "1", "question": "c", "answers": [{"text": "a", "answer_start": 0}]}
     write("SQuAD/train.json", json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [question]}]}]}))

@@ -54,7 +54,7 @@ def test_a_ranking_can_list_its_candidates(tmp_path, write):
 def test_ragged_lines_are_counted_and_other_counts_than_the_authors_are_said(tmp_path, write, caplog):
     write("QQP/train.tsv", "id\tquestion1\tquestion2\tis_duplicate\n5\tA?\n6\tA?\tB?\t1\n")
     assert read(tmp_path, "qqp") == [Example((("A?", "B?"),), 1, "6")]
-    assert "1 examples are left out: another number of fields" in caplog.text
+    assert "examples left out: 1 (another number of fields)" in caplog.text
     assert "has 1 examples, but the authors' file has 363846" in caplog.text
 
 
@@ -89,7 +89,7 @@ def test_empty_lines_among_texts_are_counted(tmp_path, write, caplog, source, co
     row = replace(ROWS["imdb"], labels=["neg"], splits={"test": [source]})
     found = read_split(TaskSet(tmp_path, "imdb", row, "test"), labelled=False)
     assert [example.candidates[0][0] for example in found] == ["a", "b"]
-    assert f"{path}: 2 examples are left out: the line is empty" in caplog.text
+    assert f"{path}: examples left out: 2 (the line is empty)" in caplog.text
 
 
 def test_empty_files_are_counted_and_empty_lines_between_records_are_not(tmp_path, write, caplog):
@@ -101,7 +101,7 @@ def test_empty_files_are_counted_and_empty_lines_between_records_are_not(tmp_pat
     for name, content in (("neg/1.txt", "a\n\nb\n"), ("neg/2.txt", "\n"), ("pos/1.txt", "c\n")):
         write(f"aclImdb/test/{name}", content)
     assert [example.candidates[0][0] for example in read(tmp_path, "imdb", "test")] == ["a b", "c"]
-    assert "neg/2.txt: 1 examples are left out" in caplog.text
+    assert "neg/2.txt: examples left out: 1" in caplog.text
 
 
 def test_an_example_without_a_key_has_its_number(tmp_path, write):
@@ -168,8 +168,8 @@ def test_questions_in_squads_own_file_and_without_answers_in_mrqas(tmp_path, wri
     records = [mrqa(answers=[], detected_answers=[]), mrqa(detected_answers=nowhere), mrqa(detected_answers=[])]
     path = write("MRQA/train/SQuAD.jsonl", records)
     assert read(tmp_path, "squad") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]  # which can be scored
-    assert f"{path}: 1 examples are left out: the question has no answer" in caplog.text
-    assert f"{path}: 1 examples are left out: no answer is at its given place in the passage" in caplog.text
+    assert f"{path}: examples left out: 1 (the question has no answer)" in caplog.text
+    assert f"{path}: examples left out: 1 (no answer is at its given place in the passage)" in caplog.text
     write("MRQA/dev/SQuAD.jsonl", [mrqa(detected_answers=nowhere)])
     assert read(tmp_path, "squad", "valid") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]
 

@@ -110,7 +110,7 @@ def test_tokens_are_the_texts_pieces_with_an_end_and_some_can_be_chosen(tmp_path
 @pytest.mark.usefixtures("rte")
 def test_long_texts_lose_their_last_words_and_are_counted(tmp_path, caplog):
     whole, short = split_of(tmp_path), split_of(tmp_path, tokenizer=TextTokenizer(PIECES, 10, 16))
-    assert "5 texts and answers of 7 examples are truncated" in caplog.text
+    assert "truncated to 10 and 16 tokens: 5 texts and answers of 7 examples" in caplog.text
     for n in range(7):
         long, cut = whole.sources[n].tolist(), short.sources[n].tolist()
         assert cut == (long if len(long) <= 10 else [*long[:9], PIECES.end])
