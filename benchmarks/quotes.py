@@ -13,7 +13,7 @@ import described
 from contrasts import BETTER, FEW_RUNS, NONE, NONE_WIDE, ONE_SEED, WORSE, Difference
 from described import UPDATES_TO, Described, Lines
 from omegaconf import MISSING, OmegaConf
-from study_figures import PARAMETERS, PERPLEXITY, RESULTS, ROOT, STEP
+from study_figures import PARAMETERS, RESULTS, ROOT, STEP
 from study_plan import Contrast, read_table
 
 from fairseq_mtmoe.core.errors import UserError
@@ -25,14 +25,13 @@ WORDS = "|".join(map(re.escape, ALL_WORDS))
 
 
 @dataclass
-class Panel:
-    """A part of the picture: contrasts of a study by row, each with its control."""
+class Curve:
+    """A line of the picture: rows of a study by cost. One without a timed step has the step of the first."""
 
-    title: str = MISSING
     study: str = MISSING
-    metric: str = PERPLEXITY
-    groups: list[str] = field(default_factory=list)
-    controls: dict[str, str] = field(default_factory=dict)
+    study_title: str = MISSING  # of its panel
+    title: str = MISSING
+    rows: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -55,7 +54,7 @@ Told = tuple[Quoted, str, str]  # with its figure and, of a difference, its word
 
 @dataclass
 class Pages:
-    picture: list[Panel] = field(default_factory=list)
+    picture: list[Curve] = field(default_factory=list)
     quoted: list[Quoted] = field(default_factory=list)
 
 

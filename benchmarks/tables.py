@@ -17,7 +17,7 @@ import contrasts
 import described
 from contrasts import Difference, Values
 from described import SENTENCES, Described, Lines
-from quotes import Panel, load_pages, misquoted
+from quotes import Curve, load_pages, misquoted
 from study_figures import MULTIPLICATIONS, NO_SEED, OF_GATES, PARAMETERS, PERPLEXITY, RESULTS, SCORE, STEP
 from study_plan import Contrast, Entry, read_table
 
@@ -25,10 +25,9 @@ from fairseq_mtmoe.core.errors import UserError
 from fairseq_mtmoe.core.files import write_text
 from fairseq_mtmoe.core.tables import Table
 
-PICTURE = RESULTS.with_name("options.png")
+PICTURE = RESULTS.with_name("cost.png")
 TITLES = {"bleu": "BLEU", "chrf": "chrF++", PERPLEXITY: "Validation perplexity"}
 DASH = "–"
-ROW = 36  # pixels of the picture
 OVER_SENTENCES = (
     "Seeds and test sentences are drawn 2,000 times: a hierarchical bootstrap of corpus BLEU. "
     "A difference of BLEU over all pairs has the word *better* or *worse* only where this "
@@ -113,14 +112,20 @@ def _mean(row: str, values: Values, metric: str, strata: Sequence[str] | None = 
     of_row = values.get(row, {})
     if not of_row:
         return DASH
-    half = math.nan
-    if strata is not None and len(of_row) > 1:
-        alike = contrasts.of_stratum(described.scaled(values, metric), strata, row)
-        half = contrasts.pooled_error(alike).half_width(1 / len(of_row))
+    half = math.nan if strata is None else _half_width(row, values, metric, strata)
     mean = f"{fmean(of_row.values()):.1f}"
     if math.isnan(half):
         return mean
     return f"{mean} ±{described.percent(half):.1f}%" if described.is_relative(metric) else f"{mean} ±{half:.1f}"
+
+
+def _half_width(row: str, values: Values, metric: str, strata: Sequence[str]) -> float:
+    """Return half of the 95% interval of a row's mean; NaN of one seed."""
+    seeds = len(values[row])
+    if seeds == 1:
+        return math.nan
+    alike = contrasts.of_stratum(described.scaled(values, metric), strata, row)
+    return contrasts.pooled_error(alike).half_width(1 / seeds)
 
 
 def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Difference]], metric: str) -> str:
@@ -215,48 +220,53 @@ def _entry(entry: Entry, lines: Lines) -> list[str]:
     return ["## Does the dense row translate?", table.in_markdown()]
 
 
-# ---- the picture of captions ----
+# ---- the picture of BLEU over cost ----
 
 
-def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[str, Described], path: Path) -> None:
-    """Contrasts with 95% intervals, hollow without one; panels have the same rows, which the first names."""
-    points = [points_of(panel, lines, known[panel.study]) for panel in panels]
-    names = list(dict.fromkeys(point["row"] for of_panel in points for point in of_panel))
-    charts = [_panel(panel, of_panel, names, panel is panels[0])
-              for panel, of_panel in zip(panels, points, strict=True)]  # fmt: skip
-    alt.hconcat(*charts).save(path, scale_factor=1.5)
+def draw(curves: Sequence[Curve], lines: Sequence[dict[str, str]], known: dict[str, Described], path: Path) -> None:
+    """Draw BLEU over the cost of training, a panel for each study."""
+    panels = []
+    for name in dict.fromkeys(curve.study for curve in curves):
+        of_study = [curve for curve in curves if curve.study == name]
+        panels.append(_panel(of_study, points_of(of_study, described.lines_of(name, lines), known[name])))
+    alt.hconcat(*panels).resolve_scale(color="independent").save(path, scale_factor=1.5)
 
 
-def points_of(panel: Panel, lines: Sequence[dict[str, str]], study: Described) -> list[dict[str, str | float]]:
-    """A point for each contrast and group of a panel that has runs; `low` and `high` are missing without interval."""
-    scale = described.percent if described.is_relative(panel.metric) else float
-    asked = [Contrast(row, control, group) for group in panel.groups for row, control in panel.controls.items()]
+def points_of(curves: Sequence[Curve], lines: Lines, study: Described) -> list[dict[str, str | float]]:
+    """Return a point for each row that has runs: BLEU over all pairs, its interval, and its cost.
+
+    A cost is the updates times the time of a step, as a multiple of the first point's.
+
+    Raises:
+        UserError: neither a row nor the first row of its curve has a timed step.
+    """
+    values, steps = lines.values("bleu", "all"), lines.values(STEP[0], "all")
+    updates = {line["row"]: int(line["update"]) for line in lines.lines if line["metric"] == "bleu"}
     points: list[dict[str, str | float]] = []
-    for one, found in described.compare(described.lines_of(panel.study, lines), asked, panel.metric, study.strata):
-        ends = {} if math.isnan(found.half_width) else {"low": scale(found.low), "high": scale(found.high)}
-        name = f"{study.rows[one.row]} compared with {study.rows[one.control]}"
-        points.append({"row": name, "group": one.group, "mean": scale(found.mean), **ends})
+    unit = math.nan
+    run_rows = [(curve, row) for curve in curves for row in curve.rows if row in values]
+    for curve, row in run_rows:
+        step = steps.get(row) or steps.get(curve.rows[0])
+        if not step:
+            raise UserError(f"`{row}` must have a timed step: run `study_steps.py {curve.study} DATA --record`.")
+        cost, mean = updates[row] * step[int(NO_SEED)], fmean(values[row].values())
+        unit = cost if math.isnan(unit) else unit
+        points.append({"curve": curve.title, "cost": cost / unit, "mean": mean})
+        half = _half_width(row, values, "bleu", study.strata)
+        if not math.isnan(half):
+            points[-1] |= {"low": mean - half, "high": mean + half}
     return points
 
 
-def _panel(
-    panel: Panel, points: list[dict[str, str | float]], names: list[str], is_first: bool
-) -> alt.LayerChart:  # fmt: skip
-    unit = "%" if described.is_relative(panel.metric) else TITLES.get(panel.metric, panel.metric)
-    base = alt.Chart(alt.InlineData(points)).encode(
-        y=alt.Y("row:N", title=None, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=500, labels=is_first)),
-        yOffset=alt.YOffset("group:N", sort=panel.groups),
-        color=alt.Color("group:N", sort=panel.groups, legend=None),
-    )
-    axis = alt.X("mean:Q", title=f"difference, {unit}", scale=alt.Scale(padding=8))
-    zero = alt.Chart(alt.InlineData([{"mean": 0}])).mark_rule(color="gray").encode(x="mean:Q")
-    intervals = base.transform_filter("isValid(datum.low)").mark_rule().encode(x="low:Q", x2="high:Q")
-    means = base.mark_point(size=28, opacity=1).encode(x=axis)
-    full = means.transform_filter("isValid(datum.low)").encode(
-        fill=alt.Fill("group:N", title=None, sort=panel.groups, legend=alt.Legend(orient="bottom"))
-    )
-    layers = alt.layer(zero, intervals, means, full)
-    return layers.properties(title=panel.title, width=240, height=alt.Step(ROW, **{"for": "position"}))
+def _panel(curves: Sequence[Curve], points: list[dict[str, str | float]]) -> alt.LayerChart:
+    cost = alt.X("cost:Q", title="cost of training", scale=alt.Scale(type="log", nice=False, padding=16))
+    mean = alt.Y("mean:Q", title="BLEU, all pairs", scale=alt.Scale(zero=False, padding=8))
+    titles = [curve.title for curve in curves]
+    color = alt.Color("curve:N", sort=titles, title=None, legend=alt.Legend(labelLimit=400))
+    base = alt.Chart(alt.InlineData(points)).encode(x=cost, color=color)
+    intervals = base.transform_filter("isValid(datum.low)").mark_rule().encode(y="low:Q", y2="high:Q")
+    lines, marks = base.mark_line().encode(y=mean), base.mark_point(filled=True, size=50, opacity=1).encode(y=mean)
+    return alt.layer(intervals, lines, marks).properties(title=curves[0].study_title, width=360, height=260)
 
 
 # ---- commands ----
@@ -269,7 +279,7 @@ def main() -> None:
 
 @main.command()
 def write() -> None:
-    """Write the page of every study that has figures, and the picture of captions."""
+    """Write the page of every study that has figures, and the picture of BLEU over cost."""
     lines, known = read_table(RESULTS), described.studies()
     for name, study in known.items():
         of_study = described.lines_of(name, lines)

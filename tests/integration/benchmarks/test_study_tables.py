@@ -19,6 +19,8 @@ from study_figures import write_results
 from study_steps import costs_of, record, shapes
 from timing import Ratio
 
+from fairseq_mtmoe.core.errors import UserError
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 MADE = {"study": "one", "n": "1", "commit": "abc", "version": "0.1.9", "processor": "P", "date": "2026-01-01"}
 
@@ -103,6 +105,36 @@ def test_steps_are_compared_with_those_of_the_studys_own_options():
     assert next(iter(found)) == "dense" and "512" not in found["dense"]
     assert "own_layers_all" in found and "dense, 512" in found
     assert not {"dense_hot", "dense_equal_cost_fast"} & set(found)  # which differ in no option of the model
+
+
+def of_cost(row, updates, step, *scores):
+    """Return lines of a row's BLEU after its updates, and of its step beside that of dense."""
+    scored = [{**line(row, seed, score), "update": str(updates)} for seed, score in enumerate(scores, 1)]
+    timed = {**MADE, "row": row, "seed": "0", "metric": "step / dense", "tier": "all", "task": "", "update": ""}
+    return scored + ([{**timed, "value": str(step)}] if step else [])
+
+
+def test_points_of_the_picture_are_bleu_over_the_cost_of_the_run(tmp_path):
+    lines = [*of_cost("dense", 200, 1.25, 30.0, 31.0, 30.5), *of_cost("longer", 400, None, 33.0),
+             *of_cost("layer", 200, 1.5, 32.0, 31.6, 31.8)]  # fmt: skip
+    study = described.Described(title="One", metric="bleu")
+    curves = [quotes.Curve("one", "Captions", "dense", ["dense", "longer", "not_run"]),
+              quotes.Curve("one", "Captions", "one layer per language", ["layer"])]  # fmt: skip
+    dense, longer, layer = tables.points_of(curves, described.lines_of("one", lines), study)
+    assert [dense["cost"], longer["cost"], layer["cost"]] == pytest.approx([1, 2, 1.2])
+    assert [dense["mean"], longer["mean"], layer["mean"]] == pytest.approx([30.5, 33, 31.8])
+    scores = {"dense": {1: 30.0, 2: 31.0, 3: 30.5}, "layer": {1: 32.0, 2: 31.6, 3: 31.8}}
+    half = contrasts.pooled_error(scores).half_width(1 / 3)
+    assert [dense["low"], dense["high"]] == pytest.approx([30.5 - half, 30.5 + half])
+    assert "low" not in longer  # one seed has no interval
+    tables.draw(curves, lines, {"one": study}, tmp_path / "cost.png")
+    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_row_of_the_picture_without_a_timed_step_is_refused():
+    lines = described.lines_of("one", of_cost("dense", 200, None, 30.0))
+    with pytest.raises(UserError, match="`dense` must have a timed step: run `study_steps"):
+        tables.points_of([quotes.Curve("one", "", "", ["dense"])], lines, described.Described(title="One"))
 
 
 # ---- statistics ----
