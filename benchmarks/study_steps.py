@@ -114,7 +114,7 @@ def main(name: str, data: Path, inner: str, is_recorded: bool) -> None:
     lines: list[dict[str, str]] = []
     for shape, times in seconds.items():
         size, step = model_size(trained[shape].model), Ratio.of(times, seconds["dense"])
-        lines += costs_of(name, shape, size, step)
+        lines += costs_of(name, shape, size, step) if shape in study.rows else []
         million, multiplications = size["parameters"] / 1e6, size["multiplications"] / 1e6
         click.echo(
             f"{shape}: step {step} of dense; {multiplications:.2f} million multiplications per token; "

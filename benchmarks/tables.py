@@ -172,7 +172,7 @@ def _costs(study: Described, lines: Lines) -> list[str]:
     said = (
         "Multiplications are those of one source and one target token, in millions, without attention's products. A "
         "step is forward, backward and Adam on one thread; all shapes in turn in one process, 15 turns: median and "
-        "quartiles. Rows that are not here have the shape of one that is, or were not timed."
+        "quartiles. Dense has the options of all rows. Rows that are not here have the shape of one that is, or were not timed."
     )
     head = ["row", "million parameters", "multiplications", "step / dense"]
     return ["## Cost", said, Table(head, rows, texts=(0, 3)).in_markdown()]
@@ -261,8 +261,7 @@ def points_of(curves: Sequence[Curve], lines: Lines, study: Described) -> list[d
 def _panel(curves: Sequence[Curve], points: list[dict[str, str | float]]) -> alt.LayerChart:
     cost = alt.X("cost:Q", title="cost of training", scale=alt.Scale(type="log", nice=False, padding=16))
     mean = alt.Y("mean:Q", title="BLEU, all pairs", scale=alt.Scale(zero=False, padding=8))
-    titles = [curve.title for curve in curves]
-    color = alt.Color("curve:N", sort=titles, title=None, legend=alt.Legend(labelLimit=400))
+    color = alt.Color("curve:N", sort=[curve.title for curve in curves], title=None, legend=alt.Legend(labelLimit=400))
     base = alt.Chart(alt.InlineData(points)).encode(x=cost, color=color)
     intervals = base.transform_filter("isValid(datum.low)").mark_rule().encode(y="low:Q", y2="high:Q")
     lines, marks = base.mark_line().encode(y=mean), base.mark_point(filled=True, size=50, opacity=1).encode(y=mean)
