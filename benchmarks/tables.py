@@ -172,7 +172,7 @@ def _costs(study: Described, lines: Lines) -> list[str]:
     said = (
         "Multiplications are those of one source and one target token, in millions, without attention's products. A "
         "step is forward, backward and Adam on one thread; all shapes in turn in one process, 15 turns: median and "
-        "quartiles. Dense has the options of all rows. Rows that are not here have the shape of one that is, or were not timed."
+        "quartiles. Dense has the options of all rows. Rows without a line have one of these shapes, or were not timed."
     )
     head = ["row", "million parameters", "multiplications", "step / dense"]
     return ["## Cost", said, Table(head, rows, texts=(0, 3)).in_markdown()]
