@@ -130,9 +130,8 @@ def text_of(quoted: Quoted, study: Described, lines: Lines, family: dict[Key, Di
         raise UserError(f"`quoted.yaml` must name figures of the table, but {quoted} is none.")
     if not control:
         return quoted, _mean(metric, row), ""
-    if metric in (PARAMETERS, *STEP):
-        ratio = fmean(row.values()) / fmean(control.values())
-        return quoted, f"{ratio:.2f}" if metric in STEP else f"{ratio - 1:+.0%}", ""
+    if metric == PARAMETERS:
+        return quoted, f"{fmean(row.values()) / fmean(control.values()) - 1:+.0%}", ""
     key = (metric, quoted.row, quoted.control, quoted.group)
     difference = family[key] if key in family else _alone(study, lines, key)
     if difference is None:

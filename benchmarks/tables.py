@@ -122,7 +122,7 @@ def _mean(row: str, values: Values, metric: str, strata: Sequence[str] | None = 
 def _half_width(row: str, values: Values, metric: str, strata: Sequence[str]) -> float:
     """Return half of the 95% interval of a row's mean; NaN of one seed."""
     seeds = len(values[row])
-    if seeds == 1:
+    if seeds < 2:
         return math.nan
     alike = contrasts.of_stratum(described.scaled(values, metric), strata, row)
     return contrasts.pooled_error(alike).half_width(1 / seeds)
@@ -172,7 +172,7 @@ def _costs(study: Described, lines: Lines) -> list[str]:
     said = (
         "Multiplications are those of one source and one target token, in millions, without attention's products. A "
         "step is forward, backward and Adam on one thread; all shapes in turn in one process, 15 turns: median and "
-        "quartiles. Dense has the options of all rows. Rows without a line have one of these shapes, or were not timed."
+        "quartiles. Dense has the common options alone. Rows without a line have one of these shapes, or dense's."
     )
     head = ["row", "million parameters", "multiplications", "step / dense"]
     return ["## Cost", said, Table(head, rows, texts=(0, 3)).in_markdown()]
@@ -241,7 +241,8 @@ def points_of(curves: Sequence[Curve], lines: Lines, study: Described) -> list[d
         UserError: neither a row nor the first row of its curve has a timed step.
     """
     values, steps = lines.values("bleu", "all"), lines.values(STEP[0], "all")
-    updates = {line["row"]: int(line["update"]) for line in lines.lines if line["metric"] == "bleu"}
+    scored = [line for line in lines.lines if line["metric"] == "bleu" and line["tier"] == "all"]
+    updates = {line["row"]: int(line["update"]) for line in scored}
     points: list[dict[str, str | float]] = []
     unit = math.nan
     run_rows = [(curve, row) for curve in curves for row in curve.rows if row in values]
@@ -259,13 +260,17 @@ def points_of(curves: Sequence[Curve], lines: Lines, study: Described) -> list[d
 
 
 def _panel(curves: Sequence[Curve], points: list[dict[str, str | float]]) -> alt.LayerChart:
-    cost = alt.X("cost:Q", title="cost of training", scale=alt.Scale(type="log", nice=False, padding=16))
+    log = alt.Scale(type="log", nice=False, padding=16)
+    cost = alt.X("cost:Q", title="cost of training (dense of equal cost = 1)", scale=log)
     mean = alt.Y("mean:Q", title="BLEU, all pairs", scale=alt.Scale(zero=False, padding=8))
-    color = alt.Color("curve:N", sort=[curve.title for curve in curves], title=None, legend=alt.Legend(labelLimit=400))
+    titles = [curve.title for curve in curves]
+    color = alt.Color("curve:N", sort=titles, title=None, legend=alt.Legend(labelLimit=400))
     base = alt.Chart(alt.InlineData(points)).encode(x=cost, color=color)
     intervals = base.transform_filter("isValid(datum.low)").mark_rule().encode(y="low:Q", y2="high:Q")
-    lines, marks = base.mark_line().encode(y=mean), base.mark_point(filled=True, size=50, opacity=1).encode(y=mean)
-    return alt.layer(intervals, lines, marks).properties(title=curves[0].study_title, width=360, height=260)
+    marks = base.mark_point(filled=True, size=50, opacity=1).encode(y=mean)
+    return alt.layer(intervals, base.mark_line().encode(y=mean), marks).properties(
+        title=curves[0].study_title, width=360, height=260
+    )
 
 
 # ---- commands ----

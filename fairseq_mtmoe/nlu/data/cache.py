@@ -74,7 +74,7 @@ def tokenized_split(
 def _losses(row: TaskRow, tokenizer: TextTokenizer, split: TokenizedSplit) -> Iterator[str]:
     if split.num_lost:
         lost = f"{split.num_lost} of {len(split)} questions"
-        yield f"trained without an answer, which fits into no window: {lost}"
+        yield f"no window holds the answer, trained without it: {lost}"
     if split.num_truncated:
         # The sequences of a span task are windows, and only questions are truncated.
         is_span = row.kind is Kind.span
@@ -84,7 +84,7 @@ def _losses(row: TaskRow, tokenizer: TextTokenizer, split: TokenizedSplit) -> It
         yield f"truncated to {most} tokens: {truncated} ({split.num_truncated / count:.1%})"
     if without_token := int((split.words_W < 0).sum()):
         words = f"{without_token} of {len(split.words_W)} words"
-        yield f"labelled {row.labels[0]}, for want of a token: {words}"
+        yield f"without a token, so labelled {row.labels[0]}: {words}"
 
 
 def stored_arrays(
