@@ -121,17 +121,17 @@ def test_without_types_all_tokens_are_of_the_first_sentence():
 @pytest.mark.parametrize("kind", [kind for kind in ENCODERS if kind != "base"])
 def test_a_sentence_is_the_same_in_any_company_at_any_padded_length(kind):
     """By its own task, whichever others are in the batch; nothing depends on how long the longest one is."""
-    encoder = made(kind)
+    encoder = made(kind).double()  # in which no processor's rounding comes near the bound
     inputs, pad = batch(encoder.config), encoder.config.pad_token_id
     wanted = encoder(**inputs, task_ids=IDS)
     tokens, types = F.pad(inputs["tokens"], (0, 3), value=pad), F.pad(inputs["token_type_ids"], (0, 3))
     longer = encoder(tokens, types, task_ids=IDS)
-    assert_close(longer.hidden[:, :-3], wanted.hidden)
+    assert_close(longer.hidden[:, :-3], wanted.hidden, atol=1e-6)
     assert not longer.hidden[:, -3:].any()
     for row, size in enumerate(SIZES):
         alone = [x[row : row + 1, :size] for x in (tokens, types)]
         found, other = (encoder(*alone, task_ids=ids[row : row + 1]).hidden for ids in (IDS, (IDS + 1) % 3))
-        assert_close(found, wanted.hidden[row : row + 1, :size])
+        assert_close(found, wanted.hidden[row : row + 1, :size], atol=1e-6)
         assert ((other - found).abs().max() > 1e-2) == (kind in ("task", "conditional", "large"))
 
 

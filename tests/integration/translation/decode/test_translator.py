@@ -284,10 +284,10 @@ def test_beams_of_any_width_and_columns(two, monkeypatch, beam, sizes):
 
 def test_an_ensemble_and_a_model_in_half_precision_are_asked_for_their_own_probabilities(two):
     assert mixed(two, WIDE) == alone(two, WIDE) != alone(two.first, WIDE)
-    half = replace(WIDE, bf16=True)
+    half = replace(WIDE, fp16=True)  # bfloat16 has so few digits that rounding decides near ties
     found, right = mixed(two.first, half), alone(two.first, half)
     both = [zip(found[pair].hypotheses, right[pair].hypotheses, strict=True) for pair in PAIRS]
-    assert sum(one == other for lines in both for one, other in lines) >= 26  # of 33: rounding decides near ties
+    assert sum(one == other for lines in both for one, other in lines) >= 30  # of 33
 
 
 def test_a_search_of_a_model_that_is_broken_ends(two):
