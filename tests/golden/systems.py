@@ -12,12 +12,13 @@ from tests.systems.system import System, all_systems, train
 
 LOSSES = Path(__file__).parent / "systems.json"
 UPDATES = 5
+SEED = 2  # of the first six, the one with which no token lies between two experts on any processor tried
 
 
 def losses_of(system: System) -> list[float]:
-    """Train a system and return its loss after each of the first updates, then its loss in evaluation mode."""
+    """Train in float64, whose rounding Adam's first steps don't make visible; return each loss, then evaluation's."""
     torch.manual_seed(7)
-    model = system.build(1)
+    model = system.build(SEED).double()
     losses = [train(model, system.loss, system.batch(), 1) for _ in range(UPDATES)]
     with torch.no_grad():
         losses.append(system.loss(model.eval(), system.batch()).item())
