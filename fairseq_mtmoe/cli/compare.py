@@ -59,7 +59,7 @@ def command(
     fairseq-validate --results-path (for --task glue) and mtmoe evaluate. Runs of one system with
     the same seed and different tasks are joined. For each metric it prints each system's mean over
     seeds ± its standard error, for each task and on average. Then it prints each difference to the
-    first system, paired by seed where both have it.
+    first system, paired by seed where both have it, ± half of its 95% confidence interval.
     """
     if out is not None:
         check_writable(out)

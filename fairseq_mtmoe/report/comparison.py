@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -21,8 +22,8 @@ from fairseq_mtmoe.report.score_tables import (
 
 NOTE = "±: standard error of the mean over seeds."
 PAIRED = (
-    "Differences pair runs with the same seed, where seeds are named; ± is the standard error of "
-    "their mean."
+    "Differences pair runs with the same seed, where seeds are named; ± is half of the 95% "
+    "confidence interval over seeds, by Student's t."
 )
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Settings of an evaluation that its scores depend on."""
@@ -41,6 +42,21 @@ class Spread:
 
     def __format__(self, form: str) -> str:
         return with_error(self.mean, self.standard_error, form)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference of two means over seeds, and its 95% confidence interval.
+
+    The interval is NaN where a system has a single run.
+    """
+
+    mean: float
+    interval: tuple[float, float]
+
+    def __format__(self, form: str) -> str:
+        low, high = self.interval
+        return with_error(self.mean, (high - low) / 2, form)
 
 
 @dataclass(frozen=True)
@@ -63,42 +79,43 @@ class System:
 
     def spreads(self, metric: str) -> dict[str, Spread]:
         """Return the spread of each task and each average over the runs."""
-        return spreads_of([self.figures(run, metric) for run in self.runs])
+        spreads = {}
+        for name, values in self.columns(metric).items():
+            deviation = stdev(values) if len(values) > 1 else math.nan
+            spreads[name] = Spread(fmean(values), deviation, deviation / math.sqrt(len(values)))
+        return spreads
 
-    def difference(self, first: System, metric: str) -> tuple[list[int], dict[str, Spread]]:
+    def difference(self, first: System, metric: str) -> tuple[list[int], dict[str, Change]]:
         """Return the seeds that pair runs, and this system's differences from the first.
 
-        Without common seeds, the spread is that of a difference of independent figures.
+        Without common seeds the interval is Welch's, of two independent means.
         """
-        before = {run.seed: first.figures(run, metric) for run in first.runs}
-        seeds = []
-        changes = []
-        for run in self.runs:
-            if run.seed is not None and run.seed in before:
-                seeds.append(run.seed)
-                figures = self.figures(run, metric)
-                for name, figure in before[run.seed].items():
-                    figures[name] -= figure
-                changes.append(figures)
-        if seeds:
-            return seeds, spreads_of(changes)
-        differences = {}
-        theirs = first.spreads(metric)
-        for name, mine in self.spreads(metric).items():
-            deviation = math.hypot(mine.deviation, theirs[name].deviation)
-            error = math.hypot(mine.standard_error, theirs[name].standard_error)
-            differences[name] = Spread(mine.mean - theirs[name].mean, deviation, error)
-        return [], differences
+        theirs = {run.seed for run in first.runs}
+        seeds = [run.seed for run in self.runs if run.seed is not None and run.seed in theirs]
+        left = self.columns(metric, seeds)
+        right = first.columns(metric, seeds)
+        changes = {}
+        for name, mine in left.items():
+            changes[name] = change_of(mine, right[name], paired=bool(seeds))
+        return seeds, changes
+
+    def columns(self, metric: str, seeds: Sequence[int] = ()) -> dict[str, list[float]]:
+        """Return the scores of the runs with these seeds, or of all, by task and average."""
+        runs = [run for run in self.runs if run.seed in seeds] or self.runs
+        rows = [self.figures(run, metric) for run in runs]
+        columns = {}
+        for name in rows[0]:
+            columns[name] = [row[name] for row in rows]
+        return columns
 
 
-def spreads_of(figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-    """Return the spread of each figure over the runs."""
-    spreads = {}
-    for name in figures[0]:
-        values = [run_figures[name] for run_figures in figures]
-        deviation = stdev(values) if len(values) > 1 else math.nan
-        spreads[name] = Spread(fmean(values), deviation, deviation / math.sqrt(len(values)))
-    return spreads
+def change_of(mine: Sequence[float], theirs: Sequence[float], *, paired: bool) -> Change:
+    """Return the difference of two means, by the paired or by Welch's t test."""
+    from scipy.stats import ttest_ind, ttest_rel
+
+    with warnings.catch_warnings(action="ignore"):  # of one run, or of runs without any spread
+        test = ttest_rel(mine, theirs) if paired else ttest_ind(mine, theirs, equal_var=False)
+        return Change(fmean(mine) - fmean(theirs), test.confidence_interval(0.95))
 
 
 def systems_of(runs_by_name: Mapping[str, Sequence[Scores]]) -> list[System]:
@@ -216,13 +233,6 @@ def difference_table(systems: Sequence[System], metric: str) -> Table:
     return Table(["difference", "seeds", *_titles(first)], rows, texts=2)
 
 
-def interval_factor(seeds: int) -> float:
-    """Return half of the width of a 95% interval, in standard errors of the mean."""
-    from scipy.stats import t
-
-    return float(t.ppf(0.975, seeds - 1))
-
-
 def _titles(system: System) -> list[str]:
     tasks = map(system.runs[0].title, system.tasks)
     return [*tasks, *map(str.capitalize, system.averages)]
@@ -234,20 +244,13 @@ def _listed(seeds: Iterable[int | None]) -> str:
 
 def notes(systems: Sequence[System]) -> list[str]:
     """Return the notes below the tables."""
-    first, *others = systems
-    metrics = metrics_of(systems)
+    first = systems[0]
     lines = [*untranslated_note(_runs(systems)), NOTE]
-    if others:
+    if len(systems) > 1:
         lines.append(PAIRED)
-    for system in others:
-        seeds, _ = system.difference(first, metrics[0])
-        if len(seeds) > 1:
-            interval = f"a 95% interval over {len(seeds)} seeds is the mean"
-            factor = f"{interval_factor(len(seeds)):.1f} standard errors"
-            lines.append(f"{system.name} − {first.name}: {interval} ± {factor}.")
     lines += signatures_of(systems)
     for metric in _signatures(first.runs[0]):
-        if metric not in metrics:
+        if metric not in metrics_of(systems):
             lines.append(f"{metric} is left out: not all runs have it with the same signature.")
     if first.runs[0].majority:
         lines.append(MAJORITY_NOTE)
@@ -307,7 +310,7 @@ def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str
     for title, table in tables_of(systems).items():
         parts += [f"## {title}", table.in_markdown()]
     checkpoints = {name: ", ".join(run.checkpoints) for name, run in _named_runs(systems)}
-    lines = [*bullets(checkpoints), *bullets(_settings(systems, made_by))]
+    lines = bullets({**checkpoints, **_settings(systems, made_by)})
     return document([*parts, *notes(systems)], lines)
 
 
@@ -328,10 +331,8 @@ def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
         if system is not first:
             changes: dict[str, object] = {}
             for metric in metrics:
-                seeds, spreads = system.difference(first, metric)
-                factor = interval_factor(len(seeds)) if len(seeds) > 1 else None
-                changes |= {"paired_seeds": seeds, "interval_factor": factor}
-                changes[metric] = _split(system, spreads)
+                seeds, by_name = system.difference(first, metric)
+                changes |= {"paired_seeds": seeds, metric: _split(system, by_name)}
             differences[system.name] = changes
     return as_json(
         {

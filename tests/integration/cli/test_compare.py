@@ -1,7 +1,6 @@
 """`mtmoe compare` on scores as the commands write them: means, spreads, differences, and what cannot be compared."""
 
 import json
-import math
 import shutil
 from functools import partial
 from statistics import fmean, stdev
@@ -20,6 +19,7 @@ from tests.helpers.tables import unpadded
 
 compare = partial(mtmoe, "compare")
 MINILM = {"layers": 6, "width": 384}
+T_OF_TWO = 12.7062  # Student's t at 97.5% of two runs
 
 
 def write_run(folder, seed, cola, rte, sst2, model="mt_tag_minilm", digest="d", **more):
@@ -68,10 +68,11 @@ def test_means_and_errors_over_seeds(runs):
     assert f"| mt_tag | 1, 2, 3 | {' | '.join(cells)} |" in page
     assert all(cell in line_of(shown, "mt_tag ", "1, 2, 3") for cell in cells)
     line = line_of(shown, "mt_tag − mt_dense", "1, 3")
-    assert f"+3.00 ±{error_of([40 - 38, 47 - 43]):.2f}" in line and "-1.00 ±0.00" in line
+    assert f"+3.00 ±{T_OF_TWO * error_of([40 - 38, 47 - 43]):.2f}" in line and "-1.00 ±0.00" in line
     found = written["differences"]["mt_tag"]
-    spread = {"mean": 0.25, "deviation": stdev([1, -0.5]), "standard_error": error_of([1, -0.5])}
-    assert found["paired_seeds"] == [1, 3] and found["score"]["scores"]["rte"] == pytest.approx(spread)
+    rte, half = found["score"]["scores"]["rte"], T_OF_TWO * error_of([1, -0.5])
+    assert found["paired_seeds"] == [1, 3] and rte["mean"] == 0.25
+    assert rte["interval"] == pytest.approx([0.25 - half, 0.25 + half], abs=1e-3)
 
 
 def test_differences_without_common_seeds_are_of_means_and_lengths_that_differ_are_named(runs):
@@ -80,8 +81,7 @@ def test_differences_without_common_seeds_are_of_means_and_lengths_that_differ_a
     shown = compare(f"mt_tag={runs}/tag-*", f"other={runs}/other-*")
     line = line_of(shown, "other − mt_tag")
     assert line_of(shown, "numbers of updates").startswith("The runs of other were") and "updates: 70, 80." in shown
-    error = math.hypot(error_of([40, 42, 47]), error_of([30, 34]))
-    assert "not paired" in line and f"-11.00 ±{error:.2f}" in line
+    assert "not paired" in line and "-11.00 ±9.71" in line  # Welch: 2.74 degrees of freedom, t = 3.364
 
 
 def test_runs_of_single_tasks_with_one_seed_complete_each_other(runs):
@@ -112,7 +112,7 @@ def test_translation_is_compared_by_the_same_command(tmp_path):
     shown = compare(f"dense={tmp_path}/dense-*", f"base={tmp_path}/base-*", "--out", tmp_path / "out")
     shown = shown[: shown.index("chrF++: mean")]
     assert "11.00 ±1.00" in line_of(shown, "│ dense ", "1, 2")
-    assert "-1.50 ±0.50" in line_of(shown, "base − dense") and "+1.00 ±0.00" in line_of(shown, "base − dense")
+    assert "-1.50 ±6.35" in line_of(shown, "base − dense") and "+1.00 ±0.00" in line_of(shown, "base − dense")
     assert comparison_in(tmp_path / "out")[1][2].endswith("| en-gu | en-de | Low | High | All |")
 
 
@@ -130,8 +130,7 @@ def test_every_metric_is_compared_and_named_with_its_signature_search_and_interv
     assert written["settings"]["beam"] == 5
     found = written["differences"]["base"]
     assert found["chrF++"]["averages"]["all"]["mean"] == 1.5
-    assert found["interval_factor"] == pytest.approx(12.706, abs=1e-3)
-    assert "base − dense: a 95% interval over 2 seeds is the mean ± 12.7 standard errors." in page
+    assert found["chrF++"]["averages"]["all"]["interval"] == pytest.approx([1.5 - T_OF_TWO / 2, 1.5 + T_OF_TWO / 2])
     assert written["systems"]["base"]["runs"][1]["chrF++"]["scores"] == {"en-gu": 52.0, "en-de": 52.0}
 
 
@@ -140,7 +139,7 @@ def test_a_metric_of_some_runs_is_left_out_and_pairs_that_no_system_translates_a
     pair_run(tmp_path / "base-1", 1, 0.9, 25.0)
     shown = compare(f"dense={tmp_path}/dense-1", f"base={tmp_path}/base-1", "--out", tmp_path / "out")
     assert "No system translates en-gu: all have less than 1 BLEU." in shown
-    assert "chrF++ is left out" in shown and "chrF++:" not in shown and "95%" not in shown
+    assert "chrF++ is left out" in shown and "chrF++:" not in shown and line_of(shown, "base − dense").count("±") == 0
     assert "- beam: differs" in comparison_in(tmp_path / "out")[1]
 
 
