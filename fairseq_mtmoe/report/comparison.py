@@ -256,8 +256,7 @@ def notes(systems: Sequence[System]) -> list[str]:
         lines.append(MAJORITY_NOTE)
     for name, run in _named_runs(systems):
         if run.tasks:
-            for remark in run.remarks:
-                lines.append(f"{name}, {remark}")
+            lines += [f"{name}, {remark}" for remark in run.remarks]
     for system in systems:
         updates = set()
         for run in system.runs:
