@@ -7,7 +7,6 @@ import functools
 import json
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +33,7 @@ from fairseq_mtmoe.pemt.sources import PROMPT, Source  # isort: skip
 DESCRIPTIONS = {"aa": (5, 6, 7), "bb": (8, 9, 10, 11), "cc": (12, 13, 14)}  # tokens, by a task's name
 SOURCES, TARGET = ("aa", "bb"), "cc"
 RANK = 3
-_FOLDER = tempfile.TemporaryDirectory(prefix="mtmoe-sources-")  # removed when the tests end
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # made when needed, removed when the tests end
 _OF_BACKBONES = ("config", "conditional", *MARIAN, *MBART)  # that sources share with their target
 
 
@@ -166,10 +165,9 @@ def source_model(name: str, make: Callable[..., Any] = pemt_model, **options: An
 
 @functools.cache
 def source_files(make: Callable[..., Any] = pemt_model, **options: Any) -> tuple[str, ...]:
-    folder = tempfile.mkdtemp(dir=_FOLDER.name)
-    for name in SOURCES:
-        source_model(name, make, **options).export_source(folder)
-    return tuple(str(Path(folder, f"{name}.pt")) for name in SOURCES)
+    folder = tempfile.TemporaryDirectory(prefix="mtmoe-sources-")
+    _FOLDERS.append(folder)
+    return tuple(str(source_model(name, make, **options).export_source(folder.name)) for name in SOURCES)
 
 
 def target_model(seed: int = 1, make: Callable[..., Any] = pemt_model, **options: Any) -> Any:
